@@ -1,0 +1,61 @@
+"""Go-style durations ("1m30s", "100ms"), parsed once at the edge to seconds."""
+
+from __future__ import annotations
+
+import re
+
+from outlive.base.errors import BadInput
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h)")
+DURATION_LIMIT_S = 292 * 365 * 86400.0
+"""The longest duration: what Go's 63 bits of nanoseconds hold."""
+
+
+def parse_duration(text: str | int | float) -> float:
+    """Seconds of a duration. A bare number is refused except 0, because its unit would be a guess."""
+    if not isinstance(text, str):
+        if text == 0 and not isinstance(text, bool):
+            return 0.0
+        raise BadInput(f"{text!r} is not a duration", remedy='write a unit, such as "30s", "5m" or "1h30m"')
+    raw = text.strip()
+    sign = -1.0 if raw.startswith("-") else 1.0
+    body = raw.lstrip("+-") if raw[:1] in "+-" and raw else raw
+    if body == "0":
+        return 0.0
+    total, position = 0.0, 0
+    while position < len(body):
+        match = _PART.match(body, position)
+        if match is None:
+            break
+        total += float(match.group(1)) * _UNITS[match.group(2)]
+        position = match.end()
+    if not body or position != len(body):
+        raise BadInput(f"{text[:80]!r} is not a duration", remedy='write a unit, such as "30s", "5m" or "1h30m"')
+    if total > DURATION_LIMIT_S:
+        raise BadInput(f"duration {text!r} is too long", remedy="at most 292 years")
+    return sign * total
+
+
+def format_duration(seconds: float) -> str:
+    """The duration as Go writes it: "1m30s", "100ms", "0s"."""
+    if seconds == 0:
+        return "0s"
+    sign, rest = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if rest < 1:
+        for unit, size in (("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+            if rest >= size:
+                return f"{sign}{_number(rest / size)}{unit}"
+        return "0s"
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = f"{int(hours)}h" if hours else ""
+    if minutes or (hours and rest):
+        parts += f"{int(minutes)}m"
+    if rest or not parts:
+        parts += f"{_number(rest)}s"
+    return sign + parts
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")

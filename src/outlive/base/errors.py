@@ -1,0 +1,141 @@
+"""The one tree of errors, each with the exit code that the command line returns for it.
+
+::
+
+    OutliveError
+    ├── Refused            1  the answer is no
+    ├── Usage              2  the command line was wrong
+    ├── BadInput           3  a file, a resource, a request or a setting is wrong
+    │   └── Invalid           (store) an object that no store takes
+    ├── NotFound           4  (store) no such object
+    ├── InUse              5  somebody else holds it: a state directory, a port
+    │   ├── AlreadyExists     (store) the name is taken
+    │   └── Conflict          (store) the object changed since it was read
+    ├── Unavailable        6  (store) certainly not applied
+    ├── Unknown            6  (store) may have been applied: the answer was lost
+    ├── Forbidden          7  the token does not allow it
+    └── LimitExceeded      8  a named limit was reached
+
+A message says what was wrong, with which value; ``remedy`` says what to do. A user sees both on one
+line and never a traceback.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """What a command returns to the shell (docs/reference/exit-codes.md)."""
+
+    YES = 0
+    NO = 1
+    USAGE = 2
+    BAD_INPUT = 3
+    NOT_FOUND = 4
+    IN_USE = 5
+    UNAVAILABLE = 6
+    FORBIDDEN = 7
+    LIMIT = 8
+    INTERRUPTED = 130
+
+
+class OutliveError(Exception):
+    """Anything that Outlive reports to a user: what was wrong, where, and what to do about it."""
+
+    exit_code: ExitCode = ExitCode.NO
+    code: str = "error"
+    """Stable word for programs: it does not change when the wording of the message does."""
+
+    def __init__(self, message: str, *, place: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        """File and line, object and field, or flag; empty where the message names it."""
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        """One line: place, message, remedy."""
+        text = f"{self.place}: {self.message}" if self.place else self.message
+        return f"{text} ({self.remedy})" if self.remedy else text
+
+
+class Refused(OutliveError):
+    """The answer is no."""
+
+    exit_code = ExitCode.NO
+    code = "refused"
+
+
+class Usage(OutliveError):
+    """The command line was wrong."""
+
+    exit_code = ExitCode.USAGE
+    code = "usage"
+
+
+class BadInput(OutliveError):
+    """A file, a resource, a request or a setting is wrong."""
+
+    exit_code = ExitCode.BAD_INPUT
+    code = "bad-input"
+
+
+class Invalid(BadInput):
+    """An object that no store takes: against its schema, or too large."""
+
+    code = "invalid"
+
+
+class NotFound(OutliveError):
+    """There is no such object."""
+
+    exit_code = ExitCode.NOT_FOUND
+    code = "not-found"
+
+
+class InUse(OutliveError):
+    """Somebody else holds it."""
+
+    exit_code = ExitCode.IN_USE
+    code = "in-use"
+
+
+class AlreadyExists(InUse):
+    """An object of that name exists."""
+
+    code = "already-exists"
+
+
+class Conflict(InUse):
+    """The object changed since it was read, or is another one of the same name; nothing was written."""
+
+    code = "conflict"
+
+
+class Unavailable(OutliveError):
+    """The store cannot be reached or refused the write: certainly not applied."""
+
+    exit_code = ExitCode.UNAVAILABLE
+    code = "unavailable"
+
+
+class Unknown(OutliveError):
+    """The answer was lost: the write may or may not have been applied. Read fresh before going on."""
+
+    exit_code = ExitCode.UNAVAILABLE
+    code = "unknown-outcome"
+
+
+class Forbidden(OutliveError):
+    """The caller may not do this."""
+
+    exit_code = ExitCode.FORBIDDEN
+    code = "forbidden"
+
+
+class LimitExceeded(OutliveError):
+    """A named limit was reached."""
+
+    exit_code = ExitCode.LIMIT
+    code = "limit"

@@ -1,0 +1,29 @@
+"""Where all randomness comes from: a seeded generator that is handed in, never a global one.
+
+``fork`` gives a part of the program a stream of its own, so that one part drawing more numbers does
+not change what another part sees for the same seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from outlive.base.hashing import stable_hash
+
+
+class Random(random.Random):
+    """A pseudo-random generator that knows its seed. Not for secrets (see ``outlive.base.ids``)."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.start = seed
+
+    def fork(self, name: str) -> Random:
+        """A generator of its own for ``name``, fixed by this one's seed and the name alone."""
+        return Random(stable_hash(str(self.start), name))
+
+
+def system_random() -> Random:
+    """A generator whose seed the operating system chose; log ``start`` to be able to repeat a run."""
+    return Random(int.from_bytes(os.urandom(8), "big"))

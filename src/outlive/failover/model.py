@@ -1,0 +1,73 @@
+"""What the decisions of failover see: plain, frozen views of hosts, VMs and slots.
+
+No decision reads a resource or a store. Whoever gathers (``outlive.failover.observe``) makes these views
+from resources, from a database or from a state file, and the same decision runs on all of them.
+Amounts are whole numbers: milli-cores and bytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.resources import Amounts
+
+
+class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A host, as far as failover cares."""
+
+    name: str
+    zone: str = ""
+    active: tuple[str, ...] = ()
+    """Ids of the VMs that it reports as active."""
+
+
+class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A VM with its location, and who said so."""
+
+    id: str
+    name: str = ""
+    host: str
+    zone: str = ""
+    project: str = ""
+    flavor: str = ""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    also_needs: dict[str, int] = {}
+    """Other resources that it needs and that no slot holds, such as ``{"gpu": 1}``."""
+    extra_specs: dict[str, str] = {}
+    os_type: str = ""
+    disk_gib: int = 0
+    status: str = ""
+    created_at: float = 0.0
+    source: str = ""
+    """Who gave the location: ``database``, ``hypervisor`` or ``resource``."""
+    age_s: float = 0.0
+
+
+class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A slot: one failover reservation."""
+
+    name: str
+    host: str = ""
+    """``status.host``; the empty string is an ordinary host name to the rules."""
+    target_host: str = ""
+    zone: str = ""
+    group: str = ""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    members: dict[str, str] = {}
+    """VM → the host that it ran on when it was added."""
+    ready: bool | None = None
+    """The ``Ready`` condition; ``None`` (absent) counts as ready."""
+    initialised: bool = True
+    """Whether a failover status exists at all."""
+    created_at: float = 0.0
+    last_changed: float | None = None
+    acknowledged_at: float | None = None
+    uid: str = ""
+    version: str = ""
+
+
+def amounts_of(vm: VmView) -> Amounts:
+    """Everything the VM needs."""
+    return Amounts({"cpu": vm.cpu_milli, "memory": vm.memory_bytes, **vm.also_needs})

@@ -1,0 +1,88 @@
+"""Amounts of resources: what a host has, a VM needs, a slot holds.
+
+On the wire a map of quantities (``{"cpu": "7500m", "memory": "16Gi", "gpu": "1"}``); inside whole numbers:
+milli-cores for ``cpu``, bytes for ``memory``, and whole units for whatever else an inventory brings.
+Any number of resources is allowed everywhere; only slots are restricted, by a rule of failover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from outlive.base.errors import BadInput
+from outlive.base.quantity import format_bytes, format_milli, parse_bytes, parse_milli
+
+CPU = "cpu"
+MEMORY = "memory"
+
+
+class Amounts(Mapping[str, int]):
+    """An immutable map from resource name to a whole amount, missing names counting as 0 in sums."""
+
+    __slots__ = ("_amounts",)
+
+    def __init__(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
+        self._amounts: dict[str, int] = {**(amounts or {}), **named}
+
+    @classmethod
+    def parse(cls, raw: object) -> Amounts:
+        """From quantities as on the wire; ``BadInput`` names the resource and the value."""
+        if not isinstance(raw, Mapping):
+            raise BadInput(f"{raw!r} is not a map of quantities", remedy='write {"cpu": "4", "memory": "16Gi"}')
+        amounts: dict[str, int] = {}
+        for name, value in raw.items():
+            if not isinstance(name, str) or not isinstance(value, str | int | float):
+                raise BadInput(f"{name!r}: {value!r} is not a quantity", remedy='write a number such as "16Gi"')
+            try:
+                amounts[name] = parse_milli(value) if name == CPU else parse_bytes(value)
+            except BadInput as error:
+                raise BadInput(f"{name}: {error.message}", remedy=error.remedy) from None
+        return cls(amounts)
+
+    def wire(self) -> dict[str, str]:
+        """As quantities, cpu and memory first."""
+        return {name: _format(name, self._amounts[name]) for name in sorted(self._amounts, key=_wire_order)}
+
+    @property
+    def cpu_milli(self) -> int:
+        """Milli-cores, 0 when absent."""
+        return self._amounts.get(CPU, 0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory, 0 when absent."""
+        return self._amounts.get(MEMORY, 0)
+
+    def __getitem__(self, name: str) -> int:
+        return self._amounts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._amounts)
+
+    def __len__(self) -> int:
+        return len(self._amounts)
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts({name: self.get(name, 0) + other.get(name, 0) for name in {**self._amounts, **other._amounts}})
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return Amounts({name: self.get(name, 0) - other.get(name, 0) for name in {**self._amounts, **other._amounts}})
+
+    def __eq__(self, other: object) -> bool:
+        return self._amounts == other._amounts if isinstance(other, Amounts) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._amounts.items())))
+
+    def __repr__(self) -> str:
+        return f"Amounts({self.wire()!r})"
+
+
+def _wire_order(name: str) -> tuple[int, str]:
+    return (0 if name == CPU else 1 if name == MEMORY else 2, name)
+
+
+def _format(name: str, amount: int) -> str:
+    if name == CPU:
+        return format_milli(amount)
+    return format_bytes(amount) if name == MEMORY else str(amount)

@@ -1,0 +1,93 @@
+"""The cluster itself, elections and events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+
+
+class ClusterSpec(Part, frozen=True, kw_only=True):
+    """Wishes that hold for the whole cluster."""
+
+    description: str = ""
+    maintenance: bool = False
+
+
+class ClusterStatus(Part, frozen=True, kw_only=True):
+    """Facts about the cluster as a whole."""
+
+    store_incarnation: str = ""
+    """Changes when the store was restored from a backup."""
+    schema_version: int = 0
+
+
+class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
+    """``Cluster/default``."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="clusters",
+        writers=Writers(fields={"spec": ("users", "import"), "status": ("controller",)}, labels="refused"),
+        columns=(("Incarnation", ".status.storeIncarnation", 0), ("Maintenance", ".spec.maintenance", 0)),
+    )
+
+    spec: ClusterSpec = ClusterSpec()
+    status: ClusterStatus = ClusterStatus()
+
+
+class ElectionRecord(Part, frozen=True, kw_only=True):
+    """Who holds a role. Candidates judge silence by their own clock since they last saw this change."""
+
+    holder: str = ""
+    term: int = 0
+    """Rises with every change of holder; privileged actions carry it."""
+    renewals: int = 0
+    """Rises with every renewal, so that a watching candidate sees a change."""
+    nonce: str = ""
+    """Of the last write, to recognise it after a lost answer."""
+
+
+class Election(Resource, frozen=True, kw_only=True, tag="Election"):
+    """``Election/<role>``: which of several equal processes does optional work. One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="elections",
+        halves=False,
+        writers=Writers(fields={"record": ("candidate",)}, labels="refused"),
+        columns=(("Holder", ".record.holder", 0), ("Term", ".record.term", 0)),
+    )
+
+    record: ElectionRecord = ElectionRecord()
+
+
+class Event(Resource, frozen=True, kw_only=True, tag="Event"):
+    """Something that happened to an object. One document; kept for an hour, at most 10,000 of them."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="events",
+        short_names=("oev",),
+        halves=False,
+        writers=Writers(fields={"": ("events",)}, labels="refused"),
+        columns=(
+            ("Last", ".lastSeen", 0),
+            ("Type", ".type", 0),
+            ("Reason", ".reason", 0),
+            ("Kind", ".regarding.kind", 0),
+            ("Object", ".regarding.name", 0),
+            ("Count", ".count", 1),
+            ("Note", ".note", 0),
+        ),
+    )
+
+    regarding: ObjectRef
+    type: Literal["Normal", "Warning"] = "Normal"
+    reason: str
+    action: str = ""
+    note: str = ""
+    source: str = ""
+    request_id: str = ""
+    """Global request id of the run that caused it."""
+    count: int = 1
+    first_seen: datetime
+    last_seen: datetime

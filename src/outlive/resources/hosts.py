@@ -1,0 +1,130 @@
+"""Hosts: ``Hypervisor`` (what is wanted and known of one) and ``HypervisorUsage`` (ever-changing figures)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from outlive.resources.amounts import Amounts
+from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
+
+Management = Literal["nova", "node", "kubevirt"]
+Maintenance = Literal["", "manual", "auto", "ha", "termination"]
+
+
+class HypervisorSpec(Part, frozen=True, kw_only=True):
+    """What operators want of a host."""
+
+    management: Management = "nova"
+    mode: Literal["coordinator", "hypervisor"] = "hypervisor"
+    custom_traits: tuple[str, ...] = ()
+    allowed_projects: tuple[str, ...] = ()
+    """Projects that may run here; empty means everybody."""
+    groups: tuple[str, ...] = ()
+    overcommit: dict[str, float] = {}
+    """Resource name → ratio of at least 1.0."""
+    high_availability: bool | None = None
+    maintenance: Maintenance = ""
+
+
+class Instance(Part, frozen=True, kw_only=True):
+    """A VM that the host reports."""
+
+    id: str
+    name: str = ""
+    active: bool = True
+
+
+class Aggregate(Part, frozen=True, kw_only=True):
+    """A host aggregate of Nova."""
+
+    name: str
+    uuid: str = ""
+    metadata: dict[str, str] = {}
+
+
+class Capabilities(Part, frozen=True, kw_only=True):
+    """What the host's machine is."""
+
+    cpu_arch: str = ""
+
+
+class DomainCapabilities(Part, frozen=True, kw_only=True):
+    """What the host's hypervisor can do, for live migration."""
+
+    hypervisor_type: str = ""
+    """libvirt's word: ``kvm`` or ``ch``."""
+    supported_cpu_modes: tuple[str, ...] = ()
+    supported_features: tuple[str, ...] = ()
+    supported_devices: tuple[str, ...] = ()
+
+
+class HypervisorStatus(Part, frozen=True, kw_only=True):
+    """What is known of a host."""
+
+    capacity: Amounts | None = None
+    effective_capacity: Amounts | None = None
+    """Capacity times overcommit, rounded down; absent means capacity."""
+    allocation: Amounts | None = None
+    """Sum over the VMs that run here; absent means the figure is missing."""
+    instances: tuple[Instance, ...] = ()
+    num_instances: int = 0
+    aggregates: tuple[Aggregate, ...] = ()
+    traits: tuple[str, ...] = ()
+    capabilities: Capabilities = Capabilities()
+    domain_capabilities: DomainCapabilities = DomainCapabilities()
+    conditions: tuple[Condition, ...] = ()
+    evicted: bool = False
+    source: str = ""
+    """Where these facts come from: ``import``, ``nova``, ``daemon``."""
+    observed_at: datetime | None = None
+
+
+class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
+    """A host: a machine that runs VMs. Zone and failure domains are labels."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="hypervisors",
+        short_names=("ohv",),
+        writers=Writers(fields={"spec": ("users", "import"), "status": ("daemon", "mirror", "import")}),
+        columns=(
+            ("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", 0),
+            ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
+            ("VMs", ".status.numInstances", 0),
+            ("CPU", ".status.capacity.cpu", 0),
+            ("Memory", ".status.capacity.memory", 0),
+            ("Used CPU", ".status.allocation.cpu", 1),
+            ("Used Memory", ".status.allocation.memory", 1),
+            ("Management", ".spec.management", 1),
+            ("Maintenance", ".spec.maintenance", 1),
+        ),
+    )
+
+    spec: HypervisorSpec = HypervisorSpec()
+    status: HypervisorStatus = HypervisorStatus()
+
+    def effective_capacity(self) -> Amounts | None:
+        """Effective capacity, else plain capacity, else unknown."""
+        return self.status.effective_capacity if self.status.effective_capacity is not None else self.status.capacity
+
+
+class HypervisorUsage(Resource, frozen=True, kw_only=True, tag="HypervisorUsage"):
+    """Measured figures of a host, written every interval and watched by few. One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="hypervisorusages",
+        halves=False,
+        writers=Writers(fields={"usage": ("daemon", "mirror", "import")}, labels="refused"),
+        columns=(("Load", ".usage.load", 0), ("Memory", ".usage.used.memory", 0), ("VMs", ".usage.running", 0)),
+    )
+
+    usage: HostUsage
+
+
+class HostUsage(Part, frozen=True, kw_only=True):
+    """One sample of a host's figures."""
+
+    sampled_at: datetime | None = None
+    used: Amounts = Amounts()
+    load: float = 0.0
+    running: int = 0

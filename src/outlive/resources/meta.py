@@ -1,0 +1,149 @@
+"""What all resources share: metadata, references, conditions, and the table of kinds.
+
+A resource is a frozen ``msgspec.Struct`` with ``metadata`` and, for most kinds, a ``spec`` half (wanted)
+and a ``status`` half (seen), as in Kubernetes. Frozen is a promise that extends to the maps inside:
+nobody changes a map of an object that was read, but makes a new object with ``msgspec.structs.replace``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import ClassVar, Literal, TypeVar
+
+import msgspec
+
+from outlive.base.errors import Invalid
+
+GROUP = "outlive.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+DOMAIN_LABEL_PREFIX = "outlive.dev/domain-"
+CREATOR_LABEL = "outlive.dev/creator"
+RESERVATION_TYPE_LABEL = "reservations.outlive.dev/type"
+REQUEST_ID_ANNOTATION = "reservations.outlive.dev/creator-request-id"
+HOST_LABEL = "outlive.dev/host"
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+NAME_LENGTH_LIMIT = 253
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A piece of a resource: camelCase on the wire, defaults left out, unknown fields refused."""
+
+
+class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Metadata; fields that only Kubernetes knows are dropped on reading."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    finalizers: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class ObjectRef(Part, frozen=True, kw_only=True):
+    """A reference to one object, of any cluster."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    cluster: str = ""
+
+
+class Condition(Part, frozen=True, kw_only=True):
+    """One observed fact with the time of its last change."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+    observed_generation: int = 0
+
+
+class Writers(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may write what of a kind: a path such as ``status.host`` → names of controllers; the longest path counts.
+
+    ``labels`` says what an unconditional metadata patch may do: ``any``, ``refused``, or ``except-host``
+    (anything but the label ``outlive.dev/host``, which only the assigning controller sets).
+    """
+
+    fields: Mapping[str, tuple[str, ...]]
+    labels: Literal["any", "refused", "except-host"] = "any"
+
+
+class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a kind is named and stored."""
+
+    plural: str
+    singular: str = ""
+    short_names: tuple[str, ...] = ()
+    halves: bool = True
+    """Spec and status are written apart; a kind without halves is one document."""
+    writers: Writers
+    columns: tuple[tuple[str, str, int], ...] = ()
+    """Printed columns: title, JSON path such as ``.status.host``, priority (0 always, 1 only in the wide view)."""
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind"):
+    """Any object that a store keeps. Subclasses add ``spec`` and ``status``, or fields of one document."""
+
+    info: ClassVar[KindInfo]
+
+    api_version: str = API_VERSION
+    metadata: ObjectMeta = ObjectMeta()
+
+    @classmethod
+    def kind(cls) -> str:
+        """The kind's name."""
+        return cls.__name__
+
+    @property
+    def name(self) -> str:
+        """``metadata.name``."""
+        return self.metadata.name
+
+    @property
+    def ref(self) -> ObjectRef:
+        """A reference to exactly this incarnation."""
+        meta = self.metadata
+        return ObjectRef(kind=self.kind(), name=meta.name, namespace=meta.namespace, uid=meta.uid)
+
+
+R = TypeVar("R", bound=Resource)
+
+
+def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+    """The condition of that type."""
+    return next((c for c in conditions if c.type == kind), None)
+
+
+def with_condition(conditions: tuple[Condition, ...], new: Condition) -> tuple[Condition, ...]:
+    """The conditions with ``new`` in place of its type; the time stays when the status does."""
+    old = condition(conditions, new.type)
+    if old is None:
+        return (*conditions, new)
+    if old.status == new.status:
+        new = msgspec.structs.replace(new, last_transition_time=old.last_transition_time)
+    return tuple(new if c.type == new.type else c for c in conditions)
+
+
+def check_name(name: str) -> None:
+    """``Invalid`` unless the name is a DNS name of at most 253 characters."""
+    if len(name) > NAME_LENGTH_LIMIT or not _NAME.match(name):
+        raise Invalid(
+            f"name {name[:80]!r} is not a DNS name",
+            place="metadata.name",
+            remedy="use lower-case letters, digits, '-' and '.', at most 253 characters",
+        )

@@ -1,0 +1,135 @@
+"""Reservations: capacity held on one host. A failover reservation is called a slot."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+import msgspec
+
+from outlive.resources.amounts import Amounts
+from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
+
+FAILOVER = "FailoverReservation"
+COMMITTED = "CommittedResourceReservation"
+IN_FLIGHT = "InFlightReservation"
+ReservationType = Literal["FailoverReservation", "CommittedResourceReservation", "InFlightReservation"]
+
+TYPE_LABEL_VALUES = {FAILOVER: "failover", COMMITTED: "committed-resource", IN_FLIGHT: "in-flight"}
+"""Values of the label ``reservations.outlive.dev/type``."""
+
+
+class FailoverSpec(Part, frozen=True, kw_only=True):
+    """Failover part of the spec."""
+
+    resource_group: str = ""
+
+
+class SpecAllocation(Part, frozen=True, kw_only=True):
+    """A VM that a commitment slot is meant for."""
+
+    creation_timestamp: datetime | None = None
+    resources: Amounts = Amounts()
+
+
+class CommittedSpec(Part, frozen=True, kw_only=True):
+    """Commitment part of the spec. Initialisms keep the spelling of the interchange format."""
+
+    resource_name: str = ""
+    commitment_uuid: str = msgspec.field(default="", name="commitmentUUID")
+    resource_group: str = ""
+    project_id: str = msgspec.field(default="", name="projectID")
+    domain_id: str = msgspec.field(default="", name="domainID")
+    creator: str = ""
+    parent_generation: int = 0
+    allocations: dict[str, SpecAllocation] = {}
+
+
+class InFlightSpec(Part, frozen=True, kw_only=True):
+    """In-flight part of the spec."""
+
+    vm_id: str = msgspec.field(default="", name="vmID")
+    user_id: str = msgspec.field(default="", name="userID")
+    project_id: str = msgspec.field(default="", name="projectID")
+    intent: str = ""
+
+
+class ReservationSpec(Part, frozen=True, kw_only=True):
+    """What is held, and where it is wanted."""
+
+    type: ReservationType
+    scheduling_domain: str = "nova"
+    availability_zone: str = ""
+    resources: Amounts = Amounts()
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    target_host: str = ""
+    failover_reservation: FailoverSpec | None = None
+    committed_resource_reservation: CommittedSpec | None = None
+    in_flight_reservation: InFlightSpec | None = None
+
+
+class FailoverStatus(Part, frozen=True, kw_only=True):
+    """Membership of a slot: VM → the host it ran on when it was added."""
+
+    allocations: dict[str, str] = {}
+    last_changed: datetime | None = None
+    acknowledged_at: datetime | None = None
+
+
+class CommittedStatus(Part, frozen=True, kw_only=True):
+    """Seen part of a commitment slot."""
+
+    observed_parent_generation: int = 0
+    allocations: dict[str, str] = {}
+
+
+class Consumer(Part, frozen=True, kw_only=True):
+    """The VM that recovery lets into the slot, and the fence that allowed it."""
+
+    vm: str
+    fence: str
+
+
+class ReservationStatus(Part, frozen=True, kw_only=True):
+    """Where the reservation is and who has it."""
+
+    host: str = ""
+    conditions: tuple[Condition, ...] = ()
+    failover_reservation: FailoverStatus | None = None
+    committed_resource_reservation: CommittedStatus | None = None
+    consumer: Consumer | None = None
+
+
+class Reservation(Resource, frozen=True, kw_only=True, tag="Reservation"):
+    """Capacity held on one host."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="reservations",
+        short_names=("ores",),
+        writers=Writers(
+            fields={
+                "spec": ("failover", "commitments"),
+                "status": ("failover", "commitments"),
+                "status.consumer": ("recovery",),
+            },
+            labels="refused",
+        ),
+        columns=(
+            ("Type", ".metadata.labels.reservations\\.outlive\\.dev/type", 0),
+            ("Host", ".status.host", 0),
+            ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
+            ("Group", ".spec.failoverReservation.resourceGroup", 0),
+            ("Zone", ".spec.availabilityZone", 0),
+            ("End", ".spec.endTime", 0),
+            ("Start", ".spec.startTime", 1),
+            ("CPU", ".spec.resources.cpu", 1),
+            ("Memory", ".spec.resources.memory", 1),
+            ("Changed", ".status.failoverReservation.lastChanged", 1),
+            ("Acknowledged", ".status.failoverReservation.acknowledgedAt", 1),
+            ("Allocations", ".status.failoverReservation.allocations", 1),
+        ),
+    )
+
+    spec: ReservationSpec
+    status: ReservationStatus = ReservationStatus()

@@ -1,0 +1,124 @@
+"""VMs: ``VirtualMachine`` and ``Coverage`` (whether a VM has the slots that it needs)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from outlive.resources.amounts import Amounts
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+
+
+class VirtualMachineSpec(Part, frozen=True, kw_only=True):
+    """What a user wants of a VM. ``resources`` are kept even when the flavor is unknown to this cluster."""
+
+    display_name: str = ""
+    project: str = ""
+    flavor: str = ""
+    resources: Amounts = Amounts()
+    """``cpu``, ``memory``, and whatever else the inventory knows (``gpu``)."""
+    disk_gib: int = 0
+    extra_specs: dict[str, str] = {}
+    os_type: str = ""
+    zone: str = ""
+    server_group: str = ""
+    power_state: Literal["running", "stopped"] = "running"
+
+
+class Assigned(Part, frozen=True, kw_only=True):
+    """Where a VM is assigned: the host, and the slot and fence that brought it there."""
+
+    hypervisor: str
+    slot: ObjectRef | None = None
+    fence: str = ""
+
+
+class Holder(Part, frozen=True, kw_only=True):
+    """One host that may be running the VM (see the safety protocol)."""
+
+    hypervisor: str
+    member_uid: str = ""
+    epoch: int = 0
+    run_id: str = ""
+    role: str = ""
+
+
+class VirtualMachineStatus(Part, frozen=True, kw_only=True):
+    """What is known of a VM."""
+
+    phase: str = ""
+    """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova."""
+    reason: str = ""
+    assigned: Assigned | None = None
+    home: str = ""
+    holders: tuple[Holder, ...] = ()
+    source: str = ""
+    observed_at: datetime | None = None
+
+
+class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
+    """A virtual machine, named by its uuid (any DNS name is accepted)."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="virtualmachines",
+        short_names=("ovm",),
+        writers=Writers(
+            fields={
+                "spec": ("users", "import"),
+                "status": ("daemon", "mirror", "import"),
+                "status.assigned": ("recovery", "move", "flush", "import", "mirror"),
+                "status.home": ("recovery", "move", "flush", "import", "mirror"),
+                "status.holders": ("daemon", "recovery"),
+            },
+            labels="except-host",
+        ),
+        columns=(
+            ("Host", ".status.assigned.hypervisor", 0),
+            ("Phase", ".status.phase", 0),
+            ("Flavor", ".spec.flavor", 0),
+            ("CPU", ".spec.resources.cpu", 0),
+            ("Memory", ".spec.resources.memory", 0),
+            ("Project", ".spec.project", 1),
+            ("Zone", ".spec.zone", 1),
+        ),
+    )
+
+    spec: VirtualMachineSpec = VirtualMachineSpec()
+    status: VirtualMachineStatus = VirtualMachineStatus()
+
+
+class CoverageStatus(Part, frozen=True, kw_only=True):
+    """Whether one VM has its slots, as the failover controller last saw it."""
+
+    required: int
+    slots: tuple[str, ...] = ()
+    """Names of the slots that count, in name order."""
+    covered: bool
+    reason: str = ""
+    """Why it is not covered: a stable word, then values in ``message``."""
+    message: str = ""
+    remedy: str = ""
+    host: str = ""
+    also_needs: Amounts = Amounts()
+    """What the VM needs besides cpu and memory, which no slot holds."""
+    changed_at: datetime | None = None
+
+
+class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
+    """``Coverage/<vm>``: whether the VM has all the slots it needs. One document, written by failover alone."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="coverages",
+        halves=False,
+        writers=Writers(fields={"status": ("failover",)}, labels="refused"),
+        columns=(
+            ("Covered", ".status.covered", 0),
+            ("Required", ".status.required", 0),
+            ("Slots", ".status.slots", 0),
+            ("Reason", ".status.reason", 0),
+            ("Host", ".status.host", 1),
+            ("Remedy", ".status.remedy", 1),
+        ),
+    )
+
+    status: CoverageStatus
