@@ -1,0 +1,43 @@
+"""Settings that all tests share: components that may be missing, and a repeatable hypothesis."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "outlive", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("outlive")
+
+
+def _postgresql() -> bool:
+    return shutil.which("pg_ctl") is not None or any(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
+
+
+def _chromium() -> bool:
+    return shutil.which("chromium") is not None
+
+
+def _shared() -> bool:
+    return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
+
+
+COMPONENTS: dict[str, Callable[[], bool]] = {"postgresql": _postgresql, "chromium": _chromium, "shared": _shared}
+"""Real components that tests may need, and how to see whether they are there."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose component is missing; where everything is required, fail it instead."""
+    for marker in item.iter_markers("component"):
+        for name in marker.args:
+            if COMPONENTS[name]():
+                continue
+            if os.environ.get("OUTLIVE_TEST_REQUIRE") == "all":
+                pytest.fail(f"component {name} is missing and OUTLIVE_TEST_REQUIRE=all", pytrace=False)
+            pytest.skip(f"component {name} is missing")
