@@ -106,12 +106,9 @@ def table(measured: dict[str, list[Figure]], before: dict[tuple[str, str], list[
 
 def machine() -> str:
     """CPU, cores, memory, kernel and Python of this machine, in one line."""
+    cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
+        (line.split(":", 1)[1].strip() for line in cpuinfo if "model name" in line),
         platform.processor(),
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -132,7 +129,8 @@ def record(measured: dict[str, list[Figure]], before: dict[tuple[str, str], list
     head = (
         "# Recorded figures\n\n"
         f"Measured with `scripts/bench --record` on {time.strftime('%Y-%m-%d', time.gmtime())}: {machine()}.\n"
-        "Medians; a shared, noisy machine: compare ratios. A missed bar stands here as missed, with where the time goes.\n\n"
+        "Medians on a shared, noisy machine: compare ratios. "
+        "A missed bar stands here as missed, with where the time goes.\n\n"
         "| part | figure | value | bar | verdict | better | note |\n|---|---|---|---|---|---|---|\n"
     )
     RESULTS.write_text(head + "".join("| " + " | ".join(cells) + " |\n" for cells in rows))
