@@ -1,0 +1,277 @@
+"""An event loop whose time jumps: hours of timeouts run in milliseconds, and the same way each time.
+
+When nothing is ready, time is the moment of the next timer. ``asyncio.sleep``, ``timeout``, ``wait_for``,
+queues, events and locks work as always, because they ask the loop for the time; the ``LoopClock`` of
+``outlive.base.clock`` *is* this loop's time. Timers of the same moment fire in the order in which they were set.
+
+There is no outside: a socket, a thread, a child process or a signal would bring in real time, so each is
+refused with ``NoOutside``. Where nothing can ever happen again the loop does not hang but raises ``DeadlockError``,
+and it has limits for virtual time and for steps. What it does not give: a task that computes takes no time here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import math
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, Final, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+LIMIT_S: Final = 366 * 86400.0
+"""Virtual seconds that ``run_virtual`` lets pass, unless asked otherwise."""
+STEP_LIMIT: Final = 100_000_000
+"""Rounds of the loop, over a whole run, unless asked otherwise."""
+STILL_LIMIT: Final = 1_000_000
+"""Rounds of the loop without time moving on: more is a task that spins."""
+END_S: Final = 3600.0
+"""Virtual seconds that cancelled tasks get to end in."""
+SHOWN_TASKS: Final = 20
+"""Pending tasks that an error lists."""
+
+
+class VirtualTimeError(RuntimeError):
+    """The run cannot go on; the program under virtual time is wrong, not its input."""
+
+
+class DeadlockError(VirtualTimeError):
+    """Nothing is ready and no timer is set: every task waits for another."""
+
+
+class VirtualLimit(VirtualTimeError):
+    """More virtual time or more steps than the run may take."""
+
+
+class NoOutside(VirtualTimeError):
+    """Something asked the virtual loop for a socket, a thread, a process or a signal."""
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer that knows the order in which it was set, so that equal moments are no tie."""
+
+    __slots__ = ("order",)
+
+    order: int
+    _scheduled: bool
+
+    def __lt__(self, other: object) -> bool:
+        if isinstance(other, _Timer):
+            return (self.when(), self.order) < (other.when(), other.order)
+        return NotImplemented
+
+
+class _Jump:
+    """Stands where other loops have a selector: instead of waiting for the world it moves time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._loop._advance(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The loop; see the module. ``start`` is its first time, ``limit_s`` how far time may go beyond that."""
+
+    def __init__(self, *, start: float = 0.0, limit_s: float = LIMIT_S, steps: int = STEP_LIMIT) -> None:
+        super().__init__()
+        self._now = start
+        self._end = start + limit_s
+        self._limit_s = limit_s
+        self._steps_left = steps
+        self._still = 0
+        self._selector = _Jump(self)
+        self._count = itertools.count(1)
+        self._order: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._settle()
+
+    def _begin_end(self) -> None:
+        # What is left may take an hour and some steps to end after a limit was reached, but not for ever.
+        self._end = max(self._end, self._now) + END_S
+        self._limit_s += END_S
+        self._steps_left = max(self._steps_left, STILL_LIMIT)
+        self._still = 0
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def _settle(self) -> None:
+        # A timer is due when it is before time plus resolution; one unit in the last place makes that exact.
+        self._clock_resolution = math.ulp(self._now)
+
+    def _advance(self, timeout: float | None) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise VirtualLimit("the run took more steps than it may")
+        if timeout is None:
+            raise DeadlockError(
+                f"nothing is ready and no timer is set at {self._now:g} s; pending:\n{self.describe_tasks()}"
+            )
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        if timeout > 0 and timers[0].when() > self._now:
+            if timers[0].when() > self._end:
+                raise VirtualLimit(
+                    f"{self._limit_s:g} virtual seconds have passed and the run is not over; pending:\n"
+                    f"{self.describe_tasks()}"
+                )
+            self._now = timers[0].when()
+            self._settle()
+            self._still = 0
+            return
+        self._still += 1
+        if self._still > STILL_LIMIT:
+            raise VirtualLimit(
+                f"{STILL_LIMIT} steps without time moving on from {self._now:g} s: a task spins; pending:\n"
+                f"{self.describe_tasks()}"
+            )
+
+    def call_at(  # type: ignore[override]  # the argument types of the callback are not spelled out
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As every loop's; timers of the same moment fire in the order of these calls."""
+        if math.isnan(when):
+            raise ValueError("a timer needs a moment, not NaN")
+        mine: Any = self
+        mine._check_closed()
+        timer = _Timer(when, callback, args, self, context)
+        timer.order = next(self._count)
+        heapq.heappush(mine._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """As every loop's; a task without a name is named by its number in this loop, not in the process."""
+        number = next(self._count)
+        if options.get("name") is None:
+            options["name"] = f"task-{number}"
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
+        self._order[task] = number
+        return task
+
+    def pending_tasks(self) -> list[asyncio.Task[Any]]:
+        """Tasks that are not done, in the order of their creation."""
+        return sorted(asyncio.all_tasks(self), key=lambda task: self._order.get(task, 0))
+
+    def describe_tasks(self) -> str:
+        """One line for each pending task: its name and the line at which it waits."""
+        pending = self.pending_tasks()
+        lines = [f"  {task.get_name()}: {_waits_at(task.get_coro())}" for task in pending[:SHOWN_TASKS]]
+        if len(pending) > SHOWN_TASKS:
+            lines.append(f"  … and {len(pending) - SHOWN_TASKS} more")
+        return "\n".join(lines) or "  no task"
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        self._order[agen] = next(self._count)
+        base: Any = super()
+        base._asyncgen_firstiter_hook(agen)
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close all open asynchronous generators, in the order in which they were begun."""
+        mine: Any = self
+        mine._asyncgens_shutdown_called = True
+        begun = sorted(mine._asyncgens, key=lambda agen: self._order.get(agen, 0))
+        mine._asyncgens.clear()
+        for agen in begun:
+            try:
+                await agen.aclose()
+            except Exception as error:  # noqa: BLE001 - reported, and the others must be closed as well
+                self.call_exception_handler(
+                    {"message": f"closing {agen!r} failed", "exception": error, "asyncgen": agen}
+                )
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no events from outside."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps, so nobody is to be woken."""
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: VirtualLoop, *args: Any, **options: Any) -> NoReturn:
+        raise NoOutside(
+            f"{name} is not possible under virtual time: it would wait for the real world, which has no part in it; "
+            f"put the call behind a port and hand in a simulated driver, or run this on a real loop"
+        )
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name in (
+    *("add_reader", "add_writer", "add_signal_handler", "run_in_executor", "getaddrinfo", "getnameinfo"),
+    *("create_connection", "create_server", "create_unix_connection", "create_unix_server", "create_datagram_endpoint"),
+    *("connect_accepted_socket", "connect_read_pipe", "connect_write_pipe", "start_tls", "sendfile"),
+    *("subprocess_exec", "subprocess_shell", "sock_accept", "sock_connect", "sock_recv", "sock_recv_into"),
+    *("sock_recvfrom", "sock_recvfrom_into", "sock_sendall", "sock_sendto", "sock_sendfile"),
+):
+    setattr(VirtualLoop, _name, _refusal(_name))
+
+
+def run_virtual(
+    coro: Coroutine[Any, Any, T], *, start: float = 0.0, limit_s: float = LIMIT_S, steps: int = STEP_LIMIT
+) -> T:
+    """Run ``coro`` on a virtual loop of its own and return its result.
+
+    Whatever it leaves behind is cancelled in the order of creation. An error in a task or callback that nobody
+    awaited is not lost: it is raised, in an exception group, when ``coro`` itself ended well.
+    Raises ``DeadlockError``, ``VirtualLimit``, ``NoOutside``, and whatever ``coro`` raises.
+    """
+    loop = VirtualLoop(start=start, limit_s=limit_s, steps=steps)
+    lost: list[BaseException] = []
+
+    def keep(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            error.add_note(str(context.get("message", "")))
+            lost.append(error)
+        else:
+            _loop.default_exception_handler(context)
+
+    loop.set_exception_handler(keep)
+    try:
+        result: T = loop.run_until_complete(loop.create_task(coro, name="main"))
+    finally:
+        try:
+            _finish(loop)
+        finally:
+            loop.close()
+    if lost:
+        raise BaseExceptionGroup("errors that nobody awaited", lost)
+    return result
+
+
+def _finish(loop: VirtualLoop) -> None:
+    """Cancel what is left, in order, and close open generators; a task that will not end is an error of its own."""
+    loop._begin_end()
+    left = loop.pending_tasks()
+    for task in left:
+        task.cancel()
+    for task in left:
+        if not task.done():
+            loop.run_until_complete(asyncio.wait([task]))
+    for task in left:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            loop.call_exception_handler(
+                {"message": f"{task.get_name()} failed while it was cancelled", "exception": error}
+            )
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def _waits_at(coro: object) -> str:
+    """The innermost frame of a suspended coroutine, as ``file:line in function``."""
+    frame, name = None, getattr(coro, "__qualname__", repr(coro))
+    while isinstance(coro, Coroutine | Generator) or hasattr(coro, "cr_await"):
+        current = getattr(coro, "cr_frame", None) or getattr(coro, "gi_frame", None)
+        if current is None:
+            break
+        frame = current
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None)
+    if frame is None:
+        return str(name)
+    return f"{name}, at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
