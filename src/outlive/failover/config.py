@@ -1,0 +1,216 @@
+"""The settings of failover: two sections, ``failover`` and ``failoverUpkeep``.
+
+``FailoverConfig`` is the section that operators of the reference already know: the same keys, the same rules for
+filling what is absent (docs/reference/failover.md#configuration-keys). What only Outlive has stands apart in
+``FailoverUpkeepSettings``, so that a configuration of the reference loads here as it is, and an unknown key in it is
+an error there and here. Durations stay text until they are read through the ``…_s`` properties, which are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from outlive.base.duration import parse_duration
+from outlive.base.errors import BadInput
+
+DEFAULT_REQUIREMENTS = {"*": 2}
+DEFAULT_RECONCILE_INTERVAL = "30s"
+DEFAULT_SHORT_INTERVAL = "100ms"
+DEFAULT_MIN_SUCCESS = 1
+DEFAULT_MAX_FAILURES = 99
+DEFAULT_MAX_VMS = 30
+DEFAULT_ROTATION = 4
+DEFAULT_REVALIDATION_INTERVAL = "30m"
+DEFAULT_CREATOR = "cortex-failover-controller"
+"""The value of the creator label that selectors and dashboards of existing installations look for."""
+DEFAULT_DATASOURCE = "nova-servers"
+DEFAULT_SCHEDULER_URL = "http://localhost:8080/scheduler/nova/external"
+
+DEVIATIONS = tuple(f"D{number}" for number in range(1, 18))
+"""Ids of the deliberate differences from the reference (docs/reference/failover.md#deviations)."""
+
+
+class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Moving members into fewer slots in the background."""
+
+    max_changes_per_cycle: int = 0
+    """Membership changes a cycle at most; 0 switches repacking off."""
+
+
+class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``failover``. As loaded, absent values are absent; ``apply_defaults`` fills them."""
+
+    flavor_failover_requirements: dict[str, int] | None = None
+    """Pattern of flavor names → slots that such a VM needs. Absent: 2 for everybody; an explicit ``{}``: nobody."""
+    reconcile_interval: str = ""
+    """Pause between cycles."""
+    short_reconcile_interval: str | None = None
+    """Pause before the first cycle, and between cycles that are catching up; "0s" switches catching up off."""
+    min_success_for_short_interval: int | None = None
+    """Slots created or reused that a cycle needs to be followed by the short pause; 0: no minimum."""
+    max_failures_for_short_interval: int | None = None
+    """Failures that still allow the short pause."""
+    max_vms_to_process: int = msgspec.field(default=0, name="maxVMsToProcess")
+    """VMs handled in a cycle; 0 means absent, a negative number all."""
+    vm_selection_rotation_interval: int | None = None
+    """Every n-th cycle begins its selection at a random place; 0: never."""
+    limit_one_new_reservation_per_hypervisor: bool | None = None
+    """At most one new slot a host and cycle."""
+    trust_hypervisor_location: bool = False
+    """Whose word counts for where a VM is: the hosts' (true) or the VM source's (false)."""
+    use_flavor_group_resources: bool = False
+    """Slots are as large as the largest flavor of the VM's group."""
+    revalidation_interval: str = ""
+    """Pause between two validations of a slot, give or take 10 %."""
+    creator: str = ""
+    """Value of the label ``outlive.dev/creator`` on slots."""
+    datasource_name: str = ""
+    """Name of the data source that VMs are read from."""
+    scheduler_url: str = msgspec.field(default="", name="schedulerURL")
+    """Where placement requests go when they travel over HTTP."""
+    compat: Literal["reference"] | list[str] = msgspec.field(default_factory=list)
+    """Deviations from the reference that are switched back: a list such as ``["D3", "D11"]``, or ``reference``: all."""
+    repack: RepackSettings = RepackSettings()
+
+    def __post_init__(self) -> None:
+        for name in ("reconcile_interval", "short_reconcile_interval", "revalidation_interval"):
+            _check_duration(name, getattr(self, name))
+        if isinstance(self.compat, list):
+            unknown = [name for name in self.compat if name not in DEVIATIONS]
+            if unknown:
+                raise ValueError(f"compat: {unknown[0]!r} is no deviation; known are {', '.join(DEVIATIONS)}")
+        if self.repack.max_changes_per_cycle < 0:
+            raise ValueError(f"repack.max_changes_per_cycle is {self.repack.max_changes_per_cycle}; at least 0")
+
+    @classmethod
+    def default(cls) -> FailoverConfig:
+        """Everything at its default."""
+        return cls().apply_defaults()
+
+    def reverts(self, deviation: str) -> bool:
+        """Whether that deviation is switched back to what the reference does."""
+        return self.compat == "reference" or deviation in self.compat
+
+    def apply_defaults(self) -> FailoverConfig:
+        """The same with absent values filled.
+
+        Empty text, a zero duration, null and 0 for ``maxVMsToProcess`` count as absent; the nullable numbers keep an
+        explicit 0. Deviation D6: a zero short pause is a wish, and an absent one-per-host limit means true.
+        """
+        requirements = self.flavor_failover_requirements
+        one_each = self.limit_one_new_reservation_per_hypervisor
+        return msgspec.structs.replace(
+            self,
+            flavor_failover_requirements=dict(DEFAULT_REQUIREMENTS) if requirements is None else requirements,
+            reconcile_interval=_filled(self.reconcile_interval, DEFAULT_RECONCILE_INTERVAL),
+            short_reconcile_interval=self._short_interval(),
+            min_success_for_short_interval=_or(self.min_success_for_short_interval, DEFAULT_MIN_SUCCESS),
+            max_failures_for_short_interval=_or(self.max_failures_for_short_interval, DEFAULT_MAX_FAILURES),
+            max_vms_to_process=self.max_vms_to_process or DEFAULT_MAX_VMS,
+            vm_selection_rotation_interval=_or(self.vm_selection_rotation_interval, DEFAULT_ROTATION),
+            limit_one_new_reservation_per_hypervisor=not self.reverts("D6") if one_each is None else one_each,
+            revalidation_interval=_filled(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL),
+            creator=self.creator or DEFAULT_CREATOR,
+            datasource_name=self.datasource_name or DEFAULT_DATASOURCE,
+            scheduler_url=self.scheduler_url or DEFAULT_SCHEDULER_URL,
+        )
+
+    def _short_interval(self) -> str:
+        short = self.short_reconcile_interval
+        if not short:
+            return DEFAULT_SHORT_INTERVAL
+        return _filled(short, DEFAULT_SHORT_INTERVAL) if self.reverts("D6") else short
+
+    @property
+    def requirements(self) -> dict[str, int]:
+        """Pattern → count, filled."""
+        patterns = self.flavor_failover_requirements
+        return dict(DEFAULT_REQUIREMENTS) if patterns is None else patterns
+
+    @property
+    def reconcile_interval_s(self) -> float:
+        """Normal pause in seconds."""
+        return parse_duration(_filled(self.reconcile_interval, DEFAULT_RECONCILE_INTERVAL))
+
+    @property
+    def short_reconcile_interval_s(self) -> float:
+        """Short pause in seconds; 0 means that there is none."""
+        return parse_duration(self._short_interval())
+
+    @property
+    def revalidation_interval_s(self) -> float:
+        """Pause between validations of a slot, in seconds."""
+        return parse_duration(_filled(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL))
+
+
+Profile = Literal["general", "dedicated"]
+"""Which pipelines failover's calls name (docs/reference/failover.md#placement-calls)."""
+
+
+class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``failoverUpkeep``: what only Outlive's failover has."""
+
+    vm_source: Literal["resources", "database"] = "resources"
+    """Where VMs are read from: our own ``VirtualMachine`` objects, or Nova's tables in a database."""
+    database_url: str = ""
+    """SQLAlchemy address of that database, such as ``postgresql+psycopg://user@host/nova``."""
+    database_timeout: str = "30s"
+    """Longest time one read of the database may take."""
+    profile: Profile = "general"
+    """``general``: the pipelines that VMs use, with options; ``dedicated``: three pipelines of failover's own."""
+    placement: Literal["inprocess", "http"] = "inprocess"
+    """Ask the placement service of this process, or ``failover.schedulerURL``."""
+    brake_share: float = 0.20
+    """Deviation D12: a cycle that would drop more than this share of all memberships …"""
+    brake_number: int = 50
+    """… and more than this number of them drops none."""
+    grace_pauses: float = 2.0
+    """Deviation D7: a slot without a status is deleted when it is older than this many normal pauses."""
+    inline_planning_vms: int = 200
+    """Cycles that place more VMs than this are computed in a child process, so that the event loop stays free."""
+    events_react: bool = True
+    """React to VM and host changes at once; off leaves everything to the cycle."""
+    validation_workers: int = 4
+    """Slots validated at the same time."""
+
+    def __post_init__(self) -> None:
+        _check_duration("databaseTimeout", self.database_timeout)
+        if not 0.0 <= self.brake_share <= 1.0:
+            raise ValueError(f"brakeShare is {self.brake_share}; write a share between 0 and 1")
+        for name in ("brake_number", "grace_pauses", "inline_planning_vms"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if not 1 <= self.validation_workers <= 64:
+            raise ValueError(f"validationWorkers is {self.validation_workers}; write 1 to 64")
+        if self.vm_source == "database" and not self.database_url:
+            raise ValueError("vmSource is database but databaseUrl is empty")
+
+    @property
+    def database_timeout_s(self) -> float:
+        """Deadline of one read in seconds."""
+        return parse_duration(self.database_timeout)
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {"failover": FailoverConfig, "failoverUpkeep": FailoverUpkeepSettings}
+"""Sections of ``outlive.yaml`` that belong to failover."""
+
+
+def _check_duration(name: str, text: str | None) -> None:
+    if not text:
+        return
+    try:
+        seconds = parse_duration(text)
+    except BadInput as error:
+        raise ValueError(f"{name}: {error}") from None
+    if seconds < 0:
+        raise ValueError(f"{name} is {text}; a pause cannot be negative")
+
+
+def _filled(text: str, default: str) -> str:
+    return text if text and parse_duration(text) != 0 else default
+
+
+def _or(number: int | None, default: int) -> int:
+    return default if number is None else number

@@ -1,0 +1,102 @@
+"""How large a VM's slot must be: one answer, used for the placement request and for the slot itself.
+
+With group sizing a slot is as large as the largest flavor of the VM's group, so that any VM of the group
+may share it; without, it is as large as the VM (docs/reference/failover.md#size). What is *not* decided
+here is whether the VM fits a given slot: that compares the VM's own size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from outlive.failover.model import VmView
+from outlive.resources import FlavorGroupSpec
+
+MIB = 2**20
+MILLI = 1000
+
+
+class ResolvedSize(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A slot's size: milli-cores and bytes, with the flavor and the group that it was taken from."""
+
+    flavor_name: str = ""
+    group_name: str = ""
+    """Empty where the size is the VM's own."""
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+    @property
+    def vcpus(self) -> int:
+        """Whole cores, rounded up, as a placement request says it."""
+        return -(-self.cpu_milli // MILLI)
+
+    @property
+    def memory_mib(self) -> int:
+        """MiB, rounded up, as a placement request says it."""
+        return -(-self.memory_bytes // MIB)
+
+
+def is_consistent(group: FlavorGroupSpec) -> bool:
+    """Whether a group may be used for sizing.
+
+    Legal ratios: none at all; one number alone or with an equal minimum and maximum; a minimum below a maximum
+    and no number. A ratio over flavors without memory means nothing.
+    """
+    ratio, low, high = group.ram_core_ratio, group.ram_core_ratio_min, group.ram_core_ratio_max
+    if ratio is not None:
+        legal = (low is None and high is None) or (low == ratio and high == ratio)
+    else:
+        legal = (low is None and high is None) or (low is not None and high is not None and low < high)
+    has_ratio = ratio is not None or low is not None or high is not None
+    return legal and not (has_ratio and group.smallest_flavor.memory_mb == 0)
+
+
+def groups_by_flavor(groups: Iterable[FlavorGroupSpec]) -> dict[str, FlavorGroupSpec]:
+    """Flavor name → its group. Inconsistent groups are left out; of several groups the first by name counts."""
+    found: dict[str, FlavorGroupSpec] = {}
+    for group in sorted(groups, key=lambda g: g.group_name):
+        if is_consistent(group):
+            for flavor in group.flavors:
+                found.setdefault(flavor.name, group)
+    return found
+
+
+def resolve_size(
+    vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None = None, *, whole_mib: bool = False
+) -> ResolvedSize:
+    """The size of the VM's slot; ``groups`` (flavor name → group) is ``None`` where group sizing is off.
+
+    ``whole_mib`` cuts the VM's own memory down to whole MiB, as the reference does (deviation D13 switched back);
+    otherwise it is kept to the byte.
+    """
+    group = groups.get(vm.flavor) if groups else None
+    if group is None:
+        memory = vm.memory_bytes // MIB * MIB if whole_mib else vm.memory_bytes
+        return ResolvedSize(flavor_name=vm.flavor, cpu_milli=vm.cpu_milli, memory_bytes=memory)
+    largest = group.largest_flavor
+    return ResolvedSize(
+        flavor_name=largest.name,
+        group_name=group.group_name,
+        cpu_milli=largest.vcpus * MILLI,
+        memory_bytes=largest.memory_mb * MIB,
+    )
+
+
+def enough_for(vm: VmView, size: ResolvedSize) -> ResolvedSize:
+    """The size, lifted where the VM itself is larger.
+
+    The largest flavor of a group is largest by memory; another one may have more cores, and a flavor may have been
+    changed under a running VM. A slot that does not hold its VM would be no promise.
+    """
+    if size.cpu_milli >= vm.cpu_milli and size.memory_bytes >= vm.memory_bytes:
+        return size
+    return msgspec.structs.replace(
+        size, cpu_milli=max(size.cpu_milli, vm.cpu_milli), memory_bytes=max(size.memory_bytes, vm.memory_bytes)
+    )
+
+
+def resource_group(vm: VmView, size: ResolvedSize) -> str:
+    """What a new slot calls its group: the flavor group, else the VM's own flavor."""
+    return size.group_name or vm.flavor

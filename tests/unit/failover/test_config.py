@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings, RepackSettings
+
+
+def load(**keys: object) -> FailoverConfig:
+    return msgspec.convert(keys, FailoverConfig)
+
+
+def test_defaults_are_those_of_the_reference_page():
+    config = FailoverConfig.default()
+    assert config.flavor_failover_requirements == {"*": 2}
+    assert (config.reconcile_interval_s, config.short_reconcile_interval_s) == (30.0, 0.1)
+    assert (config.min_success_for_short_interval, config.max_failures_for_short_interval) == (1, 99)
+    assert (config.max_vms_to_process, config.vm_selection_rotation_interval) == (30, 4)
+    assert config.limit_one_new_reservation_per_hypervisor is True
+    assert (config.trust_hypervisor_location, config.use_flavor_group_resources) == (False, False)
+    assert config.revalidation_interval_s == 1800.0
+    assert config.creator and config.datasource_name == "nova-servers"
+    assert config.scheduler_url == "http://localhost:8080/scheduler/nova/external"
+    assert config.repack.max_changes_per_cycle == 0
+
+
+def test_a_configuration_of_the_reference_loads_as_it_is():
+    config = load(
+        flavorFailoverRequirements={"*": 2},
+        reconcileInterval="5m",
+        shortReconcileInterval="1m",
+        minSuccessForShortInterval=0,
+        maxFailuresForShortInterval=99,
+        maxVMsToProcess=50,
+        vmSelectionRotationInterval=3,
+        limitOneNewReservationPerHypervisor=False,
+        trustHypervisorLocation=True,
+        useFlavorGroupResources=False,
+        revalidationInterval="30m",
+        creator="me",
+        datasourceName="nova-servers",
+        schedulerURL="http://localhost:8080/scheduler/nova/external",
+    ).apply_defaults()
+    assert config.limit_one_new_reservation_per_hypervisor is False
+    assert config.min_success_for_short_interval == 0
+    assert (config.reconcile_interval_s, config.short_reconcile_interval_s, config.max_vms_to_process) == (300, 60, 50)
+
+
+def test_an_explicit_empty_map_protects_nobody():
+    assert load(flavorFailoverRequirements={}).apply_defaults().flavor_failover_requirements == {}
+    assert load(flavorFailoverRequirements=None).apply_defaults().flavor_failover_requirements == {"*": 2}
+
+
+def test_explicit_zeros_of_nullable_numbers_stay():
+    config = load(minSuccessForShortInterval=0, maxFailuresForShortInterval=0, vmSelectionRotationInterval=0)
+    filled = config.apply_defaults()
+    assert filled.min_success_for_short_interval == 0
+    assert filled.max_failures_for_short_interval == 0
+    assert filled.vm_selection_rotation_interval == 0
+
+
+def test_a_negative_number_of_vms_means_all_and_zero_means_absent():
+    assert load(maxVMsToProcess=-1).apply_defaults().max_vms_to_process == -1
+    assert load(maxVMsToProcess=0).apply_defaults().max_vms_to_process == 30
+
+
+def test_d6_a_zero_short_pause_is_a_wish_unless_switched_back():
+    assert load(shortReconcileInterval="0s").apply_defaults().short_reconcile_interval_s == 0.0
+    assert load(shortReconcileInterval="0s", compat=["D6"]).apply_defaults().short_reconcile_interval_s == 0.1
+    assert load(shortReconcileInterval="").apply_defaults().short_reconcile_interval_s == 0.1
+
+
+def test_d6_an_absent_limit_means_one_new_slot_a_host_unless_switched_back():
+    assert load().apply_defaults().limit_one_new_reservation_per_hypervisor is True
+    assert load(compat="reference").apply_defaults().limit_one_new_reservation_per_hypervisor is False
+    reference = load(compat="reference", limitOneNewReservationPerHypervisor=True).apply_defaults()
+    assert reference.limit_one_new_reservation_per_hypervisor is True
+
+
+def test_filling_twice_changes_nothing():
+    once = load(shortReconcileInterval="0s", vmSelectionRotationInterval=0).apply_defaults()
+    assert once.apply_defaults() == once
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"reconcileInterval": "5 minutes"}, "reconcile_interval"),
+        ({"reconcileInterval": "-5m"}, "negative"),
+        ({"compat": ["D99"]}, "D99"),
+        ({"reconcileintervall": "5m"}, "reconcileintervall"),
+        ({"maxVMsToProcess": "many"}, "maxVMsToProcess"),
+        ({"repack": {"max_changes_per_cycle": -1}}, "max_changes_per_cycle"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(keys: dict[str, object], words: str):
+    with pytest.raises(msgspec.ValidationError, match=words):
+        load(**keys)
+
+
+def test_what_only_we_have_stands_in_its_own_section():
+    assert FailoverUpkeepSettings().brake_share == 0.20
+    assert FailoverUpkeepSettings().brake_number == 50
+    assert RepackSettings().max_changes_per_cycle == 0
+    with pytest.raises(msgspec.ValidationError, match="databaseUrl"):
+        msgspec.convert({"vmSource": "database"}, FailoverUpkeepSettings)
+    with pytest.raises(msgspec.ValidationError, match="brakeShare"):
+        msgspec.convert({"brakeShare": 2}, FailoverUpkeepSettings)
+
+
+def test_a_list_of_deviations_switches_back_only_those():
+    config = load(compat=["D3", "D11"])
+    assert config.reverts("D3")
+    assert config.reverts("D11")
+    assert not config.reverts("D12")
+    assert load(compat="reference").reverts("D12")
