@@ -1,0 +1,144 @@
+"""A whole cluster in one file: what ``outlive dump`` writes and ``--state`` reads.
+
+Any answer can be reproduced from it, offline (docs/reference/cli.md#state-files). It holds every object except
+elections and events, which say nothing about the cluster itself, in the order of kind and name. It is taken
+object by object: complete, but no snapshot of one instant. The digest names the *facts* of a state: it ignores
+versions, uids, times and what is merely derived, so that the same cluster dumped twice has the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, Union
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.resources import (
+    API_VERSION,
+    KINDS,
+    Coverage,
+    Election,
+    Event,
+    HypervisorUsage,
+    Resource,
+)
+from outlive.resources.amounts import Amounts
+from outlive.resources.codec import decode_as, encode, encode_canonical
+from outlive.resources.documents import Problems, json_error
+
+STATE_VERSION: Final = 1
+NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event)
+"""Kinds that a state file leaves out."""
+NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (Coverage, Election, Event, HypervisorUsage)
+"""Kinds that do not count in a digest: derived from others, or changing all the time."""
+DUMPED: Final[tuple[type[Resource], ...]] = tuple(kind for kind in KINDS.values() if kind not in NOT_DUMPED)
+"""Kinds of a state file."""
+_METADATA_NOT_DIGESTED = ("resourceVersion", "uid", "generation")
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A cluster at about one time."""
+
+    taken_at: datetime
+    objects: tuple[Resource, ...] = ()
+    version: int = STATE_VERSION
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    api_version: str = API_VERSION
+    kind: Literal["State"] = "State"
+    version: int = STATE_VERSION
+    taken_at: datetime
+    objects: tuple[msgspec.Raw, ...] = ()
+
+
+def encode_state(state: State) -> bytes:
+    """The state file: JSON, one object a line."""
+    head = encode(_Wire(version=state.version, taken_at=state.taken_at))
+    head = head.removesuffix(b"[]}")
+    body = b",\n".join(encode(item) for item in sorted(state.objects, key=_order))
+    return head + b"[\n" + body + b"\n]}\n" if body else head + b"[]}\n"
+
+
+def decode_state(raw: bytes, place: str = "state file") -> State:
+    """The state of a file; ``BadInput`` names the line or the object that is wrong."""
+    try:
+        wire = msgspec.json.decode(raw, type=_Wire)
+    except msgspec.ValidationError as error:
+        remedy = "write one with: outlive dump > state.json"
+        raise BadInput(f"not a state file: {error}", place=place, remedy=remedy) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message, line = json_error(error, raw)
+        remedy = "the file is broken or cut off: dump it again"
+        raise BadInput(f"not JSON: {message}", place=f"{place}:{line}", remedy=remedy) from None
+    if wire.api_version != API_VERSION or wire.version > STATE_VERSION:
+        what = f"{wire.api_version} version {wire.version}"
+        remedy = f"this Outlive reads {API_VERSION} version {STATE_VERSION}; use the newer Outlive that wrote it"
+        raise BadInput(f"a state file of {what}", place=place, remedy=remedy)
+    return State(taken_at=wire.taken_at, objects=_objects(wire.objects, place), version=wire.version)
+
+
+def _objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:
+    problems = Problems()
+    objects: list[Resource] = []
+    seen: set[tuple[str, str, str]] = set()
+    union = Union[DUMPED]  # type: ignore[valid-type]  # noqa: UP007
+    for index, raw in enumerate(raws):
+        try:
+            item: Resource = decode_as(union, raw)
+        except BadInput as error:
+            problems.add(f"{place}: objects[{index}]", error.message, "correct or leave out the object")
+            continue
+        key = _order(item)
+        if key in seen:
+            problems.add(f"{place}: objects[{index}]", f"{key[0]} {item.name!r} is there twice", "keep one of them")
+        seen.add(key)
+        objects.append(item)
+    problems.check()
+    return tuple(objects)
+
+
+def state_digest(objects: Iterable[Resource]) -> str:
+    """``sha256:…`` over the canonical JSON of the objects' facts, in the order of kind and name.
+
+    Left out: kinds of ``NOT_DIGESTED``, versions, uids, generations and all times
+    (docs/reference/cli.md#state-files).
+    """
+    digest = hashlib.sha256()
+    for item in sorted((o for o in objects if not isinstance(o, NOT_DIGESTED)), key=_order):
+        digest.update(encode_canonical(_facts(item)))
+        digest.update(b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _facts(item: Resource) -> Any:
+    plain = msgspec.to_builtins(item, enc_hook=_amounts, builtin_types=(datetime,))
+    for name in _METADATA_NOT_DIGESTED:
+        plain["metadata"].pop(name, None)
+    return _timeless(plain)
+
+
+def _amounts(value: Any) -> Any:
+    if isinstance(value, Amounts):
+        return value.wire()
+    raise TypeError(f"{type(value).__name__} has no wire form")
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        reference = "kind" in value and "name" in value
+        return {
+            key: _timeless(item)
+            for key, item in value.items()
+            if not isinstance(item, datetime) and not (reference and key == "uid")
+        }
+    if isinstance(value, list | tuple):
+        return [_timeless(item) for item in value]
+    return value
+
+
+def _order(item: Resource) -> tuple[str, str, str]:
+    return (item.kind(), item.metadata.namespace, item.metadata.name)
