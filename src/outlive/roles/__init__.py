@@ -1,0 +1,1 @@
+"""Wires the parts of each role from ports: ``cli`` passes the real drivers, a simulation its own."""

@@ -1,0 +1,288 @@
+"""From a checked inventory to the writes that bring the store in line with it: pure, and the same for every source.
+
+The writes stand in an order that is safe to stop after any of them: flavors, hosts, VMs, then deletions. An
+object that is already as it should be is not written, so that repeating an import completes an interrupted one
+and otherwise does nothing. What the source does not know stays as it is: an operator's labels, traits and
+maintenance survive every import. Where unplaced VMs land is not decided here but handed in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Literal, cast
+
+import msgspec
+
+from outlive.base.hashing import stable_hash
+from outlive.resources import (
+    CREATOR_LABEL,
+    DOMAIN_LABEL_PREFIX,
+    HOST_LABEL,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    Condition,
+    Flavor,
+    FlavorSpec,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+    with_condition,
+)
+from outlive.roles.inventory import CREATOR, Existing, ImportOptions, Wanted
+from outlive.roles.records import FlavorRecord, HostRecord, VmRecord, is_active
+
+Verb = Literal["create", "update", "delete"]
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """One object to write: its spec half, then its status half, as far as they differ from what is there."""
+
+    verb: Verb
+    object: Resource
+    spec: bool = True
+    status: bool = False
+    status_first: bool = False
+    """A VM loses its host: the label that shows it to the host's daemon goes after the assignment."""
+
+
+class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import does, in order, and how much is already as it should be."""
+
+    writes: tuple[Write, ...]
+    unchanged: dict[str, int]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Kind → how many are created, updated, unchanged and deleted."""
+        table: dict[str, dict[str, int]] = {
+            kind.__name__: {"created": 0, "updated": 0, "unchanged": self.unchanged.get(kind.__name__, 0), "deleted": 0}
+            for kind in (Hypervisor, VirtualMachine, Flavor)
+        }
+        for write in self.writes:
+            table[write.object.kind()][f"{write.verb}d"] += 1
+        return table
+
+
+def plan_import(
+    wanted: Wanted, existing: Existing, options: ImportOptions, *, landed: Mapping[str, str], now: datetime
+) -> ImportPlan:
+    """The writes, in a safe order. ``landed``: VM → host, for VMs that were placed and not found somewhere."""
+    vms = {name: _vm(record, wanted.source, existing.vms.get(name), landed, now) for name, record in wanted.vms.items()}
+    staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone.vms}
+    pairs: list[tuple[Resource, Resource | None]] = []
+    pairs.extend(_flavors(wanted.flavors.values(), existing))
+    pairs.extend(_hosts(wanted, existing, options, {**staying, **vms}, now))
+    pairs.extend((vm, existing.vms.get(name)) for name, vm in vms.items())
+    writes: list[Write] = []
+    unchanged: dict[str, int] = defaultdict(int)
+    for new, old in pairs:
+        write = _difference(new, old)
+        if write is None:
+            unchanged[new.kind()] += 1
+        else:
+            writes.append(write)
+    writes.extend(Write(verb="delete", object=existing.vms[name]) for name in sorted(wanted.gone.vms))
+    writes.extend(Write(verb="delete", object=existing.hosts[name]) for name in sorted(wanted.gone.hosts))
+    return ImportPlan(writes=tuple(writes), unchanged=dict(unchanged))
+
+
+def _difference(new: Resource, old: Resource | None) -> Write | None:
+    parts = cast("Flavor | Hypervisor | VirtualMachine", new)
+    status = None if isinstance(parts, Flavor) else parts.status
+    if old is None:
+        return Write(verb="create", object=new, status=status is not None)
+    before = cast("Flavor | Hypervisor | VirtualMachine", old)
+    spec = (parts.metadata, parts.spec) != (before.metadata, before.spec)
+    changed = not isinstance(before, Flavor) and status != before.status
+    leaves = HOST_LABEL in before.metadata.labels and HOST_LABEL not in parts.metadata.labels
+    return Write(verb="update", object=new, spec=spec, status=changed, status_first=leaves) if spec or changed else None
+
+
+def _metadata(name: str, old: Resource | None, labels: Mapping[str, str | None]) -> ObjectMeta:
+    """The old metadata with labels set, or removed where ``None``; the creator only on new objects."""
+    meta = old.metadata if old is not None else ObjectMeta(name=name, labels={CREATOR_LABEL: CREATOR})
+    merged = {**meta.labels, **{key: value for key, value in labels.items() if value is not None}}
+    for key, value in labels.items():
+        if value is None:
+            merged.pop(key, None)
+    return msgspec.structs.replace(meta, labels=merged)
+
+
+def _flavors(records: Iterable[FlavorRecord], existing: Existing) -> Iterator[tuple[Flavor, Flavor | None]]:
+    by_name = {flavor.spec.flavor_name: flavor for flavor in existing.flavors.values()}
+    taken = set(existing.flavors)
+    for record in records:
+        old = by_name.get(record.name)
+        name = old.name if old is not None else object_name(record.name, taken)
+        taken.add(name)
+        spec = FlavorSpec(
+            flavor_name=record.name,
+            resources=record.resources,
+            disk_gib=record.disk_gib,
+            ephemeral_gib=record.ephemeral_gib,
+            extra_specs=record.extra_specs,
+        )
+        yield Flavor(metadata=_metadata(name, old, {}), spec=spec), old
+
+
+def object_name(flavor_name: str, taken: Iterable[str] = ()) -> str:
+    """A DNS name for a flavor: lower case, other characters as hyphens, and a hash where that name is taken."""
+    cleaned = "".join(char if char.isascii() and (char.isalnum() or char in "-.") else "-" for char in flavor_name)
+    parts = [part.strip("-") for part in cleaned.lower().split(".")]
+    name = ".".join(part for part in parts if part)[:200].strip("-.") or "flavor"
+    return name if name not in set(taken) else f"{name}-{stable_hash(flavor_name):016x}"
+
+
+def _vm(
+    record: VmRecord, source: str, old: VirtualMachine | None, landed: Mapping[str, str], now: datetime
+) -> VirtualMachine:
+    spec = old.spec if old is not None else VirtualMachineSpec()
+    phase = record.phase if record.phase is not None else (old.status.phase if old is not None else "")
+    known = {
+        "display_name": record.name or None,
+        "project": record.project,
+        "flavor": record.flavor,
+        "resources": record.resources,
+        "disk_gib": record.disk_gib,
+        "extra_specs": record.extra_specs,
+        "os_type": record.os_type,
+        "zone": record.zone,
+        "server_group": record.server_group,
+        "power_state": "running" if is_active(phase) else "stopped",
+    }
+    spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})
+    status = old.status if old is not None else VirtualMachineStatus()
+    host = landed.get(record.id, record.host)
+    stays = status.assigned is not None and status.assigned.hypervisor == host
+    if host is None or stays:
+        assigned = status.assigned
+    else:
+        assigned = Assigned(hypervisor=host) if host else None
+    new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=source)
+    if new != status:
+        new = msgspec.structs.replace(new, observed_at=now)
+    labels = {HOST_LABEL: assigned.hypervisor if assigned is not None else None}
+    return VirtualMachine(metadata=_metadata(record.id, old, labels), spec=spec, status=new)
+
+
+class _Load(msgspec.Struct):
+    """The VMs of one host, and what they need together."""
+
+    instances: list[Instance]
+    needed: Amounts
+
+
+def _loads(vms: Mapping[str, VirtualMachine]) -> dict[str, _Load]:
+    loads: dict[str, _Load] = {}
+    for name, vm in sorted(vms.items()):
+        if vm.status.assigned is None:
+            continue
+        load = loads.setdefault(vm.status.assigned.hypervisor, _Load([], Amounts(cpu=0, memory=0)))
+        load.instances.append(Instance(id=name, name=vm.spec.display_name, active=vm.spec.power_state == "running"))
+        load.needed = load.needed + vm.spec.resources
+    return loads
+
+
+def _hosts(
+    wanted: Wanted, existing: Existing, options: ImportOptions, vms: Mapping[str, VirtualMachine], now: datetime
+) -> Iterator[tuple[Hypervisor, Hypervisor | None]]:
+    """Hosts of the source, then hosts that an earlier import made and whose VMs this one changes."""
+    loads = _loads(vms)
+    empty = _Load([], Amounts(cpu=0, memory=0))
+    for position, record in enumerate(wanted.hosts.values()):
+        old = existing.hosts.get(record.name)
+        yield _host(record, position, old, loads.get(record.name, empty), options, now), old
+    for name, host in existing.hosts.items():
+        if name in wanted.hosts or name in wanted.gone.hosts or host.metadata.labels.get(CREATOR_LABEL) != CREATOR:
+            continue
+        load = loads.get(name, empty)
+        changed = msgspec.structs.replace(
+            host.status,
+            instances=tuple(load.instances),
+            num_instances=len(load.instances),
+            allocation=load.needed,
+        )
+        yield msgspec.structs.replace(host, status=changed), host
+
+
+def _host(
+    record: HostRecord, position: int, old: Hypervisor | None, load: _Load, options: ImportOptions, now: datetime
+) -> Hypervisor:
+    spec = old.spec if old is not None else Hypervisor().spec
+    if options.overcommit:
+        spec = msgspec.structs.replace(spec, overcommit=options.overcommit)
+    status = old.status if old is not None else HypervisorStatus()
+    new = msgspec.structs.replace(
+        status,
+        capacity=record.capacity,
+        effective_capacity=_effective(record.capacity, spec.overcommit),
+        allocation=_allocation(load.needed, record.used),
+        instances=tuple(load.instances),
+        num_instances=len(load.instances),
+        conditions=_conditions(record, status.conditions, now),
+        source=CREATOR,
+        **_known_facts(record, status),
+    )
+    if new != status:
+        new = msgspec.structs.replace(new, observed_at=now)
+    return Hypervisor(metadata=_metadata(record.name, old, _labels(record, position, options)), spec=spec, status=new)
+
+
+def _labels(record: HostRecord, position: int, options: ImportOptions) -> dict[str, str | None]:
+    labels: dict[str, str | None] = {}
+    if record.zone is not None:
+        labels[ZONE_LABEL] = record.zone or None
+    for kind, size in options.domains:
+        labels[DOMAIN_LABEL_PREFIX + kind] = f"{kind}-{position // size + 1:03d}"
+    for kind, name in record.domains.items():
+        labels[DOMAIN_LABEL_PREFIX + kind] = name or None
+    return labels
+
+
+def _effective(capacity: Amounts, overcommit: Mapping[str, float]) -> Amounts | None:
+    if not overcommit:
+        return None
+    return Amounts({name: int(amount * overcommit.get(name, 1.0)) for name, amount in capacity.items()})
+
+
+def _allocation(needed: Amounts, used: Amounts | None) -> Amounts:
+    if used is None:
+        return needed
+    return Amounts({name: max(needed.get(name, 0), used.get(name, 0)) for name in {**needed, **used}})
+
+
+def _known_facts(record: HostRecord, status: HypervisorStatus) -> dict[str, object]:
+    facts: dict[str, object] = {}
+    if record.traits is not None:
+        facts["traits"] = record.traits
+    if record.aggregates is not None:
+        facts["aggregates"] = record.aggregates
+    if record.cpu_arch is not None:
+        facts["capabilities"] = msgspec.structs.replace(status.capabilities, cpu_arch=record.cpu_arch)
+    kind = record.hypervisor_type or status.domain_capabilities.hypervisor_type or "kvm"
+    facts["domain_capabilities"] = msgspec.structs.replace(status.domain_capabilities, hypervisor_type=kind)
+    return facts
+
+
+def _conditions(record: HostRecord, conditions: tuple[Condition, ...], now: datetime) -> tuple[Condition, ...]:
+    ready = Condition(type="Ready", status="True", reason="Imported", last_transition_time=now)
+    if record.down:
+        ready = Condition(type="Ready", status="False", reason="Down", last_transition_time=now)
+    conditions = with_condition(conditions, ready)
+    if record.disabled is not None:
+        disabled = Condition(
+            type="HypervisorDisabled",
+            status="True" if record.disabled else "False",
+            reason="Disabled" if record.disabled else "Enabled",
+            message=record.disabled,
+            last_transition_time=now,
+        )
+        conditions = with_condition(conditions, disabled)
+    return conditions
