@@ -24,3 +24,15 @@ OBSERVER_QUEUE: Final = 10_000
 """Changes that wait for a slow observer; beyond it the observer gets a Reset and lists again."""
 ERROR_BODY_BYTES: Final = 1024
 """What is kept of the body of a peer's error answer."""
+WRITE_QUEUE: Final = 10_000
+"""Writes that wait for the embedded store; beyond it a write is refused."""
+COMMIT_WRITES: Final = 256
+"""Writes of the embedded store that share one transaction."""
+STORE_BYTES: Final = 8 * 2**30
+"""The largest file of the embedded store, all of which it also keeps in memory."""
+YIELD_OBJECTS: Final = 128
+"""Objects that are decoded before others on the event loop get their turn."""
+GENERATE_NAME_TRIES: Final = 8
+"""Suffixes tried for a generated name before the name counts as taken."""
+ANNOTATION_BYTES: Final = 256 * 1024
+"""All keys and values of an object's annotations together."""

@@ -88,6 +88,8 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     plural: str
     singular: str = ""
+    namespaced: bool = False
+    """Objects live in namespaces; Outlive's own kinds are cluster-scoped."""
     short_names: tuple[str, ...] = ()
     halves: bool = True
     """Spec and status are written apart; a kind without halves is one document."""

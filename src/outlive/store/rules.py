@@ -1,0 +1,249 @@
+"""What each write does to one object: the rules that every backend enforces, as functions of data.
+
+Each function judges one write on top of a ``Batch`` and returns what it would do, or raises; nothing is
+changed. The rules are those of docs/reference/store.md#writes. What is not here: durability, observers,
+and who the writer is (``outlive.store.writers``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from outlive.base import limits
+from outlive.base.clock import Instant, as_datetime
+from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from outlive.base.ids import Ids
+from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
+from outlive.resources.codec import check_size, decode, encode
+from outlive.resources.validity import check_annotations, check_labels, check_object
+from outlive.store.tables import Batch, Write, key_of
+
+_replace = msgspec.structs.replace
+_SUFFIX_LENGTH = 5
+_NAME_BASE_LIMIT = 253 - _SUFFIX_LENGTH
+
+
+def has_status(kind: type[Resource]) -> bool:
+    """Whether the kind has a status half that is written apart."""
+    return kind.info.halves and "status" in kind.__struct_fields__
+
+
+def status_of(obj: Resource) -> Any:
+    """The status half of an object whose kind has one."""
+    return cast("Any", obj).status
+
+
+def create(batch: Batch, obj: R, *, ids: Ids, now: Instant) -> Write:
+    """A new object of generation 1; what the caller says of the status half is dropped."""
+    kind = type(obj)
+    batch.tables.known(kind)
+    meta = obj.metadata
+    if meta.resource_version:
+        raise Invalid(
+            f"{_called(obj)} has resourceVersion {meta.resource_version!r}",
+            place="metadata.resourceVersion",
+            remedy="leave it out when creating",
+        )
+    name = meta.name or _generated(batch, kind, meta, ids)
+    draft = _replace(
+        obj,
+        metadata=_replace(
+            meta,
+            name=name,
+            uid=ids.uuid(),
+            generation=1,
+            creation_timestamp=as_datetime(now),
+            deletion_timestamp=None,
+        ),
+    )
+    if has_status(kind):
+        draft = _with_status(draft, _default_status(kind))
+    key = key_of(meta.namespace, name)
+    canonical = _canonical(kind, draft)
+    if batch.raw(kind, key) is not None:
+        raise AlreadyExists(f"{kind.kind()}/{key} exists already", remedy="choose another name, or replace it")
+    return _accept(batch, key, None, canonical)
+
+
+def replace(batch: Batch, obj: R) -> Write:
+    """Compare-and-swap of labels, annotations, finalizers and spec, or of the whole document."""
+    current, key = _swapped(batch, obj)
+    kind = type(obj)
+    old, wanted = current.metadata, obj.metadata
+    meta = _replace(old, labels=wanted.labels, annotations=wanted.annotations, finalizers=wanted.finalizers)
+    draft = _replace(obj, api_version=current.api_version, metadata=meta)
+    if has_status(kind):
+        draft = _with_status(draft, status_of(current))
+    canonical = _canonical(kind, draft)
+    if old.deletion_timestamp is not None:
+        added = sorted(set(canonical.metadata.finalizers) - set(old.finalizers))
+        if added:
+            raise Invalid(
+                f"{_called(current)} is being deleted; finalizers {added} cannot be added",
+                place="metadata.finalizers",
+                remedy="only remove finalizers",
+            )
+    if _replace(canonical, metadata=old) != current:
+        canonical = _replace(canonical, metadata=_replace(canonical.metadata, generation=old.generation + 1))
+    gone = old.deletion_timestamp is not None and not canonical.metadata.finalizers
+    return _accept(batch, key, current, canonical, gone=gone)
+
+
+def replace_status(batch: Batch, obj: R) -> Write:
+    """Compare-and-swap of the status half."""
+    kind = type(obj)
+    if not has_status(kind):
+        raise Invalid(f"{kind.kind()} has no status of its own", remedy="use replace: it is one document")
+    current, key = _swapped(batch, obj)
+    draft = _with_status(current, status_of(obj))
+    return _accept(batch, key, current, _canonical(kind, draft))
+
+
+def delete(batch: Batch, ref: ObjectRef, *, uid: str, version: str, now: Instant) -> Write:
+    """Remove, or mark where there are finalizers. Deleting what is marked already changes nothing."""
+    current, key = _referred(batch, ref, uid)
+    if version and current.metadata.resource_version != version:
+        raise _conflict(current, f"has version {current.metadata.resource_version}, not {version}")
+    meta = current.metadata
+    if not meta.finalizers:
+        return Write(type(current), key, current, None, None, current)
+    if meta.deletion_timestamp is not None:
+        return Write(type(current), key, current, current, None, current)
+    marked = _replace(meta, deletion_timestamp=as_datetime(now), generation=meta.generation + 1)
+    return _accept(batch, key, current, _replace(current, metadata=marked))
+
+
+def patch_metadata(
+    batch: Batch,
+    ref: ObjectRef,
+    *,
+    labels: Mapping[str, str | None],
+    annotations: Mapping[str, str | None],
+) -> Write:
+    """Set or (with ``None``) remove labels and annotations, where the kind allows that without a version."""
+    kind = batch.tables.kind_named(ref.kind)
+    _check_policy(kind, ref, labels)
+    current, key = _referred(batch, ref, "")
+    meta = _replace(
+        current.metadata,
+        labels=_merged(current.metadata.labels, labels),
+        annotations=_merged(current.metadata.annotations, annotations),
+    )
+    check_labels(meta.labels)
+    check_annotations(meta.annotations)
+    return _accept(batch, key, current, _canonical(kind, _replace(current, metadata=meta)))
+
+
+def _check_policy(kind: type[Resource], ref: ObjectRef, labels: Mapping[str, str | None]) -> None:
+    policy = kind.info.writers.labels
+    if policy == "refused":
+        raise Forbidden(
+            f"metadata of {ref.kind}/{ref.name} is not patched without a version", remedy="read it, then replace it"
+        )
+    if policy == "except-host" and HOST_LABEL in labels:
+        raise Forbidden(
+            f"label {HOST_LABEL} of {ref.kind}/{ref.name} belongs to the assigning controller",
+            remedy="read the object, then replace it",
+        )
+
+
+def _merged(old: dict[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+    merged = {key: value for key, value in old.items() if patch.get(key, value) is not None}
+    return merged | {key: value for key, value in patch.items() if value is not None}
+
+
+def _generated(batch: Batch, kind: type[Resource], meta: ObjectMeta, ids: Ids) -> str:
+    if not meta.generate_name:
+        raise Invalid(f"{kind.kind()} has no name", place="metadata.name", remedy="give name or generateName")
+    name = ""
+    for _ in range(limits.GENERATE_NAME_TRIES):
+        name = meta.generate_name[:_NAME_BASE_LIMIT] + ids.suffix(_SUFFIX_LENGTH)
+        check_name(name)
+        if batch.raw(kind, key_of(meta.namespace, name)) is None:
+            return name
+    raise AlreadyExists(f"{kind.kind()}/{name} exists already", remedy="try again, or choose another generateName")
+
+
+def _swapped(batch: Batch, obj: R) -> tuple[R, str]:
+    """The current object that a compare-and-swap replaces, and its key."""
+    meta = obj.metadata
+    batch.tables.known(type(obj))
+    if not meta.uid or not meta.resource_version:
+        raise Invalid(
+            f"{_called(obj)} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
+            place="metadata",
+            remedy="read the object first and send back its uid and resourceVersion",
+        )
+    key = key_of(meta.namespace, meta.name)
+    current = _found(batch, type(obj), key)
+    if current.metadata.uid != meta.uid:
+        raise _conflict(current, "is another object of the same name")
+    if current.metadata.resource_version != meta.resource_version:
+        raise _conflict(current, f"has version {current.metadata.resource_version}, not {meta.resource_version}")
+    return current, key
+
+
+def _referred(batch: Batch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:
+    """The current object that a reference names. A uid in the reference counts like one given beside it."""
+    kind = batch.tables.kind_named(ref.kind)
+    if ref.cluster:
+        raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
+    key = key_of(ref.namespace, ref.name)
+    current = _found(batch, kind, key)
+    if any(wanted and wanted != current.metadata.uid for wanted in (uid, ref.uid)):
+        raise _conflict(current, "is another object of the same name")
+    return current, key
+
+
+def _found(batch: Batch, kind: type[R], key: str) -> R:
+    raw = batch.raw(kind, key)
+    if raw is None:
+        raise not_found(kind, key)
+    return decode(kind, raw)
+
+
+def not_found(kind: type[Resource], key: str) -> NotFound:
+    """The error for an object that is not there."""
+    return NotFound(f"{kind.kind()}/{key} is not there", remedy=f"see outlive get {kind.info.plural}")
+
+
+def _conflict(current: Resource, how: str) -> Conflict:
+    return Conflict(f"{_called(current)} {how}", remedy="read it again and repeat")
+
+
+def _called(obj: Resource) -> str:
+    return f"{obj.kind()}/{key_of(obj.metadata.namespace, obj.metadata.name or obj.metadata.generate_name)}"
+
+
+def _default_status(kind: type[Resource]) -> Any:
+    return next(field.default for field in msgspec.structs.fields(kind) if field.name == "status")
+
+
+def _with_status(obj: R, status: Any) -> R:
+    return _replace(obj, status=status)
+
+
+def _canonical(kind: type[R], draft: R) -> R:
+    """The draft as it reads once it was written: of the right types throughout, and nobody else's."""
+    try:
+        raw = encode(draft)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"{_called(draft)} has no JSON form: {error}") from None
+    check_size(raw, _called(draft))
+    canonical = decode(kind, raw)
+    check_object(canonical)
+    return canonical
+
+
+def _accept(batch: Batch, key: str, before: R | None, canonical: R, *, gone: bool = False) -> Write:
+    """The write, with a new version unless nothing changed."""
+    kind = type(canonical)
+    if before is not None and canonical == before:
+        return Write(kind, key, before, before, None, before)
+    after = _replace(canonical, metadata=_replace(canonical.metadata, resource_version=batch.next_version()))
+    raw = encode(after)
+    check_size(raw, _called(after))
+    return Write(kind, key, before, None if gone else after, None if gone else raw, after)

@@ -1,0 +1,170 @@
+"""Objects as the local stores keep them: encoded, by kind and key, in name order.
+
+Encoded, because bytes cannot be changed behind the store's back by whoever wrote or read an object, and
+because a hundred thousand objects take a fifth of the memory. A ``Batch`` is a set of writes that become
+visible together: what it holds is seen by the later writes of the same batch and by nobody else until
+``Tables.apply``. Nothing here is durable, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from outlive.base.errors import Invalid
+from outlive.resources import Resource
+
+
+def key_of(namespace: str, name: str) -> str:
+    """Where an object is kept within its kind. ``/`` is in no name, so keys are unique."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What one accepted write does to one object."""
+
+    kind: type[Resource]
+    key: str
+    before: Resource | None
+    """The object before; ``None`` if it is created."""
+    after: Resource | None
+    """The object after; ``None`` if it is removed."""
+    raw: bytes | None
+    """``after``, encoded."""
+    answer: Resource
+    """What the writer gets: ``after``, or the last state of what was removed."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is different afterwards; a write that changes nothing leaves the version alone."""
+        return self.before is not self.after
+
+
+class Table:
+    """All objects of one kind."""
+
+    def __init__(self, rows: Iterable[tuple[str, bytes]] = ()) -> None:
+        self._raws: dict[str, bytes] = dict(rows)
+        self._keys: list[str] = sorted(self._raws)
+
+    def __len__(self) -> int:
+        return len(self._raws)
+
+    def get(self, key: str) -> bytes | None:
+        """The encoded object."""
+        return self._raws.get(key)
+
+    def put(self, key: str, raw: bytes) -> None:
+        """Add or replace."""
+        if key not in self._raws:
+            bisect.insort(self._keys, key)
+        self._raws[key] = raw
+
+    def remove(self, key: str) -> None:
+        """Take out; nothing happens if it is not there."""
+        if self._raws.pop(key, None) is not None:
+            del self._keys[bisect.bisect_left(self._keys, key)]
+
+    def after(self, key: str, count: int, namespace: str = "") -> list[tuple[str, bytes]]:
+        """Up to ``count`` objects of the namespace (of all, if empty) whose keys follow ``key``, in key order."""
+        prefix = f"{namespace}/" if namespace else ""
+        start = bisect.bisect_right(self._keys, key) if key >= prefix else bisect.bisect_left(self._keys, prefix)
+        found = self._keys[start : start + count]
+        return [(name, self._raws[name]) for name in found if name.startswith(prefix)]
+
+    def rows(self) -> list[tuple[str, bytes]]:
+        """All objects at this moment, in key order."""
+        return [(key, self._raws[key]) for key in self._keys]
+
+
+class Tables:
+    """All objects of all kinds, and the counter that versions come from."""
+
+    def __init__(self, kinds: Mapping[str, type[Resource]], *, revision: int = 0) -> None:
+        self.kinds = dict(kinds)
+        self.revision = revision
+        """The highest version ever given; it never goes back, also when a write comes to nothing."""
+        self._tables: dict[str, Table] = {kind: Table() for kind in kinds}
+
+    def load(self, kind: str, rows: Iterable[tuple[str, bytes]]) -> None:
+        """Set all objects of one kind at once."""
+        self._tables[kind] = Table(rows)
+
+    def __len__(self) -> int:
+        return sum(len(table) for table in self._tables.values())
+
+    def __iter__(self) -> Iterator[tuple[str, Table]]:
+        return iter(self._tables.items())
+
+    def known(self, kind: type[Resource]) -> None:
+        """``Invalid`` unless this store keeps objects of that kind."""
+        if self.kinds.get(kind.kind()) is not kind:
+            raise Invalid(f"kind {kind.kind()} is not kept here", remedy=f"one of {', '.join(sorted(self.kinds))}")
+
+    def kind_named(self, name: str) -> type[Resource]:
+        """The kind of that name, or ``Invalid``."""
+        if name not in self.kinds:
+            raise Invalid(f"kind {name!r} is not known", remedy=f"one of {', '.join(sorted(self.kinds))}")
+        return self.kinds[name]
+
+    def table(self, kind: type[Resource]) -> Table:
+        """The objects of one kind; ``Invalid`` if it is not kept here."""
+        self.known(kind)
+        return self._tables[kind.kind()]
+
+    def apply(self, batch: Batch) -> None:
+        """Make the batch visible."""
+        for (kind, key), raw in batch.final.items():
+            if raw is None:
+                self._tables[kind].remove(key)
+            else:
+                self._tables[kind].put(key, raw)
+
+
+class Batch:
+    """Writes that become visible together, each judged on top of those before it."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.final: dict[tuple[str, str], bytes | None] = {}
+        """What each touched object comes to be; ``None`` where it is removed."""
+        self.writes: list[Write] = []
+        """Writes that change something, in order."""
+
+    def raw(self, kind: type[Resource], key: str) -> bytes | None:
+        """The object as a write of this batch sees it."""
+        place = (kind.kind(), key)
+        if place in self.final:
+            return self.final[place]
+        return self.tables.table(kind).get(key)
+
+    def next_version(self) -> str:
+        """A version that no object has had."""
+        self.tables.revision += 1
+        return str(self.tables.revision)
+
+    def add(self, write: Write) -> None:
+        """Take an accepted write in."""
+        if write.changes:
+            self.final[(write.kind.kind(), write.key)] = write.raw
+            self.writes.append(write)
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    labels: dict[str, str] = {}
+
+
+class _Head(msgspec.Struct, frozen=True):
+    metadata: _Labelled = _Labelled()
+
+
+_heads = msgspec.json.Decoder(_Head)
+
+
+def labels_of(raw: bytes) -> dict[str, str]:
+    """The labels of an encoded object, without decoding the rest of it."""
+    return _heads.decode(raw).metadata.labels
