@@ -1,1 +1,1 @@
-"""Code that touches the outside world. Drivers are imported by module name, because each brings its own library."""
+"""The real world: databases, schedulers, processes. Blocking libraries run in threads; every call has a deadline."""

@@ -19,7 +19,8 @@ def test_defaults_are_those_of_the_reference_page():
     assert config.limit_one_new_reservation_per_hypervisor is True
     assert (config.trust_hypervisor_location, config.use_flavor_group_resources) == (False, False)
     assert config.revalidation_interval_s == 1800.0
-    assert config.creator and config.datasource_name == "nova-servers"
+    assert config.creator
+    assert config.datasource_name == "nova-servers"
     assert config.scheduler_url == "http://localhost:8080/scheduler/nova/external"
     assert config.repack.max_changes_per_cycle == 0
 

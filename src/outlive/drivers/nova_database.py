@@ -1,0 +1,248 @@
+"""VMs from Nova's tables in a database: PostgreSQL, or the same tables in SQLite.
+
+The tables are filled by a sync job that replaces each of them as a whole (docs/reference/failover.md#vm-source);
+here they are only read. The connection is opened on first use, because the address may not be known at start. A read
+runs in a thread under a deadline and gives all or nothing: a database that goes away midway is one ``Unavailable``
+that names the step and the server, never the password. What is *not* promised: servers and flavors are two reads, so a
+flavor may have been renamed in between; its VMs are then counted as having an unknown flavor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+
+from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
+from outlive.failover.model import VmView
+from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_row, join_rows
+
+ROWS_PER_FETCH = 5_000
+"""Rows that travel from the server at once."""
+ROWS_LIMIT = 2_000_000
+"""Rows of one table at most; more is refused rather than swallowing all memory."""
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 30.0
+
+_metadata = sa.MetaData()
+SERVERS = sa.Table(
+    "openstack_servers_v4",
+    _metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text),
+    sa.Column("status", sa.Text),
+    sa.Column("tenant_id", sa.Text),
+    sa.Column("os_ext_srv_attr_host", sa.Text),
+    sa.Column("os_ext_az_availability_zone", sa.Text),
+    sa.Column("created", sa.Text),
+    sa.Column("flavor_name", sa.Text),
+    sa.Column("os_type", sa.Text),
+)
+"""Every server that is not deleted, in any state."""
+FLAVORS = sa.Table(
+    "openstack_flavors_v2",
+    _metadata,
+    sa.Column("name", sa.Text),
+    sa.Column("vcpus", sa.BigInteger),
+    sa.Column("ram", sa.BigInteger),
+    sa.Column("disk", sa.BigInteger),
+    sa.Column("extra_specs", sa.Text),
+)
+"""Every flavor; ``ram`` is MiB, ``disk`` GiB."""
+
+T = TypeVar("T")
+
+
+class DBVMSource:
+    """VMs from a database, read in one thread of its own."""
+
+    def __init__(self, address: str, *, timeout_s: float = READ_TIMEOUT_S) -> None:
+        self._url = _parse(address)
+        self._timeout_s = timeout_s
+        self._engine: Engine | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._opening = asyncio.Lock()
+
+    async def list_vms(self) -> VmList:
+        """Every server with a host and a known flavor, by id; all or nothing."""
+        servers = await self._run("list the servers", _all_servers)
+        flavors = await self._run("list the flavors", _all_flavors)
+        return join_rows(servers, flavors)
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        """One server with its flavor (of equal names the first), located where the database says."""
+        server = await self._run("find the server", lambda connection: _one_server(connection, vm_id))
+        if server is None:
+            return None
+        flavor = await self._run("find the flavor", lambda connection: _one_flavor(connection, server.flavor_name))
+        return join_row(server, flavor)
+
+    async def list_project(self, project_id: str) -> tuple[ServerRow, ...]:
+        """The servers of one project, by id."""
+        return await self._run("list the servers", lambda connection: _all_servers(connection, project_id))
+
+    async def close(self) -> None:
+        """Let go of connections; a later read opens them again."""
+        async with self._opening:
+            engine, self._engine = self._engine, None
+            thread, self._thread = self._thread, None
+            if engine is not None and thread is not None:
+                await asyncio.get_running_loop().run_in_executor(thread, engine.dispose)
+            if thread is not None:
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, step: str, read: Callable[[Connection], T]) -> T:
+        """One read in the thread, under the deadline; a late one is abandoned together with its connection."""
+        engine, thread = await self._open()
+        work = asyncio.get_running_loop().run_in_executor(thread, _in_transaction, engine, read)
+        try:
+            return await asyncio.wait_for(work, self._timeout_s)
+        except TimeoutError:
+            await self._abandon()
+            raise self._unavailable(step, f"no answer within {self._timeout_s:g} s") from None
+        except OutliveError:
+            raise
+        except (sa.exc.SQLAlchemyError, OSError, ValueError, TypeError) as error:
+            raise self._unavailable(step, _reason(error)) from error
+
+    async def _open(self) -> tuple[Engine, ThreadPoolExecutor]:
+        async with self._opening:
+            if self._engine is None:
+                self._engine = _engine(self._url, self._timeout_s)
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nova-database")
+            return self._engine, self._thread
+
+    async def _abandon(self) -> None:
+        """Leave the thread to end its read, which the server's own time limit ends, and to close its connection."""
+        async with self._opening:
+            thread, self._thread = self._thread, None
+            engine, self._engine = self._engine, None
+            if thread is not None and engine is not None:
+                thread.submit(engine.dispose)
+                thread.shutdown(wait=False)
+
+    def _unavailable(self, step: str, why: str) -> Unavailable:
+        return Unavailable(
+            f"cannot {step}: {why}",
+            place=_shown(self._url),
+            remedy="check that the database runs and that failoverUpkeep.databaseUrl is right",
+        )
+
+
+def _parse(address: str) -> URL:
+    try:
+        url = make_url(address)
+    except sa.exc.ArgumentError:
+        raise BadInput(
+            "the database address is malformed", remedy="write postgresql+psycopg://user@host/database"
+        ) from None
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("postgresql+psycopg", "sqlite"):
+        raise BadInput(
+            f"databases of type {url.drivername!r} are not supported", remedy="use postgresql+psycopg:// or sqlite://"
+        )
+    return url
+
+
+def _shown(url: URL) -> str:
+    """The address without user, password and query."""
+    if url.drivername == "sqlite":
+        return f"sqlite database {url.database or ':memory:'}"
+    host = url.host or url.query.get("host") or "local socket"
+    where = host if isinstance(host, str) else host[0]
+    return f"database {url.database or ''} on {where}" + (f":{url.port}" if url.port else "")
+
+
+def _engine(url: URL, timeout_s: float) -> Engine:
+    """One connection that can only read; a file that does not exist is not created."""
+    if url.drivername == "sqlite":
+        path = f"file:{quote(url.database or '')}?mode=ro"
+        creator = partial(sqlite3.connect, path, uri=True, timeout=min(timeout_s, 5.0), check_same_thread=False)
+        return sa.create_engine("sqlite://", creator=creator, poolclass=sa.pool.QueuePool, pool_size=1, max_overflow=0)
+    options = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "options": f"-c statement_timeout={int(timeout_s * 1000)} -c default_transaction_read_only=on",
+        "application_name": "outlive",
+    }
+    return sa.create_engine(url, connect_args=options, pool_size=1, max_overflow=0, pool_pre_ping=True)
+
+
+def _in_transaction(engine: Engine, read: Callable[[Connection], T]) -> T:
+    with engine.connect() as connection:
+        return read(connection)
+
+
+def _rows(connection: Connection, select: sa.Select[Any], table: str) -> list[sa.Row[Any]]:
+    """All rows, fetched in portions through a cursor on the server."""
+    rows: list[sa.Row[Any]] = []
+    with connection.execution_options(stream_results=True, yield_per=ROWS_PER_FETCH).execute(select) as result:
+        for portion in result.partitions():
+            rows.extend(portion)
+            if len(rows) > ROWS_LIMIT:
+                raise LimitExceeded(
+                    f"table {table} has more than {ROWS_LIMIT} rows", remedy="split the database or raise the limit"
+                )
+    return rows
+
+
+def _all_servers(connection: Connection, project_id: str | None = None) -> tuple[ServerRow, ...]:
+    select = sa.select(SERVERS).order_by(SERVERS.c.id)
+    if project_id is not None:
+        select = select.where(SERVERS.c.tenant_id == project_id)
+    return tuple(_server(row) for row in _rows(connection, select, SERVERS.name))
+
+
+def _all_flavors(connection: Connection) -> tuple[FlavorRow, ...]:
+    return tuple(_flavor(row) for row in _rows(connection, sa.select(FLAVORS), FLAVORS.name))
+
+
+def _one_server(connection: Connection, vm_id: str) -> ServerRow | None:
+    row = connection.execute(sa.select(SERVERS).where(SERVERS.c.id == vm_id).limit(1)).first()
+    return None if row is None else _server(row)
+
+
+def _one_flavor(connection: Connection, name: str) -> FlavorRow | None:
+    row = connection.execute(sa.select(FLAVORS).where(FLAVORS.c.name == name).limit(1)).first()
+    return None if row is None else _flavor(row)
+
+
+def _server(row: sa.Row[Any]) -> ServerRow:
+    values = row._mapping
+    return ServerRow(
+        id=str(values["id"]),
+        name=values["name"] or "",
+        status=values["status"] or "",
+        project_id=values["tenant_id"] or "",
+        host=values["os_ext_srv_attr_host"] or "",
+        zone=values["os_ext_az_availability_zone"] or "",
+        created=str(values["created"] or ""),
+        flavor_name=values["flavor_name"] or "",
+        os_type=values["os_type"] or "",
+    )
+
+
+def _flavor(row: sa.Row[Any]) -> FlavorRow:
+    values = row._mapping
+    return FlavorRow(
+        name=values["name"] or "",
+        vcpus=int(values["vcpus"] or 0),
+        ram_mib=int(values["ram"] or 0),
+        disk_gib=int(values["disk"] or 0),
+        extra_specs=values["extra_specs"] or "",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the database said; SQLAlchemy's statement and link are noise here."""
+    cause = getattr(error, "orig", None) or error
+    text = str(cause).strip()
+    return text.splitlines()[0][:200] if text else type(cause).__name__

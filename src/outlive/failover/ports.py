@@ -1,0 +1,54 @@
+"""What failover needs of the outside: VMs, placement, and somewhere to compute.
+
+``outlive.drivers`` implements these for the real world and ``outlive.simulation`` for the virtual one;
+``outlive.roles`` hands them in. Every call may raise ``Unavailable``; none is retried here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from outlive.failover.calls import Call
+
+from outlive.failover.model import VmView
+from outlive.failover.vms import VmList
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+class VMSource(Protocol):
+    """Who knows all VMs, and believes where they are."""
+
+    async def list_vms(self) -> VmList:
+        """Every VM with a host and a known size, in an order that repeats. Nothing at all or everything."""
+        ...
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        """One VM, or ``None`` where it is unknown, without a host or without a size."""
+        ...
+
+
+class PlacementPort(Protocol):
+    """Who ranks hosts for a call of failover."""
+
+    async def offers(self, call: Call) -> tuple[str, ...]:
+        """The hosts that may take it, best first; none is an answer too. Raises ``Unavailable`` or ``BadInput``."""
+        ...
+
+
+class Computer(Protocol):
+    """Where a long pure computation runs, so that the event loop stays free."""
+
+    async def compute(self, function: Callable[[Given], Result], given: Given) -> Result:
+        """``function(given)``; both sides are plain data, ``function`` is importable by name."""
+        ...
+
+
+class Inline:
+    """Computes on the spot: for simulation, where everything is one process, and for small inputs."""
+
+    async def compute(self, function: Callable[[Given], Result], given: Given) -> Result:
+        """``function(given)``, at once."""
+        return function(given)

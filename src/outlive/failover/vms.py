@@ -1,0 +1,291 @@
+"""Where VMs are: pure merges of what a VM source says with what the hosts report.
+
+A VM source (Nova's database, or our own ``VirtualMachine`` objects) knows every VM's attributes and *believes* where
+it is; each host *reports* the VMs that are active on it. ``on_hypervisors`` merges the two, in one of two trust modes
+(docs/reference/failover.md#vm-source). Nothing here reads a database or a store, and nothing is dropped without being
+counted. A stopped VM is reported by no host as active, and so is in neither result: it has no slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from outlive.failover.model import HostView, VmView
+from outlive.failover.sizing import MIB, MILLI
+from outlive.resources import CPU, MEMORY, Hypervisor, VirtualMachine
+
+
+class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, as Nova's table has it; null columns read as empty text."""
+
+    id: str
+    name: str = ""
+    status: str = ""
+    project_id: str = ""
+    host: str = ""
+    zone: str = ""
+    created: str = ""
+    flavor_name: str = ""
+    os_type: str = ""
+
+
+class FlavorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A flavor, as Nova's table has it. ``ram_mib`` is MiB, whatever Nova calls it; ``extra_specs`` is JSON text."""
+
+    name: str
+    vcpus: int = 0
+    ram_mib: int = 0
+    disk_gib: int = 0
+    extra_specs: str = ""
+
+
+class VmList(msgspec.Struct, frozen=True, kw_only=True):
+    """All VMs of a source, with what had to be left out."""
+
+    vms: tuple[VmView, ...] = ()
+    without_host: int = 0
+    """VMs that the source places nowhere."""
+    unknown_flavors: dict[str, int] = {}
+    """Flavor name → VMs left out because the flavor's size is unknown."""
+    malformed_extra_specs: tuple[str, ...] = ()
+    """Flavors whose extra specs are no JSON object of text; they count as having none."""
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM that a host reports as active and that the source does not know."""
+
+    vm: str
+    name: str = ""
+    hypervisor: str
+
+
+class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
+    """The VMs that both sides vouch for, and why the others are not among them."""
+
+    vms: tuple[VmView, ...] = ()
+    duplicates: tuple[Disagreement, ...] = ()
+    """Further sightings of a VM that another host, earlier by name, reports as well (a live migration)."""
+    not_in_source: tuple[Disagreement, ...] = ()
+    nowhere_active: int = 0
+    """VMs of the source that no host reports as active."""
+    on_unknown_hypervisor: int = 0
+    on_another_hypervisor: int = 0
+    """Dropped where the source is trusted: another host than the source's reports the VM."""
+    listed_nowhere: int = 0
+    """Dropped where the source is trusted: its host is known, and no host reports the VM."""
+
+
+def join_rows(servers: Iterable[ServerRow], flavors: Iterable[FlavorRow]) -> VmList:
+    """All servers with a host and a known flavor, in the order of ``servers``; of equal flavor names the last counts.
+
+    The server's status plays no role: SHUTOFF, ERROR and BUILD are listed like ACTIVE.
+    """
+    by_name = {flavor.name: flavor for flavor in flavors}
+    specs: dict[str, dict[str, str]] = {}
+    malformed: list[str] = []
+    vms: list[VmView] = []
+    without_host = 0
+    unknown: dict[str, int] = {}
+    for server in servers:
+        if not server.host:
+            without_host += 1
+            continue
+        flavor = by_name.get(server.flavor_name)
+        if flavor is None:
+            unknown[server.flavor_name] = unknown.get(server.flavor_name, 0) + 1
+            continue
+        if flavor.name not in specs:
+            parsed = parse_extra_specs(flavor.extra_specs)
+            specs[flavor.name] = parsed or {}
+            if parsed is None:
+                malformed.append(flavor.name)
+        vms.append(_vm_of_row(server, flavor, specs[flavor.name]))
+    return VmList(
+        vms=tuple(vms),
+        without_host=without_host,
+        unknown_flavors=dict(sorted(unknown.items())),
+        malformed_extra_specs=tuple(malformed),
+    )
+
+
+def join_row(server: ServerRow | None, flavor: FlavorRow | None) -> VmView | None:
+    """One VM; ``None`` where the server is unknown, has no host, or its flavor is unknown."""
+    if server is None or flavor is None or not server.host:
+        return None
+    return _vm_of_row(server, flavor, parse_extra_specs(flavor.extra_specs) or {})
+
+
+def parse_extra_specs(text: str) -> dict[str, str] | None:
+    """The map in the JSON text; empty text is an empty map, anything but an object of text is ``None``."""
+    if not text or text.strip() in ("", "null"):
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def _vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str]) -> VmView:
+    return VmView(
+        id=server.id,
+        name=server.name,
+        host=server.host,
+        zone=server.zone,
+        project=server.project_id,
+        flavor=server.flavor_name,
+        cpu_milli=flavor.vcpus * MILLI,
+        memory_bytes=flavor.ram_mib * MIB,
+        extra_specs=extra_specs,
+        os_type=server.os_type or "unknown",
+        disk_gib=flavor.disk_gib,
+        status=server.status,
+        created_at=_instant(server.created),
+        source="database",
+    )
+
+
+def _instant(text: str) -> float:
+    """Seconds since 1970 of an ISO 8601 time (UTC unless it says otherwise); 0 where there is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def vm_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView | None:
+    """Our own object as a view; ``None`` while it is assigned to no host."""
+    assigned = vm.status.assigned
+    if assigned is None or not assigned.hypervisor:
+        return None
+    spec, observed = vm.spec, vm.status.observed_at
+    created = vm.metadata.creation_timestamp
+    return VmView(
+        id=vm.name,
+        name=spec.display_name,
+        host=assigned.hypervisor,
+        zone=spec.zone,
+        project=spec.project,
+        flavor=spec.flavor,
+        cpu_milli=spec.resources.cpu_milli,
+        memory_bytes=spec.resources.memory_bytes,
+        also_needs={k: v for k, v in sorted(spec.resources.items()) if k not in (CPU, MEMORY) and v > 0},
+        extra_specs=spec.extra_specs,
+        os_type=spec.os_type or "unknown",
+        disk_gib=spec.disk_gib,
+        status=vm.status.phase,
+        created_at=created.timestamp() if created else 0.0,
+        source="resource",
+        age_s=max(0.0, now - observed.timestamp()) if observed and now else 0.0,
+    )
+
+
+def list_resources(vms: Iterable[VirtualMachine], *, now: float = 0.0) -> VmList:
+    """All our own VMs that are assigned to a host, by name."""
+    views = [vm_of_resource(vm, now=now) for vm in sorted(vms, key=lambda v: v.name)]
+    found = tuple(view for view in views if view is not None)
+    return VmList(vms=found, without_host=len(views) - len(found))
+
+
+def host_view(host: Hypervisor) -> HostView:
+    """A host with the VMs that it reports as active."""
+    return HostView(
+        name=host.name,
+        zone=host.metadata.labels.get("topology.kubernetes.io/zone", ""),
+        active=tuple(instance.id for instance in host.status.instances if instance.active),
+    )
+
+
+def active_on(hosts: Iterable[HostView]) -> dict[str, str]:
+    """VM id → the host that reports it as active; of several the first by name."""
+    found: dict[str, str] = {}
+    for host in sorted(hosts, key=lambda h: h.name):
+        for vm in host.active:
+            found.setdefault(vm, host.name)
+    return found
+
+
+def on_hypervisors(
+    vms: Sequence[VmView], hosts: Sequence[HostView], *, trust_hosts: bool, names: Mapping[str, str] | None = None
+) -> OnHypervisors:
+    """The VMs of the source that run on known hosts, with their location.
+
+    With ``trust_hosts`` the reporting host is the location (order: hosts by name, then as each reports); without, the
+    source's host is, and that very host must report the VM (order of ``vms``). ``names`` (VM id → the host's own name
+    of it) only enriches the warnings.
+    """
+    ordered = sorted(hosts, key=lambda h: h.name)
+    known = {vm.id: vm for vm in vms}
+    sightings, duplicates = _sightings(ordered, names or {})
+    strangers = tuple(
+        Disagreement(vm=vm, name=(names or {}).get(vm, ""), hypervisor=host)
+        for vm, host in sightings.items()
+        if vm not in known
+    )
+    nowhere = sum(1 for vm in known if vm not in sightings)
+    if trust_hosts:
+        found = [_located(known[vm], host) for vm, host in sightings.items() if vm in known]
+        return OnHypervisors(vms=tuple(found), duplicates=duplicates, not_in_source=strangers, nowhere_active=nowhere)
+    kept, unknown, elsewhere, unlisted = _vouched(vms, ordered, sightings)
+    return OnHypervisors(
+        vms=kept,
+        duplicates=duplicates,
+        not_in_source=strangers,
+        nowhere_active=nowhere,
+        on_unknown_hypervisor=unknown,
+        on_another_hypervisor=elsewhere,
+        listed_nowhere=unlisted,
+    )
+
+
+def _sightings(
+    ordered: Sequence[HostView], names: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[Disagreement, ...]]:
+    """VM id → first host that reports it, and the further sightings."""
+    first: dict[str, str] = {}
+    again: list[Disagreement] = []
+    for host in ordered:
+        for vm in host.active:
+            if vm not in first:
+                first[vm] = host.name
+            elif first[vm] != host.name:
+                again.append(Disagreement(vm=vm, name=names.get(vm, ""), hypervisor=host.name))
+    return first, tuple(again)
+
+
+def _vouched(
+    vms: Sequence[VmView], ordered: Sequence[HostView], sightings: Mapping[str, str]
+) -> tuple[tuple[VmView, ...], int, int, int]:
+    """The VMs that the source's own host reports, and how many fell to each of the three reasons."""
+    reports = {host.name: frozenset(host.active) for host in ordered}
+    kept: list[VmView] = []
+    unknown = elsewhere = unlisted = 0
+    for vm in vms:
+        if vm.host not in reports:
+            unknown += 1
+        elif vm.id in reports[vm.host]:
+            kept.append(vm)
+        elif vm.id in sightings:
+            elsewhere += 1
+        else:
+            unlisted += 1
+    return tuple(kept), unknown, elsewhere, unlisted
+
+
+def _located(vm: VmView, host: str) -> VmView:
+    return msgspec.structs.replace(vm, host=host, source="hypervisor")
+
+
+def locate(vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_hosts: bool) -> VmView | None:
+    """One VM as ``on_hypervisors`` would show it, or ``None`` where it would be left out.
+
+    ``sighting`` is the first host that reports it, ``on_own_host`` whether the source's own host reports it.
+    """
+    if vm is None:
+        return None
+    if trust_hosts:
+        return _located(vm, sighting) if sighting is not None else None
+    return vm if on_own_host else None

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from outlive.failover.model import HostView, VmView
+from outlive.failover.vms import (
+    Disagreement,
+    FlavorRow,
+    ServerRow,
+    active_on,
+    host_view,
+    join_row,
+    join_rows,
+    list_resources,
+    locate,
+    on_hypervisors,
+    parse_extra_specs,
+)
+from outlive.resources import (
+    Amounts,
+    Assigned,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+
+GIB = 2**30
+
+
+def vm(name: str, host: str) -> VmView:
+    return VmView(id=name, host=host, source="database")
+
+
+def host(name: str, *active: str) -> HostView:
+    return HostView(name=name, active=active)
+
+
+VMS = [vm("a", "h1"), vm("b", "h1"), vm("c", "h2"), vm("d", "h9"), vm("e", "h2")]
+HOSTS = [host("h2", "c", "b", "x"), host("h1", "a", "c")]
+
+
+def test_trusting_hosts_a_vm_is_where_the_first_host_by_name_reports_it():
+    found = on_hypervisors(VMS, HOSTS, trust_hosts=True, names={"x": "stranger"})
+    assert [(v.id, v.host, v.source) for v in found.vms] == [
+        ("a", "h1", "hypervisor"),
+        ("c", "h1", "hypervisor"),
+        ("b", "h2", "hypervisor"),
+    ]
+    assert found.duplicates == (Disagreement(vm="c", hypervisor="h2"),)
+    assert found.not_in_source == (Disagreement(vm="x", name="stranger", hypervisor="h2"),)
+    assert found.nowhere_active == 2
+
+
+def test_trusting_the_source_its_own_host_must_report_the_vm():
+    found = on_hypervisors(VMS, HOSTS, trust_hosts=False)
+    assert [(v.id, v.host, v.source) for v in found.vms] == [("a", "h1", "database"), ("c", "h2", "database")]
+    assert (found.on_unknown_hypervisor, found.on_another_hypervisor, found.listed_nowhere) == (1, 1, 1)
+
+
+def test_the_order_of_hosts_does_not_matter():
+    for trust in (True, False):
+        assert on_hypervisors(VMS, HOSTS, trust_hosts=trust) == on_hypervisors(VMS, HOSTS[::-1], trust_hosts=trust)
+
+
+def test_empty_lists_give_empty_results():
+    assert on_hypervisors([], HOSTS, trust_hosts=True).vms == ()
+    assert on_hypervisors(VMS, [], trust_hosts=True).vms == ()
+    assert on_hypervisors(VMS, [], trust_hosts=False).vms == ()
+
+
+def test_one_vm_is_located_as_in_the_whole_list():
+    for trust in (True, False):
+        whole = {v.id: v for v in on_hypervisors(VMS, HOSTS, trust_hosts=trust).vms}
+        active = active_on(HOSTS)
+        for one in VMS:
+            own = any(h.name == one.host and one.id in h.active for h in HOSTS)
+            assert locate(one, active.get(one.id), on_own_host=own, trust_hosts=trust) == whole.get(one.id)
+    assert locate(None, "h1", on_own_host=True, trust_hosts=True) is None
+
+
+def test_a_stopped_instance_is_not_active():
+    resource = Hypervisor(
+        metadata=ObjectMeta(name="h1", labels={"topology.kubernetes.io/zone": "z"}),
+        status=HypervisorStatus(instances=(Instance(id="a"), Instance(id="b", active=False))),
+    )
+    assert host_view(resource) == HostView(name="h1", zone="z", active=("a",))
+
+
+def test_rows_without_a_host_or_with_an_unknown_flavor_are_counted_out():
+    servers = [
+        ServerRow(id="1", host="h1", flavor_name="f"),
+        ServerRow(id="2", host="", flavor_name="f"),
+        ServerRow(id="3", host="h1", flavor_name="gone"),
+    ]
+    found = join_rows(servers, [FlavorRow(name="f", vcpus=2, ram_mib=1), FlavorRow(name="f", vcpus=3, ram_mib=1)])
+    assert [(v.id, v.cpu_milli, v.memory_bytes) for v in found.vms] == [("1", 3000, 2**20)]
+    assert (found.without_host, found.unknown_flavors) == (1, {"gone": 1})
+    assert join_row(servers[1], FlavorRow(name="f")) is None
+    assert join_row(servers[0], None) is None
+    assert join_row(None, FlavorRow(name="f")) is None
+
+
+def test_extra_specs_that_are_no_map_of_text_count_as_none_and_are_named():
+    assert parse_extra_specs("") == {}
+    assert parse_extra_specs("null") == {}
+    assert parse_extra_specs('{"a": "b"}') == {"a": "b"}
+    for bad in ("{", "[]", '{"a": 1}', "7"):
+        assert parse_extra_specs(bad) is None
+    found = join_rows([ServerRow(id="1", host="h", flavor_name="f")], [FlavorRow(name="f", extra_specs="{")])
+    assert found.malformed_extra_specs == ("f",)
+    assert found.vms[0].extra_specs == {}
+
+
+def test_our_own_vms_are_listed_by_name_once_assigned():
+    def resource(name: str, host_name: str) -> VirtualMachine:
+        return VirtualMachine(
+            metadata=ObjectMeta(name=name),
+            spec=VirtualMachineSpec(
+                flavor="f", project="p", zone="z", resources=Amounts(cpu=1500, memory=GIB, gpu=1, nvme=0)
+            ),
+            status=VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=host_name) if host_name else None),
+        )
+
+    found = list_resources([resource("b", "h1"), resource("c", ""), resource("a", "h2")])
+    assert [(v.id, v.host, v.cpu_milli, v.memory_bytes, v.also_needs, v.source) for v in found.vms] == [
+        ("a", "h2", 1500, GIB, {"gpu": 1}, "resource"),
+        ("b", "h1", 1500, GIB, {"gpu": 1}, "resource"),
+    ]
+    assert found.without_host == 1
