@@ -1,0 +1,188 @@
+"""What a reservation blocks on a host, as plain rules over one reservation (docs/reference/placement.md#capacity).
+
+The ledger keeps the same facts as columns; this module is what it is checked against, and what explains a
+refusal. Nothing here knows of more than one host at a time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+import msgspec
+
+from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.settings import PlacementSettings
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation, condition
+
+AMOUNT_LIMIT = 2**52
+"""Larger amounts count as this: 4 PiB, or four billion cores. Keeps every sum inside 64 bits."""
+
+
+class Verdict(enum.StrEnum):
+    """What one reservation does to one request."""
+
+    IGNORED = "ignored"
+    """Its type is overlooked."""
+    NOWHERE = "nowhere"
+    """It is not ready and has no host, or is a commitment without details: it blocks nothing."""
+    UNLOCKED = "unlocked"
+    """The request may use what it holds."""
+    BLOCKS = "blocks"
+
+
+class CapacityQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a request and of a step's parameters decides which reservations block."""
+
+    intent: Intent
+    vm: str = ""
+    project: str = ""
+    group: str = ""
+    ignore_allocations: bool = False
+    ignored_types: frozenset[str] = frozenset()
+    locked: bool = False
+
+
+def capacity_query(
+    request: PlacementRequest,
+    settings: PlacementSettings,
+    *,
+    lock_reserved: bool = False,
+    ignored_types: Iterable[str] = (),
+    ignore_allocations: bool = False,
+) -> CapacityQuery:
+    """The query of a request under a step's parameters: options and parameters add up."""
+    options = request.options
+    return CapacityQuery(
+        intent=request.intent,
+        vm=request.resource_id,
+        project=request.project,
+        group=request.group_name(settings.flavor_group_keys),
+        ignore_allocations=ignore_allocations or options.assume_empty_hosts,
+        ignored_types=frozenset((*ignored_types, *options.ignored_reservation_types)),
+        locked=lock_reserved or options.lock_reservations,
+    )
+
+
+def is_ready(reservation: Reservation, *, slots_without_condition: bool = True) -> bool:
+    """Whether the reservation is confirmed; a failover slot without a condition counts as such."""
+    found = condition(reservation.status.conditions, "Ready")
+    if found is None:
+        return slots_without_condition and reservation.spec.type == FAILOVER
+    return found.status == "True"
+
+
+def blocked_hosts(reservation: Reservation) -> tuple[str, ...]:
+    """The hosts on which it holds something: where it is wanted and where it is, each once."""
+    hosts = (reservation.spec.target_host, reservation.status.host)
+    return tuple(dict.fromkeys(host for host in hosts if host))
+
+
+def unused(reservation: Reservation, *, ignore_allocations: bool = False) -> Amounts:
+    """What of the reservation is not yet inside a host's allocation.
+
+    Failover and in-flight reservations hold their full size. A commitment slot that has arrived gives up
+    what its confirmed VMs use, because those are inside the allocation; VMs that are meant for it but not
+    yet seen need at least their own size.
+    """
+    spec, status = reservation.spec, reservation.status
+    details = spec.committed_resource_reservation
+    if (
+        spec.type != COMMITTED
+        or ignore_allocations
+        or details is None
+        or not details.allocations
+        or spec.target_host != status.host
+    ):
+        return spec.resources
+    seen = status.committed_resource_reservation.allocations if status.committed_resource_reservation else {}
+    left: dict[str, int] = {}
+    for name, size in spec.resources.items():
+        confirmed = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm in seen)
+        pending = sum(a.resources.get(name, 0) for vm, a in details.allocations.items() if vm not in seen)
+        left[name] = max(max(0, size - confirmed), pending)
+    return Amounts(left)
+
+
+def verdict(reservation: Reservation, query: CapacityQuery, *, slots_without_condition: bool = True) -> Verdict:
+    """What the reservation does to a request; the first rule that applies decides."""
+    kind = reservation.spec.type
+    if kind in query.ignored_types:
+        return Verdict.IGNORED
+    if kind == IN_FLIGHT:
+        details = reservation.spec.in_flight_reservation
+        own = details is not None and details.vm_id != "" and details.vm_id == query.vm
+        return Verdict.UNLOCKED if own else _held(reservation)
+    if not is_ready(reservation, slots_without_condition=slots_without_condition):
+        return _held(reservation)
+    if kind == FAILOVER:
+        return _failover(reservation, query)
+    return _committed(reservation, query)
+
+
+def _held(reservation: Reservation) -> Verdict:
+    return Verdict.BLOCKS if blocked_hosts(reservation) else Verdict.NOWHERE
+
+
+def _failover(reservation: Reservation, query: CapacityQuery) -> Verdict:
+    if query.intent is Intent.REUSE_FAILOVER_RESERVATION:
+        return Verdict.UNLOCKED
+    members = reservation.status.failover_reservation
+    if query.intent is Intent.EVACUATE and members is not None and query.vm in members.allocations:
+        return Verdict.UNLOCKED
+    return _held(reservation)
+
+
+def _committed(reservation: Reservation, query: CapacityQuery) -> Verdict:
+    details = reservation.spec.committed_resource_reservation
+    if details is None or not details.resource_group:
+        return Verdict.NOWHERE
+    if (
+        query.intent is not Intent.RESERVE_FOR_COMMITTED_RESOURCE
+        and not query.locked
+        and details.project_id == query.project
+        and details.resource_group == query.group
+    ):
+        return Verdict.UNLOCKED
+    return _held(reservation)
+
+
+def host_free_capacity(reservations: Iterable[Reservation], host: Hypervisor) -> Amounts | None:
+    """Free after allocation and every reservation that is wanted somewhere and touches the host.
+
+    May be negative, which means over-subscribed; ``None`` without capacity data.
+    """
+    free = _unallocated(host)
+    if free is None:
+        return None
+    for reservation in reservations:
+        if reservation.spec.target_host and host.name in blocked_hosts(reservation):
+            for name, size in unused(reservation).items():
+                if name in free:
+                    free[name] -= size
+    return Amounts(free)
+
+
+def host_has_capacity_for_reservation(
+    reservations: Iterable[Reservation], host: Hypervisor, wanted: Reservation
+) -> bool:
+    """Whether the host could hold ``wanted`` beside every other reservation that touches it."""
+    free = _unallocated(host)
+    if free is None:
+        return False
+    itself = (wanted.metadata.namespace, wanted.name)
+    for other in reservations:
+        if (other.metadata.namespace, other.name) == itself or host.name not in blocked_hosts(other):
+            continue
+        for name, size in unused(other).items():
+            if name in free:
+                free[name] -= size
+    return all(name in free and free[name] >= size for name, size in unused(wanted).items())
+
+
+def _unallocated(host: Hypervisor) -> dict[str, int] | None:
+    capacity = host.effective_capacity()
+    if capacity is None:
+        return None
+    used = host.status.allocation if host.status.allocation is not None else Amounts()
+    return {name: size - used.get(name, 0) for name, size in capacity.items()}

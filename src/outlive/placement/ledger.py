@@ -1,0 +1,259 @@
+"""What reservations hold, as columns that follow every change of a reservation.
+
+A run takes "all that is held" and gives back only what this one request may use, found in small indexes;
+no run looks at all reservations. The rules are those of ``outlive.placement.blocking``, and tests show both
+equal. Amounts are whole numbers, one row of the matrix a resource, one column a host row of the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.placement.blocking import AMOUNT_LIMIT, CapacityQuery, is_ready, unused
+from outlive.placement.request import Intent
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation
+
+Matrix = NDArray[np.int64]
+_TYPES: Final = (FAILOVER, COMMITTED, IN_FLIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One reservation as the ledger sees it. ``used`` and ``full`` map a resource's row to its amount."""
+
+    reservation: Reservation
+    ready: bool
+    rows: tuple[int, ...]
+    """Host rows on which it holds something."""
+    host_row: int
+    """Row of ``status.host``, -1 without one."""
+    blocks: bool
+    """Whether it holds anything from a request that it does not know."""
+    used: Mapping[int, int]
+    full: Mapping[int, int]
+
+    @property
+    def name(self) -> str:
+        """The reservation's name."""
+        return self.reservation.name
+
+    @property
+    def kind(self) -> str:
+        """Its type."""
+        return self.reservation.spec.type
+
+
+class Bucket:
+    """Entries that are looked up together, with their amounts as arrays that are made when first asked for."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._arrays: tuple[NDArray[np.intp], Matrix, Matrix] | None = None
+
+    def put(self, entry: Entry) -> None:
+        """Add the entry."""
+        self.entries[entry.name] = entry
+        self._arrays = None
+
+    def drop(self, name: str) -> None:
+        """Remove the entry."""
+        self.entries.pop(name, None)
+        self._arrays = None
+
+    def arrays(self, width: int) -> tuple[NDArray[np.intp], Matrix, Matrix]:
+        """Host rows (n), used and full amounts (width x n) of all entries that hold something."""
+        if self._arrays is None or self._arrays[1].shape[0] != width:
+            holding = [(row, entry) for entry in self.entries.values() if entry.blocks for row in entry.rows]
+            rows = np.array([row for row, _ in holding], dtype=np.intp)
+            used = np.zeros((width, len(holding)), dtype=np.int64)
+            full = np.zeros((width, len(holding)), dtype=np.int64)
+            for at, (_, entry) in enumerate(holding):
+                for resource, amount in entry.used.items():
+                    used[resource, at] = amount
+                for resource, amount in entry.full.items():
+                    full[resource, at] = amount
+            self._arrays = (rows, used, full)
+        return self._arrays
+
+
+class Buckets:
+    """Key → bucket; a key without entries costs nothing."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[object, Bucket] = {}
+
+    def get(self, key: object) -> Bucket | None:
+        """The bucket of that key, ``None`` when it is empty."""
+        return self._buckets.get(key)
+
+    def put(self, keys: Iterable[object], entry: Entry) -> None:
+        """Add the entry under each key."""
+        for key in keys:
+            self._buckets.setdefault(key, Bucket()).put(entry)
+
+    def drop(self, keys: Iterable[object], name: str) -> None:
+        """Remove the entry from each key."""
+        for key in keys:
+            bucket = self._buckets.get(key)
+            if bucket is not None:
+                bucket.drop(name)
+                if not bucket.entries:
+                    del self._buckets[key]
+
+
+class Ledger:
+    """All reservations: totals per host row, and the indexes from which a request finds what it may use."""
+
+    def __init__(self, width: int, rows: int, *, slots_ready_without_condition: bool = True) -> None:
+        self._slots_ready = slots_ready_without_condition
+        self._used = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
+        self._full = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
+        self._ready_slots = np.zeros((width, rows), dtype=np.int64)
+        self._entries: dict[str, Entry] = {}
+        self._on_row: dict[int, dict[str, Entry]] = {}
+        self.slots_of_vm = Buckets()
+        """VM → ready failover slots that list it."""
+        self.commitments = Buckets()
+        """(project, group) → ready commitment slots."""
+        self.in_flight_of_vm = Buckets()
+        """VM → in-flight reservations for it."""
+        self.slots_of_group = Buckets()
+        """Resource group → ready failover slots that have a host; the empty key holds all of them."""
+        self.revision = 0
+
+    def resize(self, width: int, rows: int) -> None:
+        """Make room for more resources and host rows; what was there stays."""
+        self._used = {kind: _grown(matrix, width, rows) for kind, matrix in self._used.items()}
+        self._full = {kind: _grown(matrix, width, rows) for kind, matrix in self._full.items()}
+        self._ready_slots = _grown(self._ready_slots, width, rows)
+
+    def entry(self, name: str) -> Entry | None:
+        """The reservation of that name."""
+        return self._entries.get(name)
+
+    def entries(self) -> list[Entry]:
+        """All reservations, by name."""
+        return [self._entries[name] for name in sorted(self._entries)]
+
+    def on_row(self, row: int) -> list[Entry]:
+        """The reservations that touch a host row, by name."""
+        here = self._on_row.get(row, {})
+        return [here[name] for name in sorted(here)]
+
+    def touches(self, row: int) -> bool:
+        """Whether any reservation names the host of this row."""
+        return row in self._on_row
+
+    def put(self, reservation: Reservation, rows: tuple[int, ...], host_row: int, resources: Mapping[str, int]) -> None:
+        """Add or replace a reservation that touches these rows; ``resources`` maps a name to its matrix row."""
+        self.drop(reservation.name)
+        entry = Entry(
+            reservation=reservation,
+            ready=is_ready(reservation, slots_without_condition=self._slots_ready),
+            rows=rows,
+            host_row=host_row,
+            blocks=False,
+            used=_columns(unused(reservation), resources),
+            full=_columns(unused(reservation, ignore_allocations=True), resources),
+        )
+        entry = Entry(entry.reservation, entry.ready, rows, host_row, _blocks_somebody(entry), entry.used, entry.full)
+        self._entries[entry.name] = entry
+        for row in rows:
+            self._on_row.setdefault(row, {})[entry.name] = entry
+        self._count(entry, 1)
+        for buckets, keys in self._keys(entry):
+            buckets.put(keys, entry)
+        self.revision += 1
+
+    def drop(self, name: str) -> Entry | None:
+        """Remove a reservation and return what it was."""
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            return None
+        for row in entry.rows:
+            here = self._on_row[row]
+            del here[name]
+            if not here:
+                del self._on_row[row]
+        self._count(entry, -1)
+        for buckets, keys in self._keys(entry):
+            buckets.drop(keys, name)
+        self.revision += 1
+        return entry
+
+    def held(self, query: CapacityQuery) -> Matrix:
+        """What all reservations hold from a request with this query, before its own unlocks (a new matrix)."""
+        source = self._full if query.ignore_allocations else self._used
+        total = np.zeros_like(self._ready_slots)
+        for kind in _TYPES:
+            if kind not in query.ignored_types:
+                total += source[kind]
+        if query.intent is Intent.REUSE_FAILOVER_RESERVATION and FAILOVER not in query.ignored_types:
+            total -= self._ready_slots
+        return total
+
+    def unlocks(self, query: CapacityQuery) -> list[Bucket]:
+        """The entries that give way to this very request and are counted by ``held``."""
+        found: list[Bucket | None] = []
+        sold = query.intent is not Intent.RESERVE_FOR_COMMITTED_RESOURCE and not query.locked
+        if COMMITTED not in query.ignored_types and sold and query.group:
+            found.append(self.commitments.get((query.project, query.group)))
+        if FAILOVER not in query.ignored_types and query.intent is Intent.EVACUATE:
+            found.append(self.slots_of_vm.get(query.vm))
+        if IN_FLIGHT not in query.ignored_types and query.vm:
+            found.append(self.in_flight_of_vm.get(query.vm))
+        return [bucket for bucket in found if bucket is not None]
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        if not entry.blocks:
+            return
+        for row in entry.rows:
+            for resource, amount in entry.used.items():
+                self._used[entry.kind][resource, row] += sign * amount
+            for resource, amount in entry.full.items():
+                self._full[entry.kind][resource, row] += sign * amount
+                if entry.kind == FAILOVER and entry.ready:
+                    self._ready_slots[resource, row] += sign * amount
+
+    def _keys(self, entry: Entry) -> list[tuple[Buckets, tuple[object, ...]]]:
+        """The indexes under which an entry is found."""
+        spec = entry.reservation.spec
+        if entry.kind == IN_FLIGHT:
+            own = spec.in_flight_reservation
+            return [(self.in_flight_of_vm, (own.vm_id,))] if own is not None and own.vm_id else []
+        if not entry.ready:
+            return []
+        if entry.kind == FAILOVER:
+            members = entry.reservation.status.failover_reservation
+            group = spec.failover_reservation.resource_group if spec.failover_reservation else ""
+            groups = () if entry.host_row < 0 else ("", group) if group else ("",)
+            return [(self.slots_of_vm, tuple(members.allocations) if members else ()), (self.slots_of_group, groups)]
+        details = spec.committed_resource_reservation
+        if details is None or not details.resource_group:
+            return []
+        return [(self.commitments, ((details.project_id, details.resource_group),))]
+
+
+def _blocks_somebody(entry: Entry) -> bool:
+    if not entry.rows:
+        return False
+    if entry.kind == COMMITTED and entry.ready:
+        details = entry.reservation.spec.committed_resource_reservation
+        return details is not None and details.resource_group != ""
+    return True
+
+
+def _columns(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:
+    """Amounts by matrix row; negative ones hold nothing, absurd ones hold everything."""
+    return {resources[name]: min(amount, AMOUNT_LIMIT) for name, amount in amounts.items() if amount > 0}
+
+
+def _grown(matrix: Matrix, width: int, rows: int) -> Matrix:
+    grown = np.zeros((width, rows), dtype=np.int64)
+    grown[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return grown

@@ -1,0 +1,89 @@
+"""How equal hosts are told apart: by a stable hash of who asks and which host.
+
+Equal hosts share the load, because every VM or slot sees them in another order, and yet a repeated run
+gives the same answer on every machine (docs/reference/placement.md#ties). A key has 48 bits, so that a rank
+fits above it in one 64-bit word; hosts whose keys collide are told apart by name.
+
+The vectorised and the scalar form give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.base.hashing import stable_hash
+
+KEY_BITS = 48
+_GROUPS_IN_A_WORD = 1 << (64 - KEY_BITS)
+_WORD = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+def tie_key(resource_id: str, host: str) -> int:
+    """The key of one host for one VM or other resource; the smaller goes first."""
+    return mix(stable_hash(resource_id), stable_hash(host))
+
+
+def mix(resource_hash: int, host_hash: int) -> int:
+    """``tie_key`` of hashes that are known already."""
+    word = ((resource_hash ^ host_hash) + _STEP) & _WORD
+    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
+    return (word ^ (word >> 31)) >> (64 - KEY_BITS)
+
+
+def tie_keys(resource_id: str, host_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """``tie_key`` for many hosts, given ``stable_hash(name)`` of each; same length and order."""
+    word = host_hashes ^ np.uint64(stable_hash(resource_id))
+    word += np.uint64(_STEP)
+    word ^= word >> np.uint64(30)
+    word *= np.uint64(_FIRST)
+    word ^= word >> np.uint64(27)
+    word *= np.uint64(_SECOND)
+    word ^= word >> np.uint64(31)
+    word >>= np.uint64(64 - KEY_BITS)
+    return word
+
+
+def host_hashes(names: tuple[str, ...] | list[str]) -> NDArray[np.uint64]:
+    """What ``tie_keys`` takes, for these names."""
+    return np.fromiter((stable_hash(name) for name in names), dtype=np.uint64, count=len(names))
+
+
+def best_first(
+    scores: NDArray[np.float64], keys: Callable[[], NDArray[np.uint64]], name_of: Callable[[int], str]
+) -> NDArray[np.intp]:
+    """Positions by falling score, then by rising key, then by name.
+
+    ``keys`` and ``name_of`` are only called where scores (or keys) are equal.
+    """
+    order = np.argsort(-scores)
+    ranked = scores[order]
+    same = ranked[1:] == ranked[:-1]
+    if not same.any():
+        return order
+    groups = np.zeros(len(order), dtype=np.uint64)
+    np.cumsum(~same, out=groups[1:])
+    tied_keys = keys()[order]
+    if int(groups[-1]) >= _GROUPS_IN_A_WORD:
+        within = np.lexsort((tied_keys, groups))
+        return _settle(order[within], groups[within], tied_keys[within], name_of)
+    words = (groups << np.uint64(KEY_BITS)) | tied_keys
+    within = np.argsort(words)
+    return _settle(order[within], groups[within], tied_keys[within], name_of)
+
+
+def _settle(
+    order: NDArray[np.intp], groups: NDArray[np.uint64], keys: NDArray[np.uint64], name_of: Callable[[int], str]
+) -> NDArray[np.intp]:
+    """The order with hosts of one score and one key by name."""
+    collided = (groups[1:] == groups[:-1]) & (keys[1:] == keys[:-1])
+    if not collided.any():
+        return order
+    positions = sorted(range(len(order)), key=lambda at: (int(groups[at]), int(keys[at]), name_of(int(order[at]))))
+    return order[np.array(positions, dtype=np.intp)]
