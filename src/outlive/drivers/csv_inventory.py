@@ -34,8 +34,6 @@ DOMAIN_PREFIX: Final = "domain-"
 UNITS: Final = ("", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 COLUMNS_LIMIT: Final = 1000
 """Columns of a file."""
-CELL_LIMIT: Final = 64 * 1024
-"""Characters of a cell."""
 PROGRESS_ROWS: Final = 2000
 """Rows between two reports of progress."""
 _RESOURCE = re.compile(r"[a-z][a-zA-Z0-9._-]{0,62}\Z")

@@ -16,10 +16,7 @@ STDIN = Path("-")
 
 @contextmanager
 def open_input(path: Path, *, limit: int = limits.IMPORT_FILE_BYTES) -> Iterator[tuple[BinaryIO, int]]:
-    """The file and its size in bytes; ``-`` is standard input, whose size is 0."""
-    if path == STDIN:
-        yield sys.stdin.buffer, 0
-        return
+    """The file and its size in bytes."""
     try:
         with path.open("rb") as stream:
             if path.is_dir():
@@ -40,8 +37,11 @@ def open_input(path: Path, *, limit: int = limits.IMPORT_FILE_BYTES) -> Iterator
 
 def read_input(path: Path, *, limit: int = limits.IMPORT_FILE_BYTES) -> bytes:
     """The whole file, or standard input for ``-``."""
-    with open_input(path, limit=limit) as (stream, _):
-        raw = stream.read(limit + 1)
+    if path == STDIN:
+        raw = sys.stdin.buffer.read(limit + 1)
+    else:
+        with open_input(path, limit=limit) as (stream, _):
+            raw = stream.read(limit + 1)
     if len(raw) > limit:
         raise too_large(path, limit)
     return raw

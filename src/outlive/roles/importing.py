@@ -74,7 +74,7 @@ def plan_import(
     wanted: Wanted, existing: Existing, options: ImportOptions, *, landed: Mapping[str, str], now: datetime
 ) -> ImportPlan:
     """The writes, in a safe order. ``landed``: VM → host, for VMs that were placed and not found somewhere."""
-    vms = {name: _vm(record, wanted.source, existing.vms.get(name), landed, now) for name, record in wanted.vms.items()}
+    vms = {name: _vm(record, existing.vms.get(name), landed, now) for name, record in wanted.vms.items()}
     staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone.vms}
     pairs: list[tuple[Resource, Resource | None]] = []
     pairs.extend(_flavors(wanted.flavors.values(), existing))
@@ -140,9 +140,7 @@ def object_name(flavor_name: str, taken: Iterable[str] = ()) -> str:
     return name if name not in set(taken) else f"{name}-{stable_hash(flavor_name):016x}"
 
 
-def _vm(
-    record: VmRecord, source: str, old: VirtualMachine | None, landed: Mapping[str, str], now: datetime
-) -> VirtualMachine:
+def _vm(record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str], now: datetime) -> VirtualMachine:
     spec = old.spec if old is not None else VirtualMachineSpec()
     phase = record.phase if record.phase is not None else (old.status.phase if old is not None else "")
     known = {
@@ -159,17 +157,19 @@ def _vm(
     }
     spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})
     status = old.status if old is not None else VirtualMachineStatus()
-    host = landed.get(record.id, record.host)
-    stays = status.assigned is not None and status.assigned.hypervisor == host
-    if host is None or stays:
-        assigned = status.assigned
-    else:
-        assigned = Assigned(hypervisor=host) if host else None
-    new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=source)
+    assigned = _assigned(status.assigned, landed.get(record.id, record.host))
+    new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=CREATOR)
     if new != status:
         new = msgspec.structs.replace(new, observed_at=now)
     labels = {HOST_LABEL: assigned.hypervisor if assigned is not None else None}
     return VirtualMachine(metadata=_metadata(record.id, old, labels), spec=spec, status=new)
+
+
+def _assigned(before: Assigned | None, host: str | None) -> Assigned | None:
+    """Where the VM is now; an assignment to the same host keeps its slot and fence."""
+    if host is None or (before is not None and before.hypervisor == host):
+        return before
+    return Assigned(hypervisor=host) if host else None
 
 
 class _Load(msgspec.Struct):
