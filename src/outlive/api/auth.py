@@ -1,0 +1,191 @@
+"""Who may do what: bearer tokens with roles.
+
+=========  =============================================================================================
+role       may
+=========  =============================================================================================
+admin      everything
+operator   read everything; write what users or imports write (each kind says which half that is); place
+viewer     read everything; ask why a host was refused
+scheduler  only ask for placements
+=========  =============================================================================================
+
+Tokens are kept as SHA-256 digests and compared in constant time. The token of the state directory is an admin's;
+further ones stand in a file (docs/reference/http-api.md#tokens).
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlive.api.problems import Unauthenticated
+from outlive.base.errors import BadInput, Forbidden
+from outlive.base.ids import Ids
+from outlive.resources import Resource
+
+TOKEN_LENGTH_LEAST: Final = 16
+TOKEN_LENGTH_MOST: Final = 1024
+TOKENS_LIMIT: Final = 1000
+TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
+HUMAN_WRITERS: Final = ("users", "import")
+"""Writers of ``KindInfo.writers`` in whose name an operator acts."""
+
+
+class Role(enum.StrEnum):
+    """What a token may be used for."""
+
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    SCHEDULER = "scheduler"
+
+
+class Access(enum.StrEnum):
+    """What a request needs."""
+
+    OPEN = "open"
+    READ = "read"
+    WRITE = "write"
+    PLACE = "place"
+    EXPLAIN = "explain"
+
+
+GRANTS: Final[dict[Role, frozenset[Access]]] = {
+    Role.ADMIN: frozenset(Access),
+    Role.OPERATOR: frozenset(Access),
+    Role.VIEWER: frozenset({Access.OPEN, Access.READ, Access.EXPLAIN}),
+    Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN}),
+}
+"""What each role may; for an operator's writes ``may_write`` decides further."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a token belongs to."""
+
+    name: str
+    role: Role
+
+
+ANYBODY: Final = Identity("anybody", Role.SCHEDULER)
+"""Who asks without a token where none is asked for."""
+
+
+class Tokens:
+    """The tokens that are known."""
+
+    def __init__(self, tokens: Iterable[tuple[str, Identity]]) -> None:
+        self._known = [(_digest(token.encode()), identity) for token, identity in tokens]
+        if len(self._known) > TOKENS_LIMIT:
+            raise BadInput(f"{len(self._known)} tokens", remedy=f"at most {TOKENS_LIMIT}")
+
+    def identify(self, authorization: bytes) -> Identity:
+        """Whose ``Authorization`` header it is; ``Unauthenticated`` says what is missing."""
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise Unauthenticated(
+                "a token is needed", remedy="send 'Authorization: Bearer TOKEN'; it is in the file token of --state-dir"
+            )
+        presented = _digest(token.strip()[: TOKEN_LENGTH_MOST + 1])
+        found: Identity | None = None
+        for digest, identity in self._known:
+            if hmac.compare_digest(digest, presented):
+                found = identity
+        if found is None:
+            raise Unauthenticated(
+                "the token is not known", remedy="use the one in the file token of the server's --state-dir"
+            )
+        return found
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def allow(identity: Identity, access: Access) -> None:
+    """``Forbidden`` unless the role grants the access."""
+    if access not in GRANTS[identity.role]:
+        raise Forbidden(
+            f"the token {identity.name!r} has the role {identity.role}, which may not {access}",
+            remedy="use a token of another role; see docs/reference/http-api.md#tokens",
+        )
+
+
+def may_write(identity: Identity, kind: type[Resource], *, status: bool = False) -> None:
+    """``Forbidden`` unless the identity may write that half of the kind (single documents count as spec)."""
+    allow(identity, Access.WRITE)
+    if identity.role is Role.ADMIN:
+        return
+    fields = kind.info.writers.fields
+    halves = [path for path in fields if (path == "status" or path.startswith("status.")) == status]
+    if not kind.info.halves:
+        halves = list(fields)
+    if not any(writer in HUMAN_WRITERS for path in halves for writer in fields[path]):
+        half = "status" if status else "spec" if kind.info.halves else "document"
+        raise Forbidden(
+            f"the role {identity.role} may not write the {half} of {kind.info.plural}: a controller does",
+            remedy="use a token of the role admin if you must",
+        )
+
+
+def read_tokens(path: Path) -> list[tuple[str, Identity]]:
+    """The tokens of a file: lines of ``ROLE TOKEN [NAME]``, ``#`` begins a comment; ``BadInput`` names the line."""
+    tokens: list[tuple[str, Identity]] = []
+    for number, line in enumerate(_private_text(path).splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        place = f"{path}:{number}"
+        if len(words) not in (2, 3) or words[0] not in list(Role):
+            raise BadInput("not a token line", place=place, remedy=f"write ROLE TOKEN [NAME]; roles: {', '.join(Role)}")
+        role = Role(words[0])
+        check_token(words[1], place)
+        tokens.append((words[1], Identity(words[2] if len(words) == 3 else f"{role}-{number}", role)))
+    return tokens
+
+
+def check_token(token: str, place: str) -> None:
+    """``BadInput`` for a token that is too short to be a secret, or cannot stand in a header."""
+    if not TOKEN_LENGTH_LEAST <= len(token) <= TOKEN_LENGTH_MOST or not token.isascii() or not token.isprintable():
+        raise BadInput(
+            f"a token of {len(token)} characters",
+            place=place,
+            remedy=f"use {TOKEN_LENGTH_LEAST} to {TOKEN_LENGTH_MOST} ASCII characters, such as: openssl rand -hex 32",
+        )
+
+
+def ensure_token(path: Path, ids: Ids) -> str:
+    """The token in the file, which is made (mode 600) where it is missing."""
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(ids.token() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    token = _private_text(path).strip()
+    check_token(token, str(path))
+    return token
+
+
+def _private_text(path: Path) -> str:
+    """The text of a file that only its owner may read."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(TOKEN_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", place=str(path), remedy="check the path") from None
+    if mode & 0o077:
+        raise BadInput("others may read this file of tokens", place=str(path), remedy=f"chmod 600 {path}")
+    if len(raw) > TOKEN_FILE_BYTES:
+        raise BadInput("the file of tokens is too large", place=str(path), remedy=f"at most {TOKEN_FILE_BYTES} bytes")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadInput("not a text file", place=str(path), remedy="write UTF-8") from None

@@ -1,0 +1,98 @@
+"""The settings of the HTTP server, and the named limits of everything that a client can make it do.
+
+Sections ``api`` and, for who may ask for placements, ``scheduler.auth`` (docs/reference/http-api.md#settings).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from outlive.base import limits
+from outlive.base.errors import BadInput
+
+SchedulerAuth = Literal["token", "mtls", "none"]
+
+HEADERS_BYTES: Final = 64 * 1024
+"""Request line and headers together."""
+HEAD_SECONDS: Final = 30.0
+"""How long a client may take to send its headers, or stay silent on a new connection."""
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long an idle connection is kept; longer than clients keep theirs, so that they never write into a closing one."""
+SHUTDOWN_SECONDS: Final = 5
+"""How long requests that run may take to finish when the server stops."""
+BOOKMARK_SECONDS: Final = 15.0
+"""A watch says at least this often that it is alive."""
+WATCH_SECONDS: Final = 3600.0
+"""A watch ends after this time, and the client begins a new one."""
+RING_CHANGES: Final = 10_000
+"""Changes of a kind that are kept for watches that resume; older places are answered 410."""
+HUB_READY_SECONDS: Final = 30.0
+"""How long a request waits for the first listing of a kind before a watch can be served."""
+PATCH_ATTEMPTS: Final = 5
+"""How often a patch without a version is applied again after somebody else's write came between."""
+PATCH_OPERATIONS: Final = 10_000
+"""Operations of one JSON patch."""
+LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS
+"""Objects on one page at most, whatever the client asks for."""
+
+
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section ``api``."""
+
+    listen: str = "127.0.0.1:8080"
+    """Address and port; ``[::1]:8080`` for IPv6, port 0 for any free one."""
+    tokens_file: str = ""
+    """More tokens than the one in the state directory: lines of ``ROLE TOKEN [NAME]``."""
+    tls_certificate: str = ""
+    """Certificate chain (PEM); with it the server speaks HTTPS only."""
+    tls_key: str = ""
+    """Private key (PEM) of the certificate."""
+    tls_client_ca: str = ""
+    """Authorities (PEM) whose client certificates are believed; needed for ``scheduler.auth: mtls``."""
+    metrics_auth: Literal["token", "none"] = "token"
+    """Whether ``/metrics`` asks for a token with at least the role viewer."""
+    body_bytes: int = limits.REQUEST_BODY_BYTES
+    """The largest request body."""
+    request_seconds: float = 60.0
+    """How long a request may take, watches excepted."""
+    watches: int = 256
+    """Watches at the same time."""
+    connections: int = 1024
+    """Connections at the same time; more are answered 503."""
+
+    def __post_init__(self) -> None:
+        """``BadInput`` for values that make no sense, alone or together."""
+        parse_listen(self.listen)
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise BadInput("TLS needs a certificate and a key", place="api.tls_key", remedy="set both or none")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise BadInput(
+                "client certificates need TLS", place="api.tls_client_ca", remedy="set api.tls_certificate and tls_key"
+            )
+        for name in ("body_bytes", "request_seconds", "watches", "connections"):
+            if getattr(self, name) <= 0:
+                raise BadInput(f"{getattr(self, name)} is not above 0", place=f"api.{name}", remedy="give a limit")
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``; ``BadInput`` otherwise."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise BadInput(f"{text[:80]!r} is no address to listen on", place="api.listen", remedy="write 127.0.0.1:8080")
+    return host, int(port)
+
+
+def check_scheduler_auth(auth: SchedulerAuth, settings: ApiSettings) -> None:
+    """``BadInput`` when placements ask for client certificates that the server could not check."""
+    if auth == "mtls" and not settings.tls_client_ca:
+        raise BadInput(
+            "scheduler.auth is mtls but no authority for client certificates is set",
+            place="scheduler.auth",
+            remedy="set api.tls_certificate, api.tls_key and api.tls_client_ca",
+        )

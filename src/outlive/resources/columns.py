@@ -1,0 +1,99 @@
+"""The printed columns of a kind, worked out on an object: one evaluator for the HTTP ``Table`` form and the terminal.
+
+A path is that of Kubernetes' printer columns, in the part that our kinds use: ``.field``, ``.map.key`` with ``\\.``
+for a dot inside a key, and ``[?(@.type=="Ready")]`` for the first element whose field has that value. Paths run on
+the typed object and not on its JSON, so that a default that the wire leaves out (0 VMs) is still printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.resources.amounts import Amounts
+from outlive.resources.meta import Resource
+
+Cell = str | int | float | bool
+Segment = str | tuple[str, str]
+"""A field or key, or the field and value that choose an element of a list."""
+
+_SEGMENT = re.compile(r"""\.(?P<key>(?:\\.|[^.\[\\])+)|\[\?\(@\.(?P<field>\w+)==["'](?P<value>[^"']*)["']\)\]""")
+
+
+@lru_cache(maxsize=512)
+def parse_path(path: str) -> tuple[Segment, ...]:
+    """The steps of a path; ``BadInput`` shows the part that is not understood."""
+    segments: list[Segment] = []
+    position = 0
+    while position < len(path):
+        match = _SEGMENT.match(path, position)
+        if match is None:
+            raise BadInput(f"column path {path!r} is malformed at {path[position:]!r}", remedy="write .spec.field")
+        if match["key"] is not None:
+            segments.append(match["key"].replace("\\.", "."))
+        else:
+            segments.append((match["field"], match["value"]))
+        position = match.end()
+    return tuple(segments)
+
+
+def value_at(obj: Any, path: str) -> Any:
+    """What stands at the path of a resource, or ``None``."""
+    value = obj
+    for segment in parse_path(path):
+        if value is None:
+            return None
+        value = _field(value, segment) if isinstance(segment, str) else _element(value, *segment)
+    return value
+
+
+def cell(obj: Resource, path: str) -> Cell:
+    """What a table prints of the path: numbers and truths as they are, everything else as text, nothing as ``""``."""
+    return _cell(value_at(obj, path))
+
+
+def cells(obj: Resource, *, wide: bool = False) -> list[Cell]:
+    """The cells of the object's columns, in the order of ``KindInfo.columns``; those of the wide view on request."""
+    return [cell(obj, path) for _, path, priority in type(obj).info.columns if wide or priority == 0]
+
+
+def _field(value: Any, name: str) -> Any:
+    if isinstance(value, msgspec.Struct):
+        attribute = _attributes(type(value)).get(name)
+        return None if attribute is None else getattr(value, attribute)
+    if isinstance(value, Amounts):
+        return value.wire().get(name)
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _element(value: Any, field: str, wanted: str) -> Any:
+    if not isinstance(value, tuple | list):
+        return None
+    return next((item for item in value if str(_field(item, field)) == wanted), None)
+
+
+@lru_cache(maxsize=256)
+def _attributes(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+
+
+def _cell(value: Any) -> Cell:
+    if value is None:
+        return ""
+    if isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Amounts):
+        value = value.wire()
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={_cell(item)}" for key, item in value.items())
+    if isinstance(value, tuple | list):
+        return ",".join(str(_cell(item)) for item in value)
+    return str(value)
