@@ -26,7 +26,7 @@ Logger = structlog.typing.FilteringBoundLogger
 
 def get_logger(name: str) -> Logger:
     """A logger whose events carry ``logger=name``."""
-    return cast("Logger", structlog.get_logger(logger=name))
+    return cast("Logger", structlog.get_logger(logger_name=name))
 
 
 def global_request_id() -> str:
@@ -65,6 +65,13 @@ def _add_request_ids(_logger: Any, _method: str, event: structlog.typing.EventDi
     return event
 
 
+def _name_logger(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """``logger`` itself is the name of a parameter in structlog."""
+    if "logger_name" in event:
+        event["logger"] = event.pop("logger_name")
+    return event
+
+
 def configure_logging(*, level: str = "info", form: Literal["console", "json"] = "console") -> None:
     """Send all events to standard error, as text for people or one JSON document a line."""
     renderer: structlog.typing.Processor = (
@@ -73,6 +80,7 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            _name_logger,
             _add_request_ids,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
