@@ -14,6 +14,7 @@ import msgspec
 
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
+from outlive.failover.compat import Compat
 
 DEFAULT_REQUIREMENTS = {"*": 2}
 DEFAULT_RECONCILE_INTERVAL = "30s"
@@ -27,9 +28,6 @@ DEFAULT_CREATOR = "cortex-failover-controller"
 """The value of the creator label that selectors and dashboards of existing installations look for."""
 DEFAULT_DATASOURCE = "nova-servers"
 DEFAULT_SCHEDULER_URL = "http://localhost:8080/scheduler/nova/external"
-
-DEVIATIONS = tuple(f"D{number}" for number in range(1, 18))
-"""Ids of the deliberate differences from the reference (docs/reference/failover.md#deviations)."""
 
 
 class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,10 +75,10 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     def __post_init__(self) -> None:
         for name in ("reconcile_interval", "short_reconcile_interval", "revalidation_interval"):
             _check_duration(name, getattr(self, name))
-        if isinstance(self.compat, list):
-            unknown = [name for name in self.compat if name not in DEVIATIONS]
-            if unknown:
-                raise ValueError(f"compat: {unknown[0]!r} is no deviation; known are {', '.join(DEVIATIONS)}")
+        try:
+            Compat.parse(self.compat)
+        except BadInput as error:
+            raise ValueError(str(error)) from None
         if self.repack.max_changes_per_cycle < 0:
             raise ValueError(f"repack.max_changes_per_cycle is {self.repack.max_changes_per_cycle}; at least 0")
 
@@ -89,9 +87,14 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """Everything at its default."""
         return cls().apply_defaults()
 
+    @property
+    def deviations(self) -> Compat:
+        """The deviations that are switched back, as decisions take them."""
+        return Compat.parse(self.compat)
+
     def reverts(self, deviation: str) -> bool:
         """Whether that deviation is switched back to what the reference does."""
-        return self.compat == "reference" or deviation in self.compat
+        return self.deviations.reverted(deviation)
 
     def apply_defaults(self) -> FailoverConfig:
         """The same with absent values filled.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from outlive.failover.actions import Offer
 from outlive.failover.calls import Call
-
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
 
@@ -33,8 +33,11 @@ class VMSource(Protocol):
 class PlacementPort(Protocol):
     """Who ranks hosts for a call of failover."""
 
-    async def offers(self, call: Call) -> tuple[str, ...]:
-        """The hosts that may take it, best first; none is an answer too. Raises ``Unavailable`` or ``BadInput``."""
+    async def offer(self, call: Call) -> Offer:
+        """The hosts that may take it, best first; none is an answer too.
+
+        Raises ``Unavailable``, ``BadInput``, or ``Refused`` where there is no host to ask about.
+        """
         ...
 
 

@@ -1,0 +1,188 @@
+"""What failover asks of placement: where slots may be reused, where a new one fits, whether one still stands.
+
+Two profiles (docs/reference/failover.md#placement-calls): ``general`` names the pipelines that VMs themselves use and
+says by options how they are to behave; ``dedicated`` names three pipelines of failover's own and sends no options.
+Requests are built here and sent elsewhere: in process, or over HTTP. Searches for a whole class of equal VMs are built
+once; then the answer may contain the own host of one of them, which the rules refuse anyway.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from outlive.base.errors import Refused
+from outlive.failover.compat import Compat
+from outlive.failover.config import Profile
+from outlive.failover.model import VmView
+from outlive.failover.sizing import ResolvedSize, resource_group
+from outlive.placement.request import GROUP_HINT, HYPERVISOR_TYPE, SILENT, Intent, Options, PlacementRequest
+from outlive.resources import Amounts, Hypervisor
+
+HANA_TRAIT = "trait:CUSTOM_HANA_EXCLUSIVE_HOST"
+GENERAL_PIPELINE = "kvm-general-purpose-load-balancing"
+HANA_PIPELINE = "kvm-hana-bin-packing"
+REUSE_PIPELINE = "kvm-valid-host-reuse-failover-reservation"
+NEW_PIPELINE = "kvm-new-failover-reservation"
+VALIDATE_PIPELINE = "kvm-acknowledge-failover-reservation"
+TENANT_KEY = "filter_tenant_id"
+"""Aggregate metadata with this prefix pins its hosts to projects."""
+
+_IMAGE_OF_TYPE = {
+    "QEMU": {"img_hv_type": "kvm"},
+    "qemu": {"img_hv_type": "kvm"},
+    "CH": {"img_hv_type": "kvm"},
+    "ch": {"img_hv_type": "kvm"},
+    "VMware vCenter Server": {"hypervisor_type": "vmware"},
+    "Ironic": {"hypervisor_type": "baremetal"},
+}
+
+
+class CallKind(enum.StrEnum):
+    """The three questions."""
+
+    REUSE = "reuse"
+    NEW = "new"
+    VALIDATE = "validate"
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One question to placement. ``request.hosts`` is ``None`` where all hosts but the ignored ones are candidates."""
+
+    kind: CallKind
+    request: PlacementRequest
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Builds the calls of one profile."""
+
+    profile: Profile = "general"
+    compat: Compat = Compat()
+
+    def reuse(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
+        """On which hosts may a slot be that this VM joins?"""
+        options = msgspec.structs.replace(SILENT, read_only=True)
+        intent = Intent.REUSE_FAILOVER_RESERVATION
+        if self.profile == "dedicated":
+            intent = Intent.RESERVE_FOR_FAILOVER
+        request = self._search(vm, size, intent=intent, ignore=ignore, req=req, greq=greq)
+        return Call(kind=CallKind.REUSE, request=self._routed(request, vm, options, REUSE_PIPELINE))
+
+    def new(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
+        """Which hosts can hold a new slot of this size?"""
+        options = msgspec.structs.replace(SILENT, lock_reservations=True)
+        request = self._search(vm, size, intent=Intent.RESERVE_FOR_FAILOVER, ignore=ignore, req=req, greq=greq)
+        routed = self._routed(request, vm, options, NEW_PIPELINE)
+        if self.profile == "general" and self.compat.reverted("D5"):
+            routed = msgspec.structs.replace(routed, pipeline=GENERAL_PIPELINE)
+        return Call(kind=CallKind.NEW, request=routed)
+
+    def validate(self, vm: VmView, slot_host: str, *, greq: str = "") -> Call:
+        """Could this VM be evacuated to the host of its slot, now? Asked with the VM's own size."""
+        options = msgspec.structs.replace(SILENT, read_only=True, lock_reservations=True)
+        request = self._base(vm, greq=greq, req=vm.id)
+        request = msgspec.structs.replace(
+            request, intent=Intent.EVACUATE, hosts=(slot_host,), ignore_hosts=(vm.host,), need=_own_need(vm)
+        )
+        return Call(kind=CallKind.VALIDATE, request=self._routed(request, vm, options, VALIDATE_PIPELINE))
+
+    def _search(
+        self, vm: VmView, size: ResolvedSize, *, intent: Intent, ignore: Sequence[str], req: str, greq: str
+    ) -> PlacementRequest:
+        request = msgspec.structs.replace(self._base(vm, greq=greq, req=req), intent=intent, ignore_hosts=tuple(ignore))
+        if self.profile == "dedicated":
+            return msgspec.structs.replace(request, need=_own_need(vm))
+        return msgspec.structs.replace(
+            request,
+            need=Amounts(cpu=size.cpu_milli, memory=size.memory_bytes),
+            flavor_name=size.flavor_name,
+            hints={GROUP_HINT: resource_group(vm, size)},
+        )
+
+    def _base(self, vm: VmView, *, greq: str, req: str) -> PlacementRequest:
+        return PlacementRequest(
+            resource_id=vm.id,
+            project=vm.project,
+            zone=vm.zone,
+            num_instances=1,
+            flavor_name=vm.flavor,
+            extra_specs=self.extra_specs(vm),
+            request_id=req,
+            global_request_id=greq,
+        )
+
+    def _routed(self, request: PlacementRequest, vm: VmView, options: Options, dedicated: str) -> PlacementRequest:
+        if self.profile == "dedicated":
+            return msgspec.structs.replace(request, pipeline=dedicated)
+        kind = request.extra_specs[HYPERVISOR_TYPE]
+        return msgspec.structs.replace(
+            request,
+            pipeline=pipeline_for(vm),
+            options=options,
+            image_properties=dict(_IMAGE_OF_TYPE.get(kind, {})),
+        )
+
+    def extra_specs(self, vm: VmView) -> dict[str, str]:
+        """The VM's own extra specs; a missing hypervisor type is filled in (deviation D16 says how it is spelt)."""
+        if HYPERVISOR_TYPE in vm.extra_specs:
+            return dict(vm.extra_specs)
+        return {**vm.extra_specs, HYPERVISOR_TYPE: "qemu" if self.compat.reverted("D16") else "QEMU"}
+
+
+def pipeline_for(vm: VmView) -> str:
+    """The pipeline that places VMs like this one."""
+    return HANA_PIPELINE if vm.extra_specs.get(HANA_TRAIT, "").lower() == "required" else GENERAL_PIPELINE
+
+
+def with_candidates(call: Call, hosts: Iterable[str]) -> Call:
+    """The call with its candidates written out, as it travels; ``Refused`` where no host is left to ask about."""
+    request = call.request
+    named = request.hosts
+    if named is None:
+        ignored = frozenset(request.ignore_hosts)
+        named = tuple(host for host in sorted(hosts) if host not in ignored)
+    if not named:
+        raise Refused(
+            f"there is no host besides {', '.join(request.ignore_hosts) or 'none'}",
+            remedy="a slot needs a second host; add one",
+        )
+    return Call(kind=call.kind, request=msgspec.structs.replace(request, hosts=named))
+
+
+def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool) -> str:
+    """A key that VMs share if every search about them has the same answer (their own hosts aside).
+
+    The project counts only where some host is pinned to projects (``pins_projects``).
+    """
+    specs = ";".join(f"{key}={value}" for key, value in sorted(vm.extra_specs.items()))
+    parts = (
+        size.flavor_name,
+        str(size.cpu_milli),
+        str(size.memory_bytes),
+        vm.zone,
+        vm.project if with_project else "",
+        resource_group(vm, size),
+        specs,
+    )
+    return "|".join(part.replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+
+
+def pins_projects(hosts: Iterable[Hypervisor]) -> bool:
+    """Whether any host takes VMs of certain projects only."""
+    return any(
+        host.spec.allowed_projects
+        or any(key.startswith(TENANT_KEY) for aggregate in host.status.aggregates for key in aggregate.metadata)
+        for host in hosts
+    )
+
+
+def common_host(vms: Collection[VmView]) -> tuple[str, ...]:
+    """The one host of all these VMs, to be ignored in their search; nothing where they have several."""
+    hosts = {vm.host for vm in vms}
+    return tuple(hosts) if len(hosts) == 1 else ()
+
+
+def _own_need(vm: VmView) -> Amounts:
+    return Amounts(cpu=vm.cpu_milli, memory=vm.memory_bytes)

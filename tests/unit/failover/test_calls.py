@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from outlive.base.errors import Refused
+from outlive.failover.calls import (
+    GENERAL_PIPELINE,
+    HANA_PIPELINE,
+    HANA_TRAIT,
+    Caller,
+    common_host,
+    pins_projects,
+    placement_class,
+    with_candidates,
+)
+from outlive.failover.compat import Compat
+from outlive.failover.model import VmView
+from outlive.failover.sizing import ResolvedSize, resolve_size
+from outlive.placement.request import SILENT, Intent, Options
+from outlive.resources import Aggregate, Amounts, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
+
+GIB = 2**30
+TYPE = "capabilities:hypervisor_type"
+
+
+def vm(name: str = "v", host: str = "h1", **changes: object) -> VmView:
+    view = VmView(
+        id=name, host=host, zone="z", project="p", flavor="m4", cpu_milli=2500, memory_bytes=4 * GIB, extra_specs={}
+    )
+    return msgspec.structs.replace(view, **changes)
+
+
+GROUPED = ResolvedSize(flavor_name="m8", group_name="g", cpu_milli=8000, memory_bytes=16 * GIB)
+HANA = vm(extra_specs={HANA_TRAIT: "Required"})
+THREE_SKIPS = {"skip_history": True, "skip_inflight": True, "skip_committed_resource_tracking": True}
+
+
+def options(**more: bool) -> Options:
+    return Options(**THREE_SKIPS, **more)
+
+
+def test_general_reuse_asks_read_only_with_the_size_and_group_of_the_slot():
+    request = Caller().reuse(vm(), GROUPED, ignore=["h1"], req="r", greq="g").request
+    assert (request.pipeline, request.intent) == (GENERAL_PIPELINE, Intent.REUSE_FAILOVER_RESERVATION)
+    assert request.options == options(read_only=True)
+    assert request.hints == {"_cortex_resource_group": "g"}
+    assert (request.need, request.flavor_name) == (Amounts(cpu=8000, memory=16 * GIB), "m8")
+    assert (request.resource_id, request.project, request.zone, request.num_instances) == ("v", "p", "z", 1)
+    assert (request.ignore_hosts, request.force_hosts, request.hosts) == (("h1",), None, None)
+    assert (request.request_id, request.global_request_id) == ("r", "g")
+    request.options.check()
+
+
+def test_general_new_locks_reservations_and_is_not_read_only():
+    request = Caller().new(vm(), resolve_size(vm()), ignore=["h1"]).request
+    assert (request.pipeline, request.intent) == (GENERAL_PIPELINE, Intent.RESERVE_FOR_FAILOVER)
+    assert request.options == options(lock_reservations=True)
+    assert request.hints == {"_cortex_resource_group": "m4"}, "without a group the VM's own flavor"
+
+
+def test_general_validation_asks_about_one_host_with_the_vms_own_size():
+    request = Caller().validate(vm(), "h7", greq="g").request
+    assert (request.pipeline, request.intent) == (GENERAL_PIPELINE, Intent.EVACUATE)
+    assert request.options == options(read_only=True, lock_reservations=True)
+    assert request.hints == {}, "validation says nothing of the group"
+    assert (request.hosts, request.ignore_hosts) == (("h7",), ("h1",))
+    assert (request.need, request.flavor_name) == (Amounts(cpu=2500, memory=4 * GIB), "m4")
+    assert (request.request_id, request.global_request_id) == ("v", "g")
+    request.options.check()
+
+
+def test_an_empty_own_host_is_ignored_as_an_empty_name():
+    assert Caller().validate(vm(host=""), "h7").request.ignore_hosts == ("",)
+
+
+def test_dedicated_calls_have_their_own_pipelines_and_no_options_image_or_group():
+    caller = Caller(profile="dedicated")
+    reuse = caller.reuse(vm(), GROUPED, ignore=["h1"]).request
+    new = caller.new(vm(), GROUPED, ignore=["h1"]).request
+    validate = caller.validate(vm(), "h7").request
+    assert [r.pipeline for r in (reuse, new, validate)] == [
+        "kvm-valid-host-reuse-failover-reservation",
+        "kvm-new-failover-reservation",
+        "kvm-acknowledge-failover-reservation",
+    ]
+    assert [r.intent for r in (reuse, new, validate)] == [
+        Intent.RESERVE_FOR_FAILOVER,
+        Intent.RESERVE_FOR_FAILOVER,
+        Intent.EVACUATE,
+    ]
+    for request in (reuse, new, validate):
+        assert (request.options, request.image_properties, request.hints) == (Options(), {}, {})
+        assert (request.need, request.flavor_name) == (Amounts(cpu=2500, memory=4 * GIB), "m4")
+
+
+def test_d5_new_uses_the_pipeline_of_the_vm_unless_switched_back():
+    size = resolve_size(HANA)
+    assert Caller().new(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
+    assert Caller().reuse(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
+    assert Caller().validate(HANA, "h7").request.pipeline == HANA_PIPELINE
+    back = Caller(compat=Compat.parse(["D5"]))
+    assert back.new(HANA, size, ignore=[]).request.pipeline == GENERAL_PIPELINE
+    assert back.reuse(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
+    assert Caller().new(vm(extra_specs={HANA_TRAIT: "forbidden"}), size, ignore=[]).request.pipeline == GENERAL_PIPELINE
+
+
+def test_d16_a_missing_hypervisor_type_is_filled_in_and_its_spelling_can_be_switched_back():
+    assert Caller().validate(vm(), "h7").request.extra_specs == {TYPE: "QEMU"}
+    assert Caller(compat=Compat.parse("reference")).validate(vm(), "h7").request.extra_specs == {TYPE: "qemu"}
+    assert Caller().validate(vm(extra_specs={TYPE: "CH"}), "h7").request.extra_specs == {TYPE: "CH"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "image"),
+    [
+        (None, {"img_hv_type": "kvm"}),
+        ("QEMU", {"img_hv_type": "kvm"}),
+        ("qemu", {"img_hv_type": "kvm"}),
+        ("CH", {"img_hv_type": "kvm"}),
+        ("ch", {"img_hv_type": "kvm"}),
+        ("VMware vCenter Server", {"hypervisor_type": "vmware"}),
+        ("Ironic", {"hypervisor_type": "baremetal"}),
+        ("Qemu", {}),
+        ("ironic", {}),
+    ],
+)
+def test_the_image_is_made_up_from_the_hypervisor_type(kind: str | None, image: dict[str, str]):
+    asked = vm(extra_specs={TYPE: kind} if kind else {})
+    assert Caller().reuse(asked, resolve_size(asked), ignore=[]).request.image_properties == image
+
+
+def test_the_vms_own_extra_specs_are_copied_not_changed():
+    mine: dict[str, str] = {"a": "b"}
+    Caller().validate(vm(extra_specs=mine), "h7")
+    assert mine == {"a": "b"}
+
+
+def test_candidates_are_all_hosts_but_the_ignored_ones_in_name_order():
+    call = Caller().new(vm(), resolve_size(vm()), ignore=["h2"])
+    assert with_candidates(call, ["h3", "h2", "h1"]).request.hosts == ("h1", "h3")
+    assert with_candidates(Caller().validate(vm(), "h7"), ["h3", "h7"]).request.hosts == ("h7",)
+    with pytest.raises(Refused, match="no host besides h2"):
+        with_candidates(call, ["h2"])
+
+
+def test_one_class_is_one_answer():
+    base = placement_class(vm(), GROUPED, with_project=False)
+    assert base == placement_class(vm("w", "h9", project="q"), GROUPED, with_project=False)
+    assert base != placement_class(vm(), resolve_size(vm()), with_project=False)
+    assert base != placement_class(vm(zone="y"), GROUPED, with_project=False)
+    assert base != placement_class(vm(extra_specs={"trait:X": "required"}), GROUPED, with_project=False)
+    project = placement_class(vm(), GROUPED, with_project=True)
+    assert project != placement_class(vm(project="q"), GROUPED, with_project=True)
+    assert placement_class(vm(zone="a|b"), GROUPED, with_project=True) != project
+
+
+def test_a_host_common_to_the_whole_class_is_left_out_of_its_search():
+    assert common_host([vm("a"), vm("b")]) == ("h1",)
+    assert common_host([vm("a"), vm("b", "h2")]) == ()
+
+
+def test_the_project_matters_once_a_host_is_pinned():
+    free = Hypervisor(metadata=ObjectMeta(name="h"))
+    allowed = msgspec.structs.replace(free, spec=HypervisorSpec(allowed_projects=("p",)))
+    tagged = msgspec.structs.replace(
+        free, status=HypervisorStatus(aggregates=(Aggregate(name="a", metadata={"filter_tenant_id": "p"}),))
+    )
+    assert not pins_projects([free])
+    assert pins_projects([free, allowed])
+    assert pins_projects([free, tagged])
+
+
+def test_searches_leave_no_trace_at_the_scheduler():
+    for call in (Caller().reuse(vm(), GROUPED, ignore=[]), Caller().new(vm(), GROUPED, ignore=[])):
+        assert all(getattr(call.request.options, name) == getattr(SILENT, name) for name in THREE_SKIPS)
