@@ -8,6 +8,7 @@ and who the writer is (``outlive.store.writers``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -218,6 +219,7 @@ def _called(obj: Resource) -> str:
     return f"{obj.kind()}/{key_of(obj.metadata.namespace, obj.metadata.name or obj.metadata.generate_name)}"
 
 
+@lru_cache(maxsize=256)
 def _default_status(kind: type[Resource]) -> Any:
     return next(field.default for field in msgspec.structs.fields(kind) if field.name == "status")
 

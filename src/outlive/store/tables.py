@@ -9,7 +9,7 @@ visible together: what it holds is seen by the later writes of the same batch an
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -47,8 +47,8 @@ class Write:
 class Table:
     """All objects of one kind."""
 
-    def __init__(self, rows: Iterable[tuple[str, bytes]] = ()) -> None:
-        self._raws: dict[str, bytes] = dict(rows)
+    def __init__(self, rows: Mapping[str, bytes] | None = None) -> None:
+        self._raws: dict[str, bytes] = dict(rows or {})
         self._keys: list[str] = sorted(self._raws)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Tables:
         """The highest version ever given; it never goes back, also when a write comes to nothing."""
         self._tables: dict[str, Table] = {kind: Table() for kind in kinds}
 
-    def load(self, kind: str, rows: Iterable[tuple[str, bytes]]) -> None:
+    def load(self, kind: str, rows: Mapping[str, bytes]) -> None:
         """Set all objects of one kind at once."""
         self._tables[kind] = Table(rows)
 

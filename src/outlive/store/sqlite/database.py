@@ -1,0 +1,284 @@
+"""The file: opening, checking, writing one batch durably, and finding out what became of a failed one.
+
+Everything here blocks and is called from the store's one thread. Few statements per batch, because after
+each of them the thread has to win back the interpreter from the event loop
+(docs/reference/store.md#sqlite).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from outlive.base.errors import BadInput, InUse, OutliveError, Unavailable
+from outlive.store.sqlite.lock import FILE_MODE
+
+SCHEMA_VERSION = 1
+"""Of the tables and of the shape of what is in them. A newer one is refused, an older one migrated."""
+APPLICATION_ID = 0x4F75746C
+"""``Outl``: tells our files from other SQLite files."""
+PAGE_BYTES = 4096
+BUSY_S = 5.0
+"""How long a write waits for another program that holds the file, such as the sqlite3 shell."""
+_ROWS_A_STATEMENT = 64
+
+_CREATE = (
+    "BEGIN IMMEDIATE",
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE objects (kind TEXT NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, document BLOB NOT NULL, "
+    "UNIQUE (kind, key))",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+)
+
+Place = tuple[str, str]
+"""Kind and key of an object."""
+
+
+class Fate(enum.Enum):
+    """What became of a batch."""
+
+    DURABLE = "durable"
+    """Written and synced."""
+    REFUSED = "refused"
+    """Certainly not written."""
+    DOUBTFUL = "doubtful"
+    """It can be read back, but the disk did not confirm it."""
+    HIDDEN = "hidden"
+    """The file cannot be read, so nobody knows."""
+
+
+class Database:
+    """One open database file."""
+
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
+        self._path = path
+        self._max_pages = max(1, max_bytes // PAGE_BYTES)
+        self._connection: sqlite3.Connection | None = None
+        self.failure = ""
+        """Why the last batch failed."""
+
+    def open(self, incarnation: str) -> None:
+        """Open the file, or make one. What is newer, foreign or damaged is refused before anything is touched."""
+        try:
+            empty = not self._path.exists() or self._path.stat().st_size == 0 or not self._probe()
+            if not self._path.exists():
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+                sync_directory(self._path.parent)
+            with self._explained():
+                if empty:
+                    self._create(incarnation)
+                else:
+                    self._connect()
+        except OutliveError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"{self._path} cannot be used: {error.strerror}", remedy="repair the disk") from None
+
+    def meta(self, key: str, default: str = "") -> str:
+        """One fact about the store as a whole."""
+        with self._explained():
+            row = self._connect().execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return str(row[0]) if row else default
+
+    def rows(self) -> Iterator[tuple[str, str, bytes]]:
+        """Kind, key and document of all objects; ``BadInput`` names one that is not what was written."""
+        with self._explained():
+            for kind, key, crc, document in self._connect().execute("SELECT kind, key, crc, document FROM objects"):
+                if zlib.crc32(document) != crc:
+                    raise damaged(self._path, f"{kind}/{key} has a wrong checksum")
+                yield kind, key, document
+
+    def write(self, final: Mapping[Place, bytes | None], *, ceiling: int | None) -> Fate:
+        """Write a batch and wait until the disk has it. ``ceiling``, where given, is kept with it."""
+        if self._connection is None and not self._reopen():
+            return Fate.REFUSED
+        try:
+            self._transact(final, ceiling)
+        except sqlite3.Error as error:
+            self.failure = str(error)
+            return self._settle(final, error)
+        except OSError as error:
+            self.failure = error.strerror or str(error)
+            return self.reread(final)
+        return Fate.DURABLE
+
+    def reread(self, final: Mapping[Place, bytes | None]) -> Fate:
+        """Open the file again and look whether the batch is in it: a transaction is there whole or not at all."""
+        if not self._reopen():
+            return Fate.HIDDEN
+        try:
+            for (kind, key), raw in final.items():
+                row = (
+                    self._connect()
+                    .execute("SELECT document FROM objects WHERE kind = ? AND key = ?", (kind, key))
+                    .fetchone()
+                )
+                if (bytes(row[0]) if row else None) != raw:
+                    return Fate.REFUSED
+        except sqlite3.Error as error:
+            self.failure = str(error)
+            self.close()
+            return Fate.HIDDEN
+        return Fate.DOUBTFUL
+
+    def close(self) -> None:
+        """Close the file; the last one to do so tidies the write-ahead log away."""
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _create(self, incarnation: str) -> None:
+        """Make the tables, all in one transaction."""
+        run = self._connect().execute
+        for statement in _CREATE:
+            run(statement)
+        for fact in (("schema", str(SCHEMA_VERSION)), ("incarnation", incarnation)):
+            run("INSERT INTO meta VALUES (?, ?)", fact)
+        run("COMMIT")
+
+    def _probe(self) -> bool:
+        """Look at an existing file without leaving a trace; false if nothing was ever written to it."""
+        log = self._path.with_name(self._path.name + "-wal")
+        mode = "mode=ro" if log.exists() and log.stat().st_size > 0 else "mode=ro&immutable=1"
+        with (
+            self._explained(),
+            contextlib.closing(
+                sqlite3.connect(f"{self._path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
+            ) as connection,
+        ):
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if application != APPLICATION_ID and tables:
+                raise BadInput(f"{self._path} is not a store of Outlive", remedy="choose another state directory")
+            if not tables:
+                return False
+            row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        found = str(row[0]) if row else "absent"
+        if not found.isdecimal():
+            raise damaged(self._path, f"its schema version is {found!r}")
+        if int(found) > SCHEMA_VERSION:
+            raise BadInput(
+                f"state directory {self._path.parent} was written by a newer Outlive: "
+                f"its schema version is {found}, this Outlive knows {SCHEMA_VERSION}",
+                remedy="start the newer Outlive, or choose another state directory; nothing was changed",
+            )
+        return True
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            self._connection = connection
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
+            connection.execute("PRAGMA cache_size = -65536")
+        return self._connection
+
+    def _reopen(self) -> bool:
+        self.close()
+        try:
+            self._connect().execute("SELECT count(*) FROM meta").fetchone()
+        except sqlite3.Error as error:
+            self.failure = str(error)
+            self.close()
+            return False
+        return True
+
+    def _transact(self, final: Mapping[Place, bytes | None], ceiling: int | None) -> None:
+        puts = [(kind, key, zlib.crc32(raw), raw) for (kind, key), raw in final.items() if raw is not None]
+        removals = [place for place, raw in final.items() if raw is None]
+        run = self._connect().execute
+        alone = ceiling is None and not removals and len(puts) <= _ROWS_A_STATEMENT
+        if not alone:
+            run("BEGIN IMMEDIATE")
+        for part in _parts(puts):
+            run(
+                f"INSERT INTO objects (kind, key, crc, document) VALUES {_marks(4, len(part))} "  # noqa: S608
+                "ON CONFLICT (kind, key) DO UPDATE SET crc = excluded.crc, document = excluded.document",
+                [value for row in part for value in row],
+            )
+        for gone in _parts(removals):
+            run(
+                f"DELETE FROM objects WHERE (kind, key) IN (VALUES {_marks(2, len(gone))})",  # noqa: S608
+                [value for row in gone for value in row],
+            )
+        if ceiling is not None:
+            run("INSERT OR REPLACE INTO meta VALUES ('ceiling', ?)", (str(ceiling),))
+        if not alone:
+            run("COMMIT")
+
+    def _settle(self, final: Mapping[Place, bytes | None], error: sqlite3.Error) -> Fate:
+        """What an error means for the batch."""
+        connection = self._connect()
+        try:
+            if connection.in_transaction:
+                connection.rollback()
+        except sqlite3.Error:
+            return self.reread(final)
+        if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _REFUSALS:
+            return Fate.REFUSED
+        return self.reread(final)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """SQLite's errors, as ours."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise InUse(f"{self._path} is locked by another program", remedy="close it, then try again") from None
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise damaged(self._path, str(error)) from None
+            raise Unavailable(f"{self._path}: {error}", remedy="free space on the disk, or repair it") from None
+
+
+_REFUSALS = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_CONSTRAINT,
+    }
+)
+"""Errors with which SQLite has rolled the whole transaction back."""
+
+
+def damaged(path: Path, how: str) -> BadInput:
+    """The error for a file that cannot be trusted."""
+    return BadInput(
+        f"{path} is damaged: {how}",
+        remedy="move it away and restore the last dump with outlive apply, or start with an empty directory",
+    )
+
+
+def _parts(rows: Sequence[tuple[object, ...]]) -> Iterator[Sequence[tuple[object, ...]]]:
+    for start in range(0, len(rows), _ROWS_A_STATEMENT):
+        yield rows[start : start + _ROWS_A_STATEMENT]
+
+
+def _marks(columns: int, rows: int) -> str:
+    one = f"({','.join('?' * columns)})"
+    return ",".join([one] * rows)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,234 @@
+"""The store behind the file: everything encoded in memory for reading, every write on disk first.
+
+Writes that wait are judged together, each on top of those before it, and written in one transaction with
+one sync; a refused write is answered without harming its neighbours. Nothing is shown to readers or
+observers before the disk has it. What this store does not do: serve a second process, which comes through
+the HTTP server instead (docs/reference/store.md#sqlite).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from outlive.base import limits
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.resources import KINDS, Resource
+from outlive.store.local import Judge, LocalStore
+from outlive.store.sqlite.database import Database, Fate
+from outlive.store.sqlite.lock import DirectoryLock
+from outlive.store.tables import Batch
+
+DATABASE_FILE = "store.db"
+LOCK_FILE = "store.lock"
+REVISION_BLOCK = 2**20
+"""Versions are reserved on disk in blocks of this many, so that none is given twice after a crash."""
+
+_log = get_logger("store.sqlite")
+_Waiting = tuple[Judge, "asyncio.Future[Resource]"]
+
+
+class SqliteStore(LocalStore):
+    """A store in a directory. Make it with ``open``."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        ids: Ids,
+        *,
+        kinds: Mapping[str, type[Resource]],
+        database: Database,
+        lock: DirectoryLock,
+        thread: ThreadPoolExecutor,
+    ) -> None:
+        super().__init__(clock, ids, kinds=kinds)
+        self._database = database
+        self._lock = lock
+        self._thread = thread
+        self._ceiling = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._doubt: Batch | None = None
+        """A batch that may be in the file, which cannot be read at the moment."""
+        self._writer: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path | str,
+        *,
+        clock: Clock,
+        ids: Ids,
+        kinds: Mapping[str, type[Resource]] = KINDS,
+        max_bytes: int = limits.STORE_BYTES,
+    ) -> SqliteStore:
+        """Open the store in the directory ``path``, which is made if it is missing.
+
+        ``InUse`` if another process (or another store of this one) has it, ``BadInput`` if it is of a newer
+        Outlive, foreign or damaged, ``Unavailable`` if the disk does not work. The file grows to at most
+        ``max_bytes``; beyond them writes are refused as on a full disk.
+        """
+        directory = Path(path)
+        loop = asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="outlive-store")
+        try:
+            lock = await loop.run_in_executor(thread, DirectoryLock.take, directory, LOCK_FILE)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        store = cls(
+            clock,
+            ids,
+            kinds=kinds,
+            database=Database(directory / DATABASE_FILE, max_bytes=max_bytes),
+            lock=lock,
+            thread=thread,
+        )
+        try:
+            await loop.run_in_executor(thread, store._load)
+        except BaseException:
+            await store._let_go()
+            raise
+        store._writer = asyncio.create_task(store._write_for_ever(), name="store.sqlite.writer")
+        return store
+
+    async def close(self) -> None:
+        """Finish the writes that were taken, then let go of the directory. Closing twice is harmless."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake.set()
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        await super().close()
+        await self._let_go()
+
+    def _load(self) -> None:
+        """In the thread: open the file and read everything."""
+        self._database.open(self._ids.uuid())
+        self.incarnation = self._database.meta("incarnation")
+        self._tables.revision = self._ceiling = int(self._database.meta("ceiling", "0"))
+        rows: dict[str, dict[str, bytes]] = {kind: {} for kind in self._tables.kinds}
+        for kind, key, document in self._database.rows():
+            if kind in rows:
+                rows[kind][key] = document
+        for kind, objects in rows.items():
+            self._tables.load(kind, objects)
+
+    async def _let_go(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._database.close)
+        self._lock.release()
+        self._thread.shutdown(wait=False)
+
+    async def _submit(self, judge: Judge) -> Resource:
+        """Line up for the next transaction and wait until it is on disk."""
+        if self._closing:
+            raise Unavailable("the store was closed", remedy="open it again")
+        if len(self._waiting) >= limits.WRITE_QUEUE:
+            raise Unavailable(
+                f"{limits.WRITE_QUEUE} writes are waiting for the store", remedy="write less at a time, then try again"
+            )
+        answer: asyncio.Future[Resource] = asyncio.get_running_loop().create_future()
+        self._waiting.append((judge, answer))
+        self._wake.set()
+        return await answer
+
+    async def _write_for_ever(self) -> None:
+        while True:
+            if not self._waiting:
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+            await asyncio.sleep(0)  # whoever is about to write joins this transaction
+            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), limits.COMMIT_WRITES))]
+            try:
+                await self._commit(taken)
+            except Exception as error:  # noqa: BLE001 - the writer must outlive a defect; those who wait hear of it
+                _log.error("store.writer_failed", error=repr(error), exc_info=True)
+                _answer_all(taken, Unknown(f"the store failed: {error!r}", remedy="read again before going on"))
+
+    async def _commit(self, taken: list[_Waiting]) -> None:
+        """Judge what was taken, write what is accepted, answer everybody."""
+        if self._doubt is not None and not await self._resolve():
+            _answer_all(taken, self._unavailable())
+            return
+        batch = Batch(self._tables)
+        answers: list[Resource | OutliveError] = [_judged(batch, judge) for judge, _ in taken]
+        fate = await self._durable(batch) if batch.final else Fate.DURABLE
+        if fate in (Fate.DURABLE, Fate.DOUBTFUL):
+            self._count(batch)
+        if fate is Fate.DURABLE:
+            for (_, future), answer in zip(taken, answers, strict=True):
+                _answer(future, answer)
+            return
+        _log.error("store.write_failed", fate=fate.value, writes=len(batch.writes), error=self._database.failure)
+        if fate is Fate.HIDDEN:
+            self._doubt = batch
+        _answer_all(taken, self._unavailable() if fate is Fate.REFUSED else self._unknown())
+
+    async def _durable(self, batch: Batch) -> Fate:
+        ceiling = None
+        if self._tables.revision >= self._ceiling:
+            ceiling = self._tables.revision + REVISION_BLOCK
+        write = partial(self._database.write, dict(batch.final), ceiling=ceiling)
+        fate = await asyncio.get_running_loop().run_in_executor(self._thread, write)
+        if ceiling is not None and fate is Fate.DURABLE:
+            self._ceiling = ceiling
+        return fate
+
+    async def _resolve(self) -> bool:
+        """Find out about the batch in doubt; false while the file cannot be read."""
+        assert self._doubt is not None
+        loop = asyncio.get_running_loop()
+        fate = await loop.run_in_executor(self._thread, self._database.reread, dict(self._doubt.final))
+        if fate is Fate.HIDDEN:
+            return False
+        if fate is Fate.DOUBTFUL:
+            self._count(self._doubt)
+        self._doubt = None
+        return True
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(
+            f"the store could not write: {self._database.failure}",
+            remedy="free space on the disk of the state directory, or repair it; nothing was written",
+        )
+
+    def _unknown(self) -> Unknown:
+        return Unknown(
+            f"the store may have written this or not: {self._database.failure}",
+            remedy="read the object again before going on, and look at the disk",
+        )
+
+
+def _judged(batch: Batch, judge: Judge) -> Resource | OutliveError:
+    try:
+        write = judge(batch)
+    except OutliveError as error:
+        return error
+    batch.add(write)
+    return write.answer
+
+
+def _answer(future: asyncio.Future[Resource], answer: Resource | OutliveError) -> None:
+    if future.done():
+        return
+    if isinstance(answer, OutliveError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+def _answer_all(taken: list[_Waiting], error: OutliveError) -> None:
+    for _, future in taken:
+        _answer(future, type(error)(error.message, place=error.place, remedy=error.remedy))
