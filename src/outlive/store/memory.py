@@ -7,13 +7,16 @@ that fails, delays or forgets is this one behind ``outlive.store.faults``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.resources import KINDS, Resource
+from outlive.resources.codec import encode
 from outlive.store.local import Judge, LocalStore
-from outlive.store.tables import Batch
+from outlive.store.tables import Batch, key_of
 
 
 class MemoryStore(LocalStore):
@@ -22,6 +25,23 @@ class MemoryStore(LocalStore):
     def __init__(self, clock: Clock, ids: Ids, *, kinds: Mapping[str, type[Resource]] = KINDS) -> None:
         super().__init__(clock, ids, kinds=kinds)
         self.incarnation = ids.uuid()
+
+    def load(self, objects: Iterable[Resource]) -> None:
+        """Take objects over as they are, uids and versions included, before anybody reads or observes.
+
+        An object without a uid or a version gets one.
+        """
+        tables: dict[str, dict[str, bytes]] = {kind: {} for kind in self._tables.kinds}
+        for obj in objects:
+            self._tables.known(type(obj))
+            meta = obj.metadata
+            version = meta.resource_version or "1"
+            if version.isdecimal():
+                self._tables.revision = max(self._tables.revision, int(version))
+            meta = msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version)
+            tables[obj.kind()][key_of(meta.namespace, meta.name)] = encode(msgspec.structs.replace(obj, metadata=meta))
+        for kind, rows in tables.items():
+            self._tables.load(kind, rows)
 
     async def _submit(self, judge: Judge) -> Resource:
         """A write counts as soon as it is judged."""

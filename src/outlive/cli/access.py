@@ -1,0 +1,150 @@
+"""Where a command finds the cluster: a state file, a running server, or the store in the state directory.
+
+In this order: ``--state FILE`` (offline, read only), ``--server URL``, the server that ``<state-dir>/server.json``
+names, the store in the state directory itself, which is locked for as long as the command runs
+(docs/reference/cli.md#where-the-state-is).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from outlive.base.errors import BadInput, NotFound, Usage
+
+if TYPE_CHECKING:
+    from outlive.base.clock import Clock
+    from outlive.store import Store
+
+SERVER_FILE = "server.json"
+TOKEN_FILE = "token"  # noqa: S105 - the name of a file
+TOKEN_BYTES = 4096
+"""The largest token file."""
+
+
+def default_state_dir() -> Path:
+    """``outlive`` under the XDG state directory."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "outlive"
+
+
+@dataclass(slots=True)
+class Access:
+    """What the options say about where the state is."""
+
+    state: Path | None = None
+    state_dir: Path | None = None
+    server: str | None = None
+    token: str | None = None
+
+    @property
+    def directory(self) -> Path:
+        """The state directory."""
+        return self.state_dir if self.state_dir is not None else default_state_dir()
+
+    @asynccontextmanager
+    async def open(self, *, write: bool = False) -> AsyncIterator[Store]:
+        """The store. For writing, a state directory that is not there yet is made; a state file is refused."""
+        store = await self._open(write)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    async def _open(self, write: bool) -> Store:
+        if self.state is not None:
+            if write:
+                raise Usage(
+                    "a state file is only read", place="--state", remedy="leave --state out, or use --state-dir"
+                )
+            return self._offline(self.state)
+        address = self.server or running_server(self.directory)
+        if address:
+            return self._remote(address)
+        return await self._local(write)
+
+    def _offline(self, path: Path) -> Store:
+        from outlive.base.ids import SystemIds
+        from outlive.drivers.files import read_input
+        from outlive.resources.state import decode_state
+        from outlive.store.memory import MemoryStore
+
+        state = decode_state(read_input(path), str(path))
+        store = MemoryStore(self.clock, SystemIds())
+        store.load(state.objects)
+        return store
+
+    def _remote(self, address: str) -> Store:
+        from outlive.store.http import HttpStore
+
+        return HttpStore(address, token=self._token(), clock=self.clock)
+
+    async def _local(self, write: bool) -> Store:
+        from outlive.base.ids import SystemIds
+        from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
+
+        directory = self.directory
+        if not write and not (directory / DATABASE_FILE).exists():
+            raise NotFound(
+                "no state here, and no server runs on it",
+                place=str(directory),
+                remedy="start outlive up, import an inventory, or name another place with --state-dir or --server",
+            )
+        return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
+
+    @property
+    def clock(self) -> Clock:
+        """The machine's clock."""
+        from outlive.base.clock import SystemClock
+
+        return SystemClock()
+
+    def _token(self) -> str:
+        """The token that was given, or the one in the state directory; the empty string where there is none."""
+        if self.token is not None and not self.token.startswith("@"):
+            return self.token
+        path = Path(self.token[1:]) if self.token is not None else self.directory / TOKEN_FILE
+        if self.token is None and not path.exists():
+            return ""
+        from outlive.drivers.files import read_input
+
+        return read_input(path, limit=TOKEN_BYTES).decode("utf-8", "replace").strip()
+
+
+class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """``server.json``: where the server of a state directory is."""
+
+    url: str
+    pid: int
+
+
+def running_server(directory: Path) -> str:
+    """The address of the server that runs on a state directory; the empty string where none does."""
+    path = directory / SERVER_FILE
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return ""
+    try:
+        server = msgspec.json.decode(raw, type=ServerFile)
+    except msgspec.MsgspecError:
+        raise BadInput(
+            "is not what a server writes", place=str(path), remedy="delete it, or restart the server"
+        ) from None
+    return server.url if _alive(server.pid) else ""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,121 @@
+"""How commands are declared: plain functions, sync or async, whose common options are added here.
+
+A parameter of type ``Access`` becomes the options that say where the cluster's state is, one of type ``Output``
+those that say how to print and whether to go on watching. A command returns its exit code, or ``None`` for yes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from outlive.cli.access import Access
+from outlive.cli.output import Form, Output
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ACCESS = {
+    "state": Annotated[
+        Path | None, typer.Option("--state", metavar="FILE", help="Work offline on a state file (see outlive dump).")
+    ],
+    "state_dir": Annotated[
+        Path | None,
+        typer.Option(
+            "--state-dir", metavar="DIR", envvar="OUTLIVE_STATE_DIR", help="Where outlive up keeps its state."
+        ),
+    ],
+    "server": Annotated[
+        str | None,
+        typer.Option("--server", metavar="URL", envvar="OUTLIVE_SERVER", help="Ask this server instead."),
+    ],
+    "token": Annotated[
+        str | None,
+        typer.Option("--token", metavar="TOKEN", envvar="OUTLIVE_TOKEN", help="Token for the server; @FILE reads it."),
+    ],
+}
+_OUTPUT = {
+    "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
+    "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
+}
+_DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False}
+
+
+def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """Register a function as a command of ``app``."""
+
+    def register(function: F) -> F:
+        app.command(name, **settings)(_expanded(function))
+        return function
+
+    return register
+
+
+def group(help_text: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def single(name: str, function: Callable[..., Any], **settings: Any) -> typer.Typer:
+    """An app that is one command."""
+    app = group("")
+    command(app, name, **settings)(function)
+    return app
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its common parameters taken apart into options."""
+    hints = get_type_hints(function, include_extras=True)
+    hints.pop("return", None)
+    parameters: dict[str, inspect.Parameter] = {}
+    special: dict[str, type] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = hints[name]
+        if kind in (Access, Output):
+            special[name] = kind
+            for option, annotation in (_ACCESS if kind is Access else _OUTPUT).items():
+                parameters[option] = _keyword(option, annotation, _DEFAULTS.get(option))
+        else:
+            parameters[name] = _keyword(name, kind, parameter.default)
+
+    @functools.wraps(function)
+    def run(**values: Any) -> int | None:
+        for name, kind in special.items():
+            options = {option: values.pop(option) for option in (_ACCESS if kind is Access else _OUTPUT)}
+            values[name] = kind(**options)
+        output = next((values[name] for name, kind in special.items() if kind is Output), None)
+        return _run(function, values, output)
+
+    del run.__wrapped__
+    run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return run
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | None) -> int | None:
+    if not inspect.iscoroutinefunction(function):
+        result: int | None = function(**values)
+        return result
+    import asyncio
+
+    if output is not None and output.watching:
+        from outlive.cli.watching import watch
+
+        return asyncio.run(watch(function, values, output))
+    answer: int | None = asyncio.run(function(**values))
+    return answer

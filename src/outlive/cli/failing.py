@@ -1,0 +1,112 @@
+"""How an error looks to a user: one line on standard error with the place and the remedy, and an exit code.
+
+A traceback is shown only with ``--debug``. What nobody foresaw is an internal error: one line as well, and the
+exit code of an unknown outcome, because it is neither a yes nor a no.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+
+import typer
+
+from outlive.base.errors import ExitCode, OutliveError
+
+ISSUES = "run it again with --debug and report what it prints"
+
+
+class Debug:
+    """Whether tracebacks are wanted."""
+
+    @staticmethod
+    def taken_from(arguments: list[str]) -> bool:
+        """Whether ``--debug`` is among the arguments (before any ``--``), which is taken out, or in the environment."""
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        places = [index for index, argument in enumerate(arguments[:end]) if argument == "--debug"]
+        for index in reversed(places):
+            del arguments[index]
+        return bool(places) or os.environ.get("OUTLIVE_DEBUG", "") not in ("", "0")
+
+
+def report(error: BaseException, debug: bool) -> int:
+    """Print what went wrong; returns the exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(ExitCode.YES if error.code is None else ExitCode.NO)
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    known = _known(error)
+    code, lines = _explained(known)
+    for line in lines:
+        print(line, file=sys.stderr)
+    return int(code)
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def _known(error: BaseException) -> BaseException:
+    """The error that a group or a chain is about: the first one of ours, else the error itself."""
+    for leaf in _leaves(error):
+        if isinstance(leaf, OutliveError | KeyboardInterrupt):
+            return leaf
+    return next(iter(_leaves(error)), error)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error
+
+
+def _explained(error: BaseException) -> tuple[int, list[str]]:
+    if isinstance(error, OutliveError):
+        return error.exit_code, _lines(error)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return ExitCode.INTERRUPTED, []
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        return _usage(error)
+    if isinstance(error, OSError):
+        return _system(error)
+    what = one_line(f"{type(error).__name__}: {error}")
+    return ExitCode.UNAVAILABLE, [f"outlive: internal error: {what} ({ISSUES})"]
+
+
+def _lines(error: OutliveError) -> list[str]:
+    problems = getattr(error, "problems", None)
+    if not problems:
+        return [one_line(f"outlive: {error}")]
+    lines = [one_line(f"outlive: {problem}") for problem in problems]
+    more = error.total - len(problems) if hasattr(error, "total") else 0
+    return [*lines, f"outlive: and {more} more problems"] if more else lines
+
+
+def _usage(error: BaseException) -> tuple[int, list[str]]:
+    """What the parser of the command line says, on one line."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(str(getattr(error, "message", "")))
+        return ExitCode.USAGE, []
+    message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "outlive"
+    return ExitCode.USAGE, [f"{command}: {message} (see {command} --help)"]
+
+
+def _system(error: OSError) -> tuple[int, list[str]]:
+    what = one_line(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return ExitCode.UNAVAILABLE, [f"outlive: {what} (free some space and repeat)"]
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return ExitCode.FORBIDDEN, [f"outlive: {what} (check owner and mode, or choose another place)"]
+        case errno.ENOENT:
+            return ExitCode.NOT_FOUND, [f"outlive: {what} (check the path)"]
+        case _:
+            return ExitCode.UNAVAILABLE, [f"outlive: {what} (repeat, or run with --debug)"]

@@ -1,0 +1,114 @@
+"""The ``outlive`` command: which commands there are, and how each of them ends.
+
+Modules of commands are imported when their command runs, so that help and completion stay fast. Every end is an
+exit code of docs/reference/exit-codes.md; an error is one line on standard error, with the place and the remedy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from outlive import __version__
+from outlive.base.errors import ExitCode
+from outlive.cli.failing import Debug, report
+
+
+class Entry(NamedTuple):
+    """A command: the module that has it as ``app``, and its line in the list of commands."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Final[dict[str, Entry]] = {
+    "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
+    "import": Entry("importing", "Read an inventory of hosts and VMs: csv, openstack, database."),
+    "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
+    "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations."),
+    "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them."),
+    "get": Entry("getting", "List resources of a kind, or show some by name."),
+    "describe": Entry("describing", "One resource in full, with its events and what belongs to it."),
+    "apply": Entry("applying", "Create or change resources from files."),
+    "delete": Entry("deleting", "Delete resources."),
+    "dump": Entry("dumping", "Write the whole state as one file, for --state."),
+    "decide": Entry("deciding", "Replay a decision on data from a file."),
+    "crds": Entry("crds", "Print the manifests of all kinds for a Kubernetes cluster."),
+    "config": Entry("configuring", "Show the settings in force, or the reference of all settings."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and help, and imports one when it is called."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.help, rich_markup_mode=None), name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command itself instead of the line that stands for it in listings."""
+        name, _, rest = super().resolve_command(ctx, args)
+        if name is None:
+            return None, None, rest
+        module = importlib.import_module(f"outlive.cli.{COMMANDS[name].module}")
+        loaded = typer.main.get_command(module.app)
+        loaded.name = name
+        return name, loaded, rest
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="outlive",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 yes, 1 the answer is no, 2 usage, 3 bad input, 4 not found, 5 conflict or in use, "
+    "6 store unavailable or outcome unknown, 7 forbidden, 8 a limit, 130 interrupted.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outlive {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with every error. Stands anywhere.")] = False,
+) -> None:
+    """Virtual machines that outlive their hosts."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = Debug.taken_from(arguments)
+    try:
+        result = app(args=arguments, prog_name="outlive", standalone_mode=False)
+        code = result if isinstance(result, int) else ExitCode.YES
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = ExitCode.YES
+        _let_go_of_stdout()
+    except (SystemExit, Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the end of the line for every error
+        code = report(error, debug)
+    return int(code)
+
+
+def _let_go_of_stdout() -> None:
+    """The reader went away: whatever is still buffered goes nowhere, quietly."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

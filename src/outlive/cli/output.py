@@ -1,0 +1,153 @@
+"""What commands print: tables for people, JSON and YAML for programs.
+
+Tables fit the terminal; where the output is no terminal they are as wide as they need to be, without colour.
+``NO_COLOR`` is respected. Everything a command answers goes through one ``Output``, so that watching can compare.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from outlive.resources import Resource
+
+WIDE_COLUMNS = 10_000
+"""Width of tables where no terminal cuts them."""
+
+
+class Form(enum.StrEnum):
+    """Forms of output."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class Output:
+    """Where a command's answer goes."""
+
+    def __init__(self, form: Form = Form.TABLE, watch: bool = False) -> None:
+        self.form = form
+        self.watching = watch
+        self.held: list[str] | None = None
+        """While watching: what was printed this time."""
+
+    @property
+    def wide(self) -> bool:
+        """Whether the wide table is wanted."""
+        return self.form is Form.WIDE
+
+    def show(self, document: Any, table: Callable[[], Iterable[RenderableType]]) -> None:
+        """Print the document for programs, or what ``table`` renders for people."""
+        if self.form is Form.JSON:
+            self.text(json_text(document))
+        elif self.form is Form.YAML:
+            self.text(yaml_text(document))
+        else:
+            self.render(table())
+
+    def objects(self, objects: Sequence[Resource], *, single: bool = False) -> None:
+        """Print resources: one as itself, several as a list."""
+        from outlive.resources.codec import to_builtins
+
+        if self.form in (Form.TABLE, Form.WIDE):
+            self.render(_object_tables(objects, wide=self.wide))
+            return
+        items = [to_builtins(item) for item in objects]
+        self.show(items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}, tuple)
+
+    def render(self, renderables: Iterable[RenderableType]) -> None:
+        """Print tables and lines for people."""
+        from rich.console import Console
+
+        width = None if sys.stdout.isatty() else WIDE_COLUMNS
+        console = Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+        with console.capture() as capture:
+            for renderable in renderables:
+                console.print(renderable)
+        self.text("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+    def text(self, text: str) -> None:
+        """Print text as it is, with one line end."""
+        text = text.rstrip("\n") + "\n"
+        if self.held is not None:
+            self.held.append(text)
+            return
+        write(text)
+
+
+def write(text: str) -> None:
+    """Print to standard output; a reader that went away is no error, and the answer's exit code stands."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+def json_text(document: Any) -> str:
+    """The document as indented JSON, members in their order."""
+    import msgspec
+
+    from outlive.resources.codec import encode
+
+    return msgspec.json.format(encode(document), indent=2).decode()
+
+
+def yaml_text(document: Any) -> str:
+    """The document as YAML, members in their order."""
+    import yaml  # type: ignore[import-untyped]
+
+    from outlive.resources.codec import to_builtins
+
+    text: str = yaml.dump(
+        to_builtins(document), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=1000
+    )
+    return text
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", numbers: Sequence[str] = ()
+) -> Any:
+    """A plain table; the columns named in ``numbers`` are right-aligned."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        grid.add_column(Text(column), justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(cell_text(value)) for value in row))
+    return grid
+
+
+def cell_text(value: Any) -> str:
+    """A cell as text: yes and no for truths, nothing for ``None``."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return str(value)
+
+
+def _object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[RenderableType]:
+    """One table a kind, with the kind's own columns."""
+    from outlive.resources.columns import cells
+
+    kinds = list(dict.fromkeys(type(item) for item in objects))
+    for kind in kinds:
+        columns = [title for title, _, priority in kind.info.columns if wide or priority == 0]
+        mine = [item for item in objects if type(item) is kind]
+        rows = [[item.name, *cells(item, wide=wide)] for item in mine]
+        yield table(["Name", *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
