@@ -1,0 +1,225 @@
+"""Which of several equal processes does optional work.
+
+An election is an optimisation and never exclusivity: a process that was paused goes on for a moment as the leader
+that it no longer is, so whatever must not happen twice is guarded by its own compare-and-swap. What does hold: at
+most one process ever wins a given term, terms rise with each change of holder, and while clocks run at nearly the
+same rate a leader stops believing before another may take over.
+
+The object ``Election/<role>`` is one document. The holder writes it anew every ``renew_s``; a candidate that has
+not seen it *change* for ``silence_s`` of its own monotonic clock takes over by compare-and-swap. No wall clock is
+compared. A lost answer is settled by a fresh read that looks for the nonce of the lost write
+(docs/reference/runtime.md#election).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import AlreadyExists, BadInput, Conflict, NotFound, OutliveError, Unavailable
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.resources import Election, ElectionRecord, ObjectMeta
+from outlive.store import Store
+
+RENEW_S: Final = 2.0
+"""How often the holder writes and candidates read, unless asked otherwise."""
+SILENCE_S: Final = 12.0
+"""How long a candidate sees no change before it takes over, unless asked otherwise."""
+BELIEF: Final = 0.75
+"""The part of ``silence_s`` for which a leader believes itself one after it began its last acknowledged write."""
+ROUNDS_LEAST: Final = 4
+"""``silence_s`` is at least so many ``renew_s``, so that one slow write loses nothing."""
+
+NONCES_KEPT: Final = 16
+"""Own writes whose outcome may still be open; each round adds at most one."""
+
+_log = get_logger("election")
+
+
+class Elector:
+    """One candidate for one role. ``identity`` is for people; two candidates of one identity are told apart."""
+
+    def __init__(
+        self,
+        store: Store,
+        role: str,
+        identity: str,
+        *,
+        clock: Clock,
+        ids: Ids,
+        renew_s: float = RENEW_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        if renew_s <= 0 or silence_s < ROUNDS_LEAST * renew_s:
+            raise BadInput(
+                f"election {role}: silence of {silence_s:g} s is too short for renewals every {renew_s:g} s",
+                remedy=f"at least {ROUNDS_LEAST} times the renewal interval",
+            )
+        self.role = role
+        self.identity = identity
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._renew_s = renew_s
+        self._silence_s = silence_s
+        self._held: Election | None = None
+        """The object as this leader last saw it; ``None`` for a candidate."""
+        self._mine: list[str] = []
+        """Nonces of this process's writes that may be the last one; emptied when another's is seen."""
+        self._doubt = False
+        """The answer to the last write was lost: read before writing again."""
+        self._renewed_at = 0.0
+        self._term = 0
+        self._highest = 0
+        self._seen = ""
+        self._seen_at = 0.0
+        self._leads = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._lost.set()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this process believes that it leads, by its clock at this very moment."""
+        return self._held is not None and self._belief_left_s() > 0
+
+    @property
+    def term(self) -> int:
+        """The term that this process leads, or led last; 0 if it never did."""
+        return self._term
+
+    async def wait_leader(self) -> int:
+        """Return the term once this process leads."""
+        await self._leads.wait()
+        return self._term
+
+    async def wait_lost(self) -> None:
+        """Return once it does not lead."""
+        await self._lost.wait()
+
+    async def run(self) -> None:
+        """Stand for the role until cancelled; a leader that is cancelled gives the role back, if it can at once."""
+        try:
+            while True:
+                await self._round()
+                await self._clock.sleep(self._pause_s())
+        finally:
+            held, sure = self._held, self.is_leader and not self._doubt
+            self._step_down("stopped")
+            if held is not None and sure:
+                await self._give_back(held)
+
+    def _belief_left_s(self) -> float:
+        return self._renewed_at + BELIEF * self._silence_s - self._clock.monotonic()
+
+    def _pause_s(self) -> float:
+        if self._held is None:
+            return self._renew_s
+        return max(0.0, min(self._renew_s, self._belief_left_s()))
+
+    async def _round(self) -> None:
+        """One look or write. An error of the store ends the round, not the candidacy."""
+        if self._held is not None and not self.is_leader:
+            self._step_down("renewals failed")
+        patience_s = self._renew_s
+        if self._held is not None:
+            patience_s = min(patience_s, self._belief_left_s())
+        try:
+            async with asyncio.timeout(patience_s):
+                if self._held is not None and not self._doubt:
+                    await self._write(self._held, self._term)
+                else:
+                    await self._look()
+        except TimeoutError:
+            _log.warning("election.slow_store", role=self.role, identity=self.identity, patience_s=patience_s)
+        except OutliveError as error:
+            _log.warning("election.store_failed", role=self.role, identity=self.identity, error=str(error))
+
+    async def _look(self) -> None:
+        """Read what is there: renew what turns out to be mine, take over what is free or silent."""
+        try:
+            current = await self._store.get(Election, self.role, fresh=True)
+        except NotFound:
+            self._step_down("the election was deleted")
+            await self._create()
+            return
+        record = current.record
+        self._highest = max(self._highest, record.term)
+        self._doubt = False
+        if record.nonce in self._mine:
+            await self._write(current, record.term)
+            return
+        self._mine.clear()
+        self._step_down(f"{record.holder or 'nobody'} holds it")
+        if not record.holder or self._silent(current):
+            await self._write(current, record.term + 1)
+
+    def _silent(self, current: Election) -> bool:
+        mark = f"{current.metadata.uid}/{current.metadata.resource_version}"
+        now = self._clock.monotonic()
+        if mark != self._seen:
+            self._seen, self._seen_at = mark, now
+        return now - self._seen_at >= self._silence_s
+
+    async def _create(self) -> None:
+        nonce = self._draw_nonce()
+        record = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=nonce)
+        began_at = self._clock.monotonic()
+        with contextlib.suppress(AlreadyExists):
+            self._lead(await self._store.create(Election(metadata=ObjectMeta(name=self.role), record=record)), began_at)
+
+    async def _write(self, current: Election, term: int) -> None:
+        """Compare-and-swap on what was read. After a conflict or a lost answer the next round reads first."""
+        nonce = self._draw_nonce()
+        record = ElectionRecord(holder=self.identity, term=term, renewals=current.record.renewals + 1, nonce=nonce)
+        began_at = self._clock.monotonic()
+        self._doubt = True
+        try:
+            written = await self._store.replace(msgspec.structs.replace(current, record=record))
+        except Unavailable:
+            self._doubt = self._held is None
+            self._mine.remove(nonce)
+            raise
+        except Conflict:
+            _log.info("election.conflict", role=self.role, identity=self.identity, term=term)
+            return
+        self._lead(written, began_at)
+
+    def _draw_nonce(self) -> str:
+        nonce = self._ids.uuid()
+        self._mine.append(nonce)
+        del self._mine[:-NONCES_KEPT]
+        return nonce
+
+    def _lead(self, written: Election, began_at: float) -> None:
+        self._mine = [written.record.nonce]
+        self._doubt = False
+        self._renewed_at = began_at
+        first = self._held is None
+        self._held = written
+        self._term = written.record.term
+        self._highest = max(self._highest, self._term)
+        if first:
+            _log.info("election.won", role=self.role, identity=self.identity, term=self._term)
+            self._lost.clear()
+            self._leads.set()
+
+    def _step_down(self, why: str) -> None:
+        if self._held is None:
+            return
+        self._held = None
+        _log.info("election.lost", role=self.role, identity=self.identity, term=self._term, why=why)
+        self._leads.clear()
+        self._lost.set()
+
+    async def _give_back(self, held: Election) -> None:
+        record = ElectionRecord(term=held.record.term, renewals=held.record.renewals + 1, nonce=self._ids.uuid())
+        try:
+            async with asyncio.timeout(self._renew_s):
+                await self._store.replace(msgspec.structs.replace(held, record=record))
+        except (OutliveError, TimeoutError) as error:
+            _log.info("election.not_given_back", role=self.role, identity=self.identity, error=str(error))

@@ -1,0 +1,397 @@
+"""A cache of one kind that follows the store, with indexes, and tells others what changed.
+
+What it guarantees: after ``synced`` the cache holds what the store held at some moment after ``run`` began, and
+whatever happens (lost connections, ``Reset``, errors) it comes to hold the store's last state; subscribers see
+every change of the cache, in order, each with the state before and after. What it does not: that a state in
+between is ever seen, that two objects are of the same moment, or that the cache is fresh; a listing on a *new*
+stream may even be older than what the lost stream had shown, because versions are opaque.
+``note`` shows a writer its own acknowledged writes at once; its exact guarantee is in ``outlive.runtime.notes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.resources import ObjectRef, R
+from outlive.runtime.notes import HOLD_S, Left, Note
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Change, Delete, Reset, Selector, Store, Synced, Upsert
+
+Callback = Callable[[R | None, R | None], None]
+"""Told (state before, state after) once the cache has changed; ``None`` for absent. It must not block."""
+
+BACKOFF_BASE_S: Final = 0.2
+"""The first wait after a lost stream."""
+BACKOFF_CAP_S: Final = 30.0
+"""The longest wait after a lost stream."""
+YIELD_EVERY: Final = 256
+"""Changes after which others get their turn, so that a long listing does not block the loop."""
+
+_log = get_logger("informer")
+
+
+@dataclass(slots=True)
+class Figures:
+    """What an informer has counted; the manager shows it as metrics."""
+
+    changes: int = 0
+    """Changes of the cache."""
+    resets: int = 0
+    """Doubts: resets and lost streams."""
+    syncs: int = 0
+    """Listings that were complete."""
+    errors: int = 0
+    """Streams that ended in an error."""
+    callback_errors: int = 0
+    """Subscribers that failed: their picture may be wrong."""
+    held: int = 0
+    """Arrivals held back because of a note."""
+
+
+class Informer(Generic[R]):
+    """See the module. ``indexes`` maps a name to what yields an object's keys in that index."""
+
+    def __init__(
+        self,
+        store: Store,
+        kind: type[R],
+        *,
+        clock: Clock,
+        random: Random,
+        selector: Selector | None = None,
+        indexes: Mapping[str, Callable[[R], Iterable[str]]] | None = None,
+        namespace: str = "",
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self.kind = kind
+        self.name = kind.kind() if selector is None else f"{kind.kind()}[{selector}]"
+        self.figures = Figures()
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._selector = selector
+        self._namespace = namespace
+        self._hold_s = hold_s
+        self._index_functions = dict(indexes or {})
+        self._objects: dict[str, R] = {}
+        self._order: list[str] | None = []
+        self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._index_functions}
+        self._callbacks: dict[int, Callback[R]] = {}
+        self._next_callback = 0
+        self._notes: dict[str, Note[R]] = {}
+        self._held = asyncio.Event()
+        self._left = Left()
+        self._listed: set[str] | None = None
+        """Names that the running listing has shown; ``None`` while no listing runs."""
+        self._synced = asyncio.Event()
+        self._stalled_since: float | None = None
+
+    # What readers use
+
+    @property
+    def synced(self) -> bool:
+        """Whether a listing has been complete once; the cache is of use from then on, though it may be old."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Return once ``synced``."""
+        await self._synced.wait()
+
+    def stalled_s(self) -> float:
+        """Seconds since the cache is in doubt (lost stream, running listing); 0 while it follows."""
+        return 0.0 if self._stalled_since is None else self._clock.monotonic() - self._stalled_since
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, name: str, *, namespace: str = "") -> R | None:
+        """The object as it was last seen."""
+        return self._objects.get(_key(namespace, name))
+
+    def items(self) -> list[R]:
+        """All objects, in name order."""
+        if self._order is None:
+            self._order = sorted(self._objects)
+        return [self._objects[key] for key in self._order]
+
+    def by_index(self, index: str, key: str) -> list[R]:
+        """The objects of that key in the index, in name order; ``KeyError`` for an index that was not declared."""
+        return [self._objects[name] for name in sorted(self._indexes[index].get(key, ()))]
+
+    def index_keys(self, index: str) -> list[str]:
+        """All keys of the index that have objects, sorted."""
+        return sorted(self._indexes[index])
+
+    def subscribe(self, callback: Callback[R], *, replay: bool = True) -> Callable[[], None]:
+        """Tell ``callback`` of what is there now (``replay``), then of each change; returns what ends that."""
+        number = self._next_callback
+        self._next_callback += 1
+        for obj in self.items() if replay else ():
+            self._call(callback, None, obj)
+        self._callbacks[number] = callback
+
+        def end() -> None:
+            self._callbacks.pop(number, None)
+
+        return end
+
+    # What writers use
+
+    def note(self, obj: R, *, replaced: str | None = None) -> None:
+        """Show an acknowledged write at once. ``obj`` is what the store gave back.
+
+        ``replaced`` is the version that the write was made against, or ``""`` for a creation: with it newer
+        arrivals are told from older ones where that can be proven. Without it they wait (module ``notes``).
+        """
+        key = _key(obj.metadata.namespace, obj.metadata.name)
+        uid, version = obj.metadata.uid, obj.metadata.resource_version
+        if self._is_past(key, uid, version, replaced):
+            return
+        note = self._notes.get(key)
+        if note is None or note.uid != uid:
+            self._begin_note(key, uid, replaced).latest = version
+        else:
+            note.write(version, replaced)
+        self._show(key, obj if self._selects(obj) else None, noted=True)
+
+    def note_gone(self, ref: ObjectRef) -> None:
+        """Show an acknowledged deletion at once; ``ref`` must carry the uid.
+
+        An object that was only marked, because of finalizers, shows again when that is seen.
+        """
+        key = _key(ref.namespace, ref.name)
+        now = self._objects.get(key)
+        if now is None or now.metadata.uid != ref.uid or now.metadata.deletion_timestamp is not None:
+            return
+        self._begin_note(key, ref.uid, None)
+        self._show(key, None, noted=True)
+
+    def _is_past(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
+        """Whether the cache shows this write or is known to be beyond it."""
+        now = self._objects.get(key)
+        if now is not None and now.metadata.uid == uid:
+            is_it = now.metadata.resource_version == version
+            if is_it or (replaced == "" and key not in self._notes):
+                return True
+        return self._left.passed(key, uid, version, replaced)
+
+    def _begin_note(self, key: str, uid: str, replaced: str | None) -> Note[R]:
+        """A new note. Unless the stream stands at what was replaced, what it shows now may yet turn out newer."""
+        before = self._notes.get(key)
+        note: Note[R] = Note(uid, born=replaced == "")
+        now = self._objects.get(key)
+        if replaced:
+            note.older.add(replaced)
+        if before is None and now is not None and now.metadata.uid == uid:
+            note.reached = True
+            note.adjoins = replaced == now.metadata.resource_version
+        if before is not None:
+            note.dead = before.dead if before.latest or before.uid == uid else before.dead | {before.uid}
+        if not note.adjoins:
+            shown = now if before is None else before.held
+            self._hold(note, None if shown is not None and shown.metadata.uid in note.dead else shown)
+        self._notes[key] = note
+        return note
+
+    # Following the store
+
+    async def run(self) -> None:
+        """Follow the store until cancelled. Errors of the store are survived with back-off; others are raised."""
+        async with OrderedTaskGroup() as group:
+            group.create_task(self._follow(), name=f"follow {self.name}")
+            group.create_task(self._release(), name=f"release {self.name}")
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            self._doubt()
+            syncs = self.figures.syncs
+            try:
+                async with self._stream() as stream:
+                    await self._take_all(stream)
+                _log.warning("informer.stream_ended", kind=self.name)
+            except OutliveError as error:
+                self.figures.errors += 1
+                _log.warning("informer.stream_lost", kind=self.name, error=str(error), code=error.code)
+            failures = 1 if self.figures.syncs > syncs else failures + 1
+            longest = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(failures - 1, 60))
+            await self._clock.sleep(longest * self._random.uniform(0.5, 1.0))
+
+    @asynccontextmanager
+    async def _stream(self) -> AsyncIterator[AsyncIterator[Change[R]]]:
+        stream = self._store.observe(self.kind, namespace=self._namespace, selector=self._selector)
+        try:
+            yield stream
+        finally:
+            close: Callable[[], Any] | None = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def _take_all(self, stream: AsyncIterator[Change[R]]) -> None:
+        count = 0
+        async for change in stream:
+            match change:
+                case Upsert(object=obj):
+                    self._arrive(_key(obj.metadata.namespace, obj.metadata.name), obj)
+                case Delete(ref=ref):
+                    self._depart(ref)
+                case Reset():
+                    self._doubt(same_stream=True)
+                case Synced():
+                    await self._settle()
+            count += 1
+            if count % YIELD_EVERY == 0:
+                await self._clock.sleep(0)
+
+    def _doubt(self, *, same_stream: bool = False) -> None:
+        self.figures.resets += 1
+        self._listed = set()
+        if self._stalled_since is None:
+            self._stalled_since = self._clock.monotonic()
+        if not same_stream:
+            for note in self._notes.values():
+                note.other_stream()
+
+    async def _settle(self) -> None:
+        """The listing is complete: what it did not name is gone."""
+        listed, self._listed = self._listed, None
+        if listed is not None:
+            missing = sorted(key for key in (self._objects | self._notes) if key not in listed)
+            for count, key in enumerate(missing, 1):
+                self._miss(key)
+                if count % YIELD_EVERY == 0:
+                    await self._clock.sleep(0)
+        self._stalled_since = None
+        self.figures.syncs += 1
+        self._synced.set()
+
+    def _miss(self, key: str) -> None:
+        """A complete listing did not name this object."""
+        note = self._notes.get(key)
+        if note is not None and note.latest:
+            # Noted after the listing began, or deleted since: nobody can say yet.
+            self._hold(note, None)
+            return
+        self._notes.pop(key, None)
+        self._show(key, None)
+
+    def _arrive(self, key: str, obj: R) -> None:
+        if self._listed is not None:
+            self._listed.add(key)
+        note = self._notes.get(key)
+        if note is not None:
+            age = note.age(obj)
+            if age == "unknown":
+                self._hold(note, obj)
+                return
+            if age == "older":
+                note.let_go()
+                return
+            del self._notes[key]
+        self._show(key, obj)
+
+    def _depart(self, ref: ObjectRef) -> None:
+        key = _key(ref.namespace, ref.name)
+        if self._listed is not None:
+            self._listed.discard(key)
+        note = self._notes.get(key)
+        if note is not None:
+            if ref.uid in note.dead:
+                return
+            # With a selector this may only say that some state, perhaps an old one, was not selected.
+            if note.latest and (self._selector is not None or not note.is_final(ref)):
+                self._hold(note, None)
+                return
+            if not note.latest and not note.is_final(ref):
+                return
+            del self._notes[key]
+        self._show(key, None)
+
+    def _hold(self, note: Note[R], obj: R | None) -> None:
+        self.figures.held += 1
+        note.hold(obj, self._clock.monotonic() + self._hold_s)
+        self._held.set()
+
+    async def _release(self) -> None:
+        """Show what was held back, when its time has come."""
+        while True:
+            await self._held.wait()
+            due = sorted((note.deadline, key) for key, note in self._notes.items() if note.deadline is not None)
+            if not due:
+                self._held.clear()
+                continue
+            await self._clock.sleep(due[0][0] - self._clock.monotonic())
+            now = self._clock.monotonic()
+            for _, key in due:
+                note = self._notes.get(key)
+                if note is not None and note.deadline is not None and note.deadline <= now:
+                    del self._notes[key]
+                    self._show(key, note.held)
+
+    # The cache
+
+    def _is_cached(self, key: str, uid: str, version: str) -> bool:
+        now = self._objects.get(key)
+        return now is not None and now.metadata.uid == uid and now.metadata.resource_version == version
+
+    def _selects(self, obj: R) -> bool:
+        return self._selector is None or self._selector.matches(obj.metadata.labels)
+
+    def _show(self, key: str, obj: R | None, *, noted: bool = False) -> None:
+        """Put a state into the cache and its indexes, and tell the subscribers if it is another one."""
+        old = self._objects.get(key)
+        if obj is None:
+            if old is None:
+                return
+            self._reindex(key, old, None)
+            del self._objects[key]
+            self._order = None
+        else:
+            if self._is_cached(key, obj.metadata.uid, obj.metadata.resource_version):
+                return
+            self._reindex(key, old, obj)
+            if old is None:
+                self._order = None
+            self._objects[key] = obj
+        if old is not None and not noted:
+            gone = self._selector is None and (obj is None or obj.metadata.uid != old.metadata.uid)
+            self._left.leave(key, old.metadata.uid, old.metadata.resource_version, gone=gone)
+        self.figures.changes += 1
+        for callback in list(self._callbacks.values()):
+            self._call(callback, old, obj)
+
+    def _reindex(self, key: str, old: R | None, new: R | None) -> None:
+        for name, function in self._index_functions.items():
+            before = dict.fromkeys(function(old)) if old is not None else {}
+            after = dict.fromkeys(function(new)) if new is not None else {}
+            if before == after:
+                continue
+            index = self._indexes[name]
+            for entry in before:
+                if entry not in after:
+                    del index[entry][key]
+                    if not index[entry]:
+                        del index[entry]
+            for entry in after:
+                index.setdefault(entry, {})[key] = None
+
+    def _call(self, callback: Callback[R], old: R | None, new: R | None) -> None:
+        try:
+            callback(old, new)
+        except Exception:  # noqa: BLE001 - one subscriber's fault must not keep the change from the others
+            self.figures.callback_errors += 1
+            _log.exception(
+                "informer.subscriber_failed", kind=self.name, callback=getattr(callback, "__qualname__", "?")
+            )
+
+
+def _key(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
