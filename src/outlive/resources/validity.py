@@ -24,8 +24,7 @@ PREFIX_LENGTH_LIMIT = 253
 
 def check_object(obj: Resource) -> None:
     """``Invalid`` unless the object could be kept by every store: name, scope, labels, annotations, finalizers."""
-    if obj.api_version != API_VERSION:
-        raise Invalid(f"apiVersion {obj.api_version!r} is not known", place="apiVersion", remedy=f"write {API_VERSION}")
+    check_version(obj)
     meta = obj.metadata
     check_name(meta.name)
     _check_scope(obj.kind(), meta, namespaced=obj.info.namespaced)
@@ -33,6 +32,12 @@ def check_object(obj: Resource) -> None:
     check_annotations(meta.annotations)
     for finalizer in meta.finalizers:
         check_key(finalizer, "metadata.finalizers")
+
+
+def check_version(obj: Resource) -> None:
+    """``Invalid`` unless the object is of the API version that stores keep."""
+    if obj.api_version != API_VERSION:
+        raise Invalid(f"apiVersion {obj.api_version!r} is not known", place="apiVersion", remedy=f"write {API_VERSION}")
 
 
 def _check_scope(kind: str, meta: ObjectMeta, *, namespaced: bool) -> None:

@@ -19,7 +19,7 @@ from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, Not
 from outlive.base.ids import Ids
 from outlive.resources import HOST_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_size, decode, encode
-from outlive.resources.validity import check_annotations, check_labels, check_object
+from outlive.resources.validity import check_object, check_version
 from outlive.store.tables import Batch, Write, key_of
 
 _replace = msgspec.structs.replace
@@ -63,34 +63,33 @@ def create(batch: Batch, obj: R, *, ids: Ids, now: Instant) -> Write:
     if has_status(kind):
         draft = _with_status(draft, _default_status(kind))
     key = key_of(meta.namespace, name)
-    canonical = _canonical(kind, draft)
     if batch.raw(kind, key) is not None:
         raise AlreadyExists(f"{kind.kind()}/{key} exists already", remedy="choose another name, or replace it")
-    return _accept(batch, key, None, canonical)
+    return _accept(batch, key, None, draft)
 
 
 def replace(batch: Batch, obj: R) -> Write:
     """Compare-and-swap of labels, annotations, finalizers and spec, or of the whole document."""
     current, key = _swapped(batch, obj)
-    kind = type(obj)
     old, wanted = current.metadata, obj.metadata
     meta = _replace(old, labels=wanted.labels, annotations=wanted.annotations, finalizers=wanted.finalizers)
-    draft = _replace(obj, api_version=current.api_version, metadata=meta)
-    if has_status(kind):
+    draft = _replace(obj, metadata=meta)
+    if has_status(type(obj)):
         draft = _with_status(draft, status_of(current))
-    canonical = _canonical(kind, draft)
-    if old.deletion_timestamp is not None:
-        added = sorted(set(canonical.metadata.finalizers) - set(old.finalizers))
-        if added:
-            raise Invalid(
-                f"{_called(current)} is being deleted; finalizers {added} cannot be added",
-                place="metadata.finalizers",
-                remedy="only remove finalizers",
-            )
-    if _replace(canonical, metadata=old) != current:
-        canonical = _replace(canonical, metadata=_replace(canonical.metadata, generation=old.generation + 1))
-    gone = old.deletion_timestamp is not None and not canonical.metadata.finalizers
-    return _accept(batch, key, current, canonical, gone=gone)
+    if _replace(draft, metadata=old) != current:
+        draft = _replace(draft, metadata=_replace(meta, generation=old.generation + 1))
+    write = _accept(batch, key, current, draft)
+    after = write.answer.metadata
+    if old.deletion_timestamp is None or not write.changes:
+        return write
+    added = sorted(set(after.finalizers) - set(old.finalizers))
+    if added:
+        raise Invalid(
+            f"{_called(current)} is being deleted; finalizers {added} cannot be added",
+            place="metadata.finalizers",
+            remedy="only remove finalizers",
+        )
+    return write if after.finalizers else Write(write.kind, key, current, None, None, write.answer)
 
 
 def replace_status(batch: Batch, obj: R) -> Write:
@@ -99,8 +98,7 @@ def replace_status(batch: Batch, obj: R) -> Write:
     if not has_status(kind):
         raise Invalid(f"{kind.kind()} has no status of its own", remedy="use replace: it is one document")
     current, key = _swapped(batch, obj)
-    draft = _with_status(current, status_of(obj))
-    return _accept(batch, key, current, _canonical(kind, draft))
+    return _accept(batch, key, current, _with_status(current, status_of(obj)))
 
 
 def delete(batch: Batch, ref: ObjectRef, *, uid: str, version: str, now: Instant) -> Write:
@@ -133,9 +131,7 @@ def patch_metadata(
         labels=_merged(current.metadata.labels, labels),
         annotations=_merged(current.metadata.annotations, annotations),
     )
-    check_labels(meta.labels)
-    check_annotations(meta.annotations)
-    return _accept(batch, key, current, _canonical(kind, _replace(current, metadata=meta)))
+    return _accept(batch, key, current, _replace(current, metadata=meta))
 
 
 def _check_policy(kind: type[Resource], ref: ObjectRef, labels: Mapping[str, str | None]) -> None:
@@ -172,6 +168,7 @@ def _swapped(batch: Batch, obj: R) -> tuple[R, str]:
     """The current object that a compare-and-swap replaces, and its key."""
     meta = obj.metadata
     batch.tables.known(type(obj))
+    check_version(obj)
     if not meta.uid or not meta.resource_version:
         raise Invalid(
             f"{_called(obj)} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
@@ -228,24 +225,31 @@ def _with_status(obj: R, status: Any) -> R:
     return _replace(obj, status=status)
 
 
-def _canonical(kind: type[R], draft: R) -> R:
-    """The draft as it reads once it was written: of the right types throughout, and nobody else's."""
+def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
+    """The draft as a write: checked, of the right types throughout, and with a new version unless nothing changed."""
+    kind = type(draft)
+    meta = draft.metadata
+    draft = _replace(draft, metadata=_replace(meta, resource_version=batch.next_version()))
     try:
         raw = encode(draft)
     except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"{_called(draft)} has no JSON form: {error}") from None
-    check_size(raw, _called(draft))
-    canonical = decode(kind, raw)
-    check_object(canonical)
-    return canonical
-
-
-def _accept(batch: Batch, key: str, before: R | None, canonical: R, *, gone: bool = False) -> Write:
-    """The write, with a new version unless nothing changed."""
-    kind = type(canonical)
-    if before is not None and canonical == before:
+        raise Invalid(f"{_called(draft)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
+    check_size(raw, key)
+    after = decode(kind, raw)
+    if before is not None and _same(before, after):
         return Write(kind, key, before, before, None, before)
-    after = _replace(canonical, metadata=_replace(canonical.metadata, resource_version=batch.next_version()))
-    raw = encode(after)
-    check_size(raw, _called(after))
-    return Write(kind, key, before, None if gone else after, None if gone else raw, after)
+    if before is None or not _same_words(before.metadata, after.metadata):
+        check_object(after)
+    return Write(kind, key, before, after, raw, after)
+
+
+def _same(before: R, after: R) -> bool:
+    """Whether they differ in nothing but what every write changes."""
+    old = before.metadata
+    meta = _replace(after.metadata, resource_version=old.resource_version, generation=old.generation)
+    return meta == old and _replace(after, metadata=old) == before
+
+
+def _same_words(old: ObjectMeta, new: ObjectMeta) -> bool:
+    """Whether what is checked of metadata is as it was, and so was checked before."""
+    return old.labels == new.labels and old.annotations == new.annotations and old.finalizers == new.finalizers

@@ -56,8 +56,8 @@ class Database:
     """One open database file."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
-        self._path = path
-        self._max_pages = max(1, max_bytes // PAGE_BYTES)
+        self.path = path
+        self.max_bytes = max_bytes
         self._connection: sqlite3.Connection | None = None
         self.failure = ""
         """Why the last batch failed."""
@@ -65,10 +65,10 @@ class Database:
     def open(self, incarnation: str) -> None:
         """Open the file, or make one. What is newer, foreign or damaged is refused before anything is touched."""
         try:
-            empty = not self._path.exists() or self._path.stat().st_size == 0 or not self._probe()
-            if not self._path.exists():
-                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-                sync_directory(self._path.parent)
+            empty = not self.path.exists() or self.path.stat().st_size == 0 or not self._probe()
+            if not self.path.exists():
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+                sync_directory(self.path.parent)
             with self._explained():
                 if empty:
                     self._create(incarnation)
@@ -79,7 +79,7 @@ class Database:
             raise
         except OSError as error:
             self.close()
-            raise Unavailable(f"{self._path} cannot be used: {error.strerror}", remedy="repair the disk") from None
+            raise Unavailable(f"{self.path} cannot be used: {error.strerror}", remedy="repair the disk") from None
 
     def meta(self, key: str, default: str = "") -> str:
         """One fact about the store as a whole."""
@@ -92,21 +92,22 @@ class Database:
         with self._explained():
             for kind, key, crc, document in self._connect().execute("SELECT kind, key, crc, document FROM objects"):
                 if zlib.crc32(document) != crc:
-                    raise damaged(self._path, f"{kind}/{key} has a wrong checksum")
+                    raise damaged(self.path, f"{kind}/{key} has a wrong checksum")
                 yield kind, key, document
 
     def write(self, final: Mapping[Place, bytes | None], *, ceiling: int | None) -> Fate:
-        """Write a batch and wait until the disk has it. ``ceiling``, where given, is kept with it."""
+        """Write a batch and wait until the disk has it. ``ceiling``, where given, is kept with it.
+
+        ``HIDDEN`` after an error that leaves the outcome open: ``reread`` finds it out, once this is the only
+        connection to the file.
+        """
         if self._connection is None and not self._reopen():
             return Fate.REFUSED
         try:
             self._transact(final, ceiling)
         except sqlite3.Error as error:
             self.failure = str(error)
-            return self._settle(final, error)
-        except OSError as error:
-            self.failure = error.strerror or str(error)
-            return self.reread(final)
+            return Fate.REFUSED if self._rolled_back(error) else Fate.HIDDEN
         return Fate.DURABLE
 
     def reread(self, final: Mapping[Place, bytes | None]) -> Fate:
@@ -128,6 +129,18 @@ class Database:
             return Fate.HIDDEN
         return Fate.DOUBTFUL
 
+    def tidy(self) -> bool:
+        """Move what is in the write-ahead log into the file; whether all of it went.
+
+        Only then does the log begin anew instead of growing.
+        """
+        try:
+            busy, logged, moved = self._connect().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            self.failure = str(error)
+            return False
+        return not busy and logged == moved
+
     def close(self) -> None:
         """Close the file; the last one to do so tidies the write-ahead log away."""
         if self._connection is not None:
@@ -146,27 +159,27 @@ class Database:
 
     def _probe(self) -> bool:
         """Look at an existing file without leaving a trace; false if nothing was ever written to it."""
-        log = self._path.with_name(self._path.name + "-wal")
+        log = self.path.with_name(self.path.name + "-wal")
         mode = "mode=ro" if log.exists() and log.stat().st_size > 0 else "mode=ro&immutable=1"
         with (
             self._explained(),
             contextlib.closing(
-                sqlite3.connect(f"{self._path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
             ) as connection,
         ):
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if application != APPLICATION_ID and tables:
-                raise BadInput(f"{self._path} is not a store of Outlive", remedy="choose another state directory")
+                raise BadInput(f"{self.path} is not a store of Outlive", remedy="choose another state directory")
             if not tables:
                 return False
             row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         found = str(row[0]) if row else "absent"
         if not found.isdecimal():
-            raise damaged(self._path, f"its schema version is {found!r}")
+            raise damaged(self.path, f"its schema version is {found!r}")
         if int(found) > SCHEMA_VERSION:
             raise BadInput(
-                f"state directory {self._path.parent} was written by a newer Outlive: "
+                f"state directory {self.path.parent} was written by a newer Outlive: "
                 f"its schema version is {found}, this Outlive knows {SCHEMA_VERSION}",
                 remedy="start the newer Outlive, or choose another state directory; nothing was changed",
             )
@@ -175,12 +188,13 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = sqlite3.connect(
-                self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
+                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )
             self._connection = connection
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-            connection.execute(f"PRAGMA max_page_count = {self._max_pages}")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA max_page_count = {max(1, self.max_bytes // PAGE_BYTES)}")
             connection.execute("PRAGMA cache_size = -65536")
         return self._connection
 
@@ -217,17 +231,14 @@ class Database:
         if not alone:
             run("COMMIT")
 
-    def _settle(self, final: Mapping[Place, bytes | None], error: sqlite3.Error) -> Fate:
-        """What an error means for the batch."""
-        connection = self._connect()
+    def _rolled_back(self, error: sqlite3.Error) -> bool:
+        """Whether nothing of the transaction can be in the file."""
         try:
-            if connection.in_transaction:
-                connection.rollback()
+            if self._connect().in_transaction:
+                self._connect().rollback()
         except sqlite3.Error:
-            return self.reread(final)
-        if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _REFUSALS:
-            return Fate.REFUSED
-        return self.reread(final)
+            return False
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _REFUSALS
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -237,10 +248,10 @@ class Database:
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise InUse(f"{self._path} is locked by another program", remedy="close it, then try again") from None
+                raise InUse(f"{self.path} is locked by another program", remedy="close it, then try again") from None
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise damaged(self._path, str(error)) from None
-            raise Unavailable(f"{self._path}: {error}", remedy="free space on the disk, or repair it") from None
+                raise damaged(self.path, str(error)) from None
+            raise Unavailable(f"{self.path}: {error}", remedy="free space on the disk, or repair it") from None
 
 
 _REFUSALS = frozenset(

@@ -24,6 +24,7 @@ from outlive.resources import KINDS, Resource
 from outlive.store.local import Judge, LocalStore
 from outlive.store.sqlite.database import Database, Fate
 from outlive.store.sqlite.lock import DirectoryLock
+from outlive.store.sqlite.tidier import Tidier
 from outlive.store.tables import Batch
 
 DATABASE_FILE = "store.db"
@@ -52,6 +53,7 @@ class SqliteStore(LocalStore):
         self._database = database
         self._lock = lock
         self._thread = thread
+        self._tidier = Tidier(thread, database)
         self._ceiling = 0
         self._waiting: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
@@ -124,8 +126,8 @@ class SqliteStore(LocalStore):
             self._tables.load(kind, objects)
 
     async def _let_go(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._database.close)
+        await self._tidier.close()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._database.close)
         self._lock.release()
         self._thread.shutdown(wait=False)
 
@@ -170,6 +172,7 @@ class SqliteStore(LocalStore):
         if fate is Fate.DURABLE:
             for (_, future), answer in zip(taken, answers, strict=True):
                 _answer(future, answer)
+            self._tidier.written(len(batch.final))
             return
         _log.error("store.write_failed", fate=fate.value, writes=len(batch.writes), error=self._database.failure)
         if fate is Fate.HIDDEN:
@@ -182,6 +185,8 @@ class SqliteStore(LocalStore):
             ceiling = self._tables.revision + REVISION_BLOCK
         write = partial(self._database.write, dict(batch.final), ceiling=ceiling)
         fate = await asyncio.get_running_loop().run_in_executor(self._thread, write)
+        if fate is Fate.HIDDEN:
+            fate = await self._reread(batch)
         if ceiling is not None and fate is Fate.DURABLE:
             self._ceiling = ceiling
         return fate
@@ -189,14 +194,19 @@ class SqliteStore(LocalStore):
     async def _resolve(self) -> bool:
         """Find out about the batch in doubt; false while the file cannot be read."""
         assert self._doubt is not None
-        loop = asyncio.get_running_loop()
-        fate = await loop.run_in_executor(self._thread, self._database.reread, dict(self._doubt.final))
+        fate = await self._reread(self._doubt)
         if fate is Fate.HIDDEN:
             return False
         if fate is Fate.DOUBTFUL:
             self._count(self._doubt)
         self._doubt = None
         return True
+
+    async def _reread(self, batch: Batch) -> Fate:
+        """Look whether the batch is in the file, as its only user: what the log then shows is what stays."""
+        await self._tidier.idle()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._database.reread, dict(batch.final))
 
     def _unavailable(self) -> Unavailable:
         return Unavailable(

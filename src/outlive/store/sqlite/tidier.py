@@ -1,0 +1,62 @@
+"""Keeps the write-ahead log short without holding writers up.
+
+Moving the log into the file takes two syncs and many scattered writes. The bulk of it is done by a second
+connection in a second thread, while writers go on; what they added meanwhile is little, and is moved by
+the writers' own thread, after which the log begins anew. A failure is no harm: the log is tried again
+after the next writes, and is safe as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from outlive.store.sqlite.database import Database
+
+TIDY_WRITES = 2_000
+"""Objects written to the log before it is moved into the file."""
+
+
+class Tidier:
+    """Moves the log when enough was written."""
+
+    def __init__(self, writer: ThreadPoolExecutor, database: Database) -> None:
+        self._writer = writer
+        self._database = database
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlive-store-tidier")
+        self._written = 0
+        self._running: asyncio.Task[None] | None = None
+
+    def written(self, objects: int) -> None:
+        """So many objects were added to the log."""
+        self._written += objects
+        if self._written >= TIDY_WRITES and self._running is None:
+            self._written = 0
+            self._running = asyncio.create_task(self._tidy(), name="store.sqlite.tidier")
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way and the second connection is closed."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def close(self) -> None:
+        """Wait for what is under way, then let go of the thread."""
+        await self.idle()
+        self._thread.shutdown(wait=False)
+
+    async def _tidy(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, _tidy_apart, self._database)
+            await loop.run_in_executor(self._writer, self._database.tidy)
+        finally:
+            self._running = None
+
+
+def _tidy_apart(database: Database) -> None:
+    """The bulk of the work, by a connection of its own."""
+    apart = Database(database.path, max_bytes=database.max_bytes)
+    try:
+        apart.tidy()
+    finally:
+        apart.close()
