@@ -24,6 +24,7 @@ from outlive.placement.facts import HostFacts, facts_of
 from outlive.placement.ledger import Ledger
 from outlive.placement.postings import Postings
 from outlive.placement.request import Intent
+from outlive.placement.settings import PlacementSettings
 from outlive.resources import COMMITTED, CPU, FAILOVER, IN_FLIGHT, MEMORY, Amounts, Hypervisor, Reservation
 
 BoolVector = NDArray[np.bool_]
@@ -39,7 +40,8 @@ _FIRST_ROWS = 64
 class Fleet:
     """Hosts and reservations as columns."""
 
-    def __init__(self, *, slots_ready_without_condition: bool = True, mask_cache: int = 512) -> None:
+    def __init__(self, settings: PlacementSettings | None = None) -> None:
+        self.settings = settings if settings is not None else PlacementSettings()
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1}
         """Resource → its row in every matrix of amounts."""
         self.static_revision = 0
@@ -52,7 +54,6 @@ class Fleet:
         """Project → hosts with an aggregate that is reserved for it."""
         self.instances = Postings()
         """VM → hosts that report it."""
-        self._mask_cache = mask_cache
         self._masks: OrderedDict[Hashable, BoolVector] = OrderedDict()
         self._masks_revision = -1
         self._available: OrderedDict[tuple[object, ...], NDArray[np.int64]] = OrderedDict()
@@ -63,6 +64,7 @@ class Fleet:
         self._row_names: list[str] = []
         self._unused_rows: list[int] = []
         self._codes: dict[str, int] = {}
+        self._words_of: list[str] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
         self._names = np.empty(_FIRST_ROWS, dtype=object)
         self._hashes = np.zeros(_FIRST_ROWS, dtype=np.uint64)
@@ -70,7 +72,7 @@ class Fleet:
         self._words = {key: np.full(_FIRST_ROWS, -1, dtype=np.int64) for key in _WORDS}
         self._amounts = {key: np.zeros((2, _FIRST_ROWS), dtype=np.int64) for key in _AMOUNTS}
         self._present = {key: np.zeros((2, _FIRST_ROWS), dtype=np.bool_) for key in _AMOUNTS}
-        self.ledger = Ledger(2, _FIRST_ROWS, slots_ready_without_condition=slots_ready_without_condition)
+        self.ledger = Ledger(2, _FIRST_ROWS, slots_ready_without_condition=self.settings.slots_ready_without_condition)
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -205,6 +207,20 @@ class Fleet:
         """The code of a word; -2, which no row has, for a word that no host ever had."""
         return self._codes.get(f"{key}\0{value}", -2)
 
+    def decode(self, code: int) -> str:
+        """The word of a code."""
+        return self._words_of[code]
+
+    def matching(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
+        """Rows whose word is accepted; asked once for each different word."""
+        words = self.word(key)
+        good = [code for code in np.unique(words).tolist() if code >= 0 and accepts(self.decode(code))]
+        return np.isin(words, good)
+
+    def facts_at(self, row: int) -> HostFacts | None:
+        """What filters read of the host of a row."""
+        return self._facts[row]
+
     def rows_mask(self, rows: Iterable[int]) -> BoolVector:
         """A mask that is true at these rows."""
         mask = np.zeros(self.size, dtype=np.bool_)
@@ -227,7 +243,7 @@ class Fleet:
             mask = build()
             mask.setflags(write=False)
             self._masks[key] = mask
-            if len(self._masks) > self._mask_cache:
+            if len(self._masks) > self.settings.mask_cache:
                 self._masks.popitem(last=False)
         else:
             self._masks.move_to_end(key)
@@ -252,7 +268,9 @@ class Fleet:
         known = self.present("capacity")
         if ignore_allocations:
             return self.amounts("capacity"), known
-        return self.amounts("capacity") - self.amounts("allocation"), known & self.flag("counted")
+        if self.settings.overbooked_hosts == "drop":
+            known = known & self.flag("counted")
+        return self.amounts("capacity") - self.amounts("allocation"), known
 
     def available(self, query: CapacityQuery) -> IntVector:
         """(resources, rows): free for a request with this query, before what it may unlock. Shared: copy to change."""
@@ -343,7 +361,10 @@ class Fleet:
         self._bools["counted"][row] = allocation is not None
 
     def _code_of(self, key: str, word: str) -> int:
-        return self._codes.setdefault(f"{key}\0{word}", len(self._codes))
+        code = self._codes.setdefault(f"{key}\0{word}", len(self._codes))
+        if code == len(self._words_of):
+            self._words_of.append(word)
+        return code
 
     def _set_row(self, key: str, row: int, amounts: Amounts) -> None:
         columns = {self._resource(name): amount for name, amount in amounts.items()}

@@ -54,16 +54,24 @@ class Bucket:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self._arrays: tuple[NDArray[np.intp], Matrix, Matrix] | None = None
+        self._host_rows: NDArray[np.intp] | None = None
 
     def put(self, entry: Entry) -> None:
         """Add the entry."""
         self.entries[entry.name] = entry
-        self._arrays = None
+        self._arrays = self._host_rows = None
 
     def drop(self, name: str) -> None:
         """Remove the entry."""
         self.entries.pop(name, None)
-        self._arrays = None
+        self._arrays = self._host_rows = None
+
+    def host_rows(self) -> NDArray[np.intp]:
+        """Row of ``status.host`` of each entry that has one."""
+        if self._host_rows is None:
+            rows = [entry.host_row for entry in self.entries.values() if entry.host_row >= 0]
+            self._host_rows = np.array(rows, dtype=np.intp)
+        return self._host_rows
 
     def arrays(self, width: int) -> tuple[NDArray[np.intp], Matrix, Matrix]:
         """Host rows (n), used and full amounts (width x n) of all entries that hold something."""

@@ -34,7 +34,7 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     flavor_group_keys: tuple[str, ...] = ("quota:hw_version",)
     """Extra specs that name a flavor's group, the first present counting; older clouds add ``hw_version``."""
     fail_closed: bool = True
-    """A step whose failure leaves it unknown whether a host fits refuses all hosts; false: failing steps are skipped."""
+    """A failing step that leaves it unknown whether a host fits refuses all hosts; false: failing steps are skipped."""
     overbooked_hosts: Literal["drop", "keep"] = "drop"
     """A host whose free amount is unknown, or negative before any reservation, is dropped; the reference keeps it."""
     slots_ready_without_condition: bool = True

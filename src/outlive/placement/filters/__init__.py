@@ -1,0 +1,1 @@
+"""The filters: each says which hosts may take a request, and why not."""

@@ -1,0 +1,123 @@
+"""Filters on whose VMs a host takes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from outlive.placement.fleet import BoolVector
+from outlive.placement.request import DOMAIN_NAME_HINT, FAILOVER_SEARCH, INTERNAL_PROBES, Intent
+from outlive.placement.steps import Filter, OnError, Reason, Run
+
+EXCLUSIVE_TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"
+
+
+class ExternalCustomerParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Prefixes of domain names that are external customers, and domains that are none after all."""
+
+    domain_name_prefixes: tuple[str, ...]
+    ignored_domain_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """At least one prefix."""
+        if not self.domain_name_prefixes:
+            raise ValueError("domainNamePrefixes is empty")
+
+
+class ExternalCustomer(Filter):
+    """External customers get their own hosts (placement.md#filter_external_customer); others may get them too."""
+
+    name = "filter_external_customer"
+    params_type = ExternalCustomerParams
+    on_error: ClassVar[OnError] = "reject"
+
+    def skips(self, run: Run) -> bool:
+        """The call is for nobody's VM, or the domain is unknown, ignored or internal."""
+        domain = run.request.hints.get(DOMAIN_NAME_HINT)
+        return (
+            run.request.intent in INTERNAL_PROBES
+            or domain is None
+            or domain in self.params.ignored_domain_names
+            or not domain.startswith(self.params.domain_name_prefixes)
+        )
+
+    def mask(self, run: Run) -> BoolVector:
+        """Hosts that are set aside for external customers."""
+        return run.pad(run.fleet.has_trait(EXCLUSIVE_TRAIT), keep_unknown=False)
+
+    def check(self, run: Run, host: str) -> Reason | None:
+        """Whether the host is set aside."""
+        facts = run.facts(host)
+        if facts is None:
+            return self.unknown(host)
+        if EXCLUSIVE_TRAIT in facts.traits:
+            return None
+        domain = run.request.hints[DOMAIN_NAME_HINT]
+        return self.no("not-exclusive", f"domain {domain} is external and the host is not for external customers")
+
+
+def _asks_no_tenant(run: Run) -> bool:
+    """Whether the call is for nobody's project; searches for slots are, unless switched back to the reference."""
+    intent = run.request.intent
+    if intent in FAILOVER_SEARCH:
+        return not run.settings.failover_checks_tenants
+    return intent is Intent.CAPACITY_PROBE
+
+
+class AllowedProjects(Filter):
+    """A host with a list of projects takes only those (placement.md#filter_allowed_projects)."""
+
+    name = "filter_allowed_projects"
+    on_error: ClassVar[OnError] = "reject"
+
+    def skips(self, run: Run) -> bool:
+        """The call is for nobody's project, or names none."""
+        return _asks_no_tenant(run) or not run.request.project
+
+    def mask(self, run: Run) -> BoolVector:
+        """Hosts without a list, and those that list the project."""
+        project, fleet = run.request.project, run.fleet
+
+        def build() -> BoolVector:
+            return ~fleet.flag("pinned") | fleet.rows_mask(fleet.project_hosts.rows(project))
+
+        return run.remembered(("allowed_projects", project), build, keep_unknown=True)
+
+    def check(self, run: Run, host: str) -> Reason | None:
+        """Whether the host's list leaves the project out."""
+        facts = run.facts(host)
+        if facts is None or not facts.allowed_projects or run.request.project in facts.allowed_projects:
+            return None
+        return self.no(
+            "project-not-allowed",
+            f"the host is for {len(facts.allowed_projects)} other project(s), not for {run.request.project}",
+        )
+
+
+class AggregateTenants(Filter):
+    """An aggregate can be reserved for projects; several add up (placement.md#filter_aggregate_metadata)."""
+
+    name = "filter_aggregate_metadata"
+    on_error: ClassVar[OnError] = "reject"
+
+    def skips(self, run: Run) -> bool:
+        """The call is for nobody's project."""
+        return _asks_no_tenant(run)
+
+    def mask(self, run: Run) -> BoolVector:
+        """Hosts in no reserved aggregate, and those reserved for the project."""
+        project, fleet = run.request.project, run.fleet
+
+        def build() -> BoolVector:
+            return ~fleet.flag("reserved") | fleet.rows_mask(fleet.tenants.rows(project))
+
+        return run.remembered(("tenants", project), build, keep_unknown=True)
+
+    def check(self, run: Run, host: str) -> Reason | None:
+        """Whether the host's aggregates are for others."""
+        facts = run.facts(host)
+        if facts is None or not facts.tenants or run.request.project in facts.tenants:
+            return None
+        who = run.request.project or "a request without project"
+        return self.no("aggregate-reserved", f"its aggregates are for {len(facts.tenants)} other project(s), not {who}")

@@ -1,0 +1,214 @@
+"""From pipeline objects to pipelines that run: admission, building, and the table of what is in use.
+
+A pipeline is built on fresh steps every time, and what is in use is replaced as a whole, so that a call in
+progress keeps the one it started with (docs/reference/placement.md#pipelines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.placement.catalogue import FILTERS, WEIGHERS, parameters
+from outlive.placement.settings import PlacementSettings
+from outlive.placement.shipped import shipped_pipelines
+from outlive.placement.steps import Filter, OnError, Weigher
+from outlive.resources import Condition, Pipeline, pipelines, with_condition
+
+__all__ = [
+    "Admission",
+    "BuildResult",
+    "BuiltPipeline",
+    "PipelineTable",
+    "admit",
+    "build",
+    "shipped_pipelines",
+    "with_outcome",
+]
+
+DOMAIN: Final = "nova"
+"""Pipelines of other scheduling domains are none of our business."""
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Whether a pipeline object is acceptable: all errors together, and warnings that refuse nothing."""
+
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoundFilter:
+    """A filter of a pipeline, and what its failure means there."""
+
+    step: Filter
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class BoundWeigher:
+    """A weigher of a pipeline, its multiplier, and what its failure means there."""
+
+    step: Weigher
+    multiplier: float
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPipeline:
+    """A pipeline that can rank hosts."""
+
+    name: str
+    filters: tuple[BoundFilter, ...]
+    weighers: tuple[BoundWeigher, ...]
+    gathers_hosts: bool
+    """Take all known hosts instead of the request's."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What became of a pipeline object; ``pipeline`` is absent when it cannot be used."""
+
+    pipeline: BuiltPipeline | None
+    unknown: tuple[str, ...] = ()
+    """Names of steps that this version does not have."""
+    dropped: tuple[str, ...] = ()
+    """Weighers that could not be set up, with the error."""
+    failed: tuple[str, ...] = ()
+    """Filters that could not be set up, with the error."""
+
+
+def admit(pipeline: Pipeline) -> Admission:
+    """Judge a pipeline object before it is kept; objects of other domains pass unseen."""
+    spec = pipeline.spec
+    if spec.scheduling_domain != DOMAIN:
+        return Admission()
+    errors: list[str] = []
+    if spec.type == "filter-weigher" and spec.detectors:
+        errors.append("a filter-weigher pipeline lists detectors")
+    if spec.type == "detector" and (spec.filters or spec.weighers):
+        errors.append("a detector pipeline lists filters or weighers")
+    result = build(pipeline)
+    warnings = tuple(f"step {name} is not known to this version and will be ignored" for name in result.unknown)
+    return Admission(errors=(*errors, *result.failed, *result.dropped), warnings=warnings)
+
+
+def build(pipeline: Pipeline, settings: PlacementSettings | None = None) -> BuildResult:
+    """Set up every step: unknown ones are left out, a failing weigher is dropped, a failing filter is fatal."""
+    settings = settings or PlacementSettings()
+    spec = pipeline.spec
+    filters: list[BoundFilter] = []
+    weighers: list[BoundWeigher] = []
+    unknown, dropped, failed = [step.name for step in spec.detectors], [], []
+    for step in spec.filters:
+        kind = FILTERS.get(step.name)
+        if kind is None:
+            unknown.append(step.name)
+            continue
+        try:
+            bound = kind(parameters(step, kind))
+        except BadInput as error:
+            failed.append(str(error))
+            continue
+        filters.append(BoundFilter(bound, _on_error(step, kind.on_error, settings)))
+    for step in spec.weighers:
+        weigher = WEIGHERS.get(step.name)
+        if weigher is None:
+            unknown.append(step.name)
+            continue
+        try:
+            made = weigher(parameters(step, weigher))
+        except BadInput as error:
+            dropped.append(str(error))
+            continue
+        weighers.append(BoundWeigher(made, step.multiplier, _on_error(step, weigher.on_error, settings)))
+    built = BuiltPipeline(pipeline.name, tuple(filters), tuple(weighers), spec.ignore_preselection)
+    return BuildResult(None if failed else built, tuple(unknown), tuple(dropped), tuple(failed))
+
+
+def _on_error(step: pipelines.Step, default: OnError, settings: PlacementSettings) -> OnError:
+    if step.on_error is not None:
+        return step.on_error
+    return default if settings.fail_closed else "skip"
+
+
+def with_outcome(conditions: tuple[Condition, ...], result: BuildResult) -> tuple[Condition, ...]:
+    """A pipeline's conditions after it was built (docs/reference/placement.md#pipeline-conditions)."""
+    if result.failed:
+        detail = "; ".join(result.failed)
+        ready = Condition(type="Ready", status="False", reason="PipelineInitFailed", message=detail)
+        steps = Condition(type="AllStepsReady", status="False", reason="PipelineInitFailed", message=detail)
+    else:
+        ready = Condition(type="Ready", status="True", reason="PipelineReady")
+        steps = (
+            Condition(
+                type="AllStepsReady", status="False", reason="SomeStepsNotReady", message="; ".join(result.dropped)
+            )
+            if result.dropped
+            else Condition(type="AllStepsReady", status="True", reason="AllStepsReady")
+        )
+    indexed = (
+        Condition(
+            type="AllStepsIndexed",
+            status="False",
+            reason="PipelineContainsUnknownSteps",
+            message=f"not known: {', '.join(result.unknown)}",
+        )
+        if result.unknown
+        else Condition(type="AllStepsIndexed", status="True", reason="AllStepsIndexed")
+    )
+    for one in (ready, steps, indexed):
+        conditions = with_condition(conditions, one)
+    return conditions
+
+
+class PipelineTable(Mapping[str, BuiltPipeline]):
+    """The pipelines in use. Every change makes a new map, so nobody sees half a change."""
+
+    def __init__(self, built: Mapping[str, BuiltPipeline] | None = None) -> None:
+        self._built: Mapping[str, BuiltPipeline] = MappingProxyType(dict(built or {}))
+        self._broken: frozenset[str] = frozenset()
+
+    @classmethod
+    def shipped(cls, settings: PlacementSettings | None = None) -> PipelineTable:
+        """All shipped pipelines that rank hosts."""
+        table = cls()
+        for pipeline in shipped_pipelines():
+            table.put(pipeline, settings)
+        return table
+
+    def put(self, pipeline: Pipeline, settings: PlacementSettings | None = None) -> BuildResult:
+        """Build a pipeline and swap it in; one that cannot be used, or is not for us, is taken out."""
+        result = build(pipeline, settings)
+        ours = pipeline.spec.scheduling_domain == DOMAIN and pipeline.spec.type == "filter-weigher"
+        if result.pipeline is None or not ours:
+            self.remove(pipeline.name)
+            if ours:
+                self._broken |= {pipeline.name}
+            return result
+        self._built = MappingProxyType({**self._built, pipeline.name: result.pipeline})
+        self._broken -= {pipeline.name}
+        return result
+
+    def remove(self, name: str) -> None:
+        """The pipeline is gone."""
+        self._built = MappingProxyType({key: value for key, value in self._built.items() if key != name})
+        self._broken -= {name}
+
+    def broken(self, name: str) -> bool:
+        """Whether a pipeline of that name exists and cannot be used."""
+        return name in self._broken
+
+    def __getitem__(self, name: str) -> BuiltPipeline:
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._built)
+
+    def __len__(self) -> int:
+        return len(self._built)

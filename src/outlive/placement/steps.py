@@ -1,0 +1,161 @@
+"""What filters and weighers are, and what one run hands to them.
+
+Every step exists twice: over vectors (``mask``, ``weigh``), which is what serves requests, and host by host in
+plain Python (``check``, ``weigh_plain``), which explains a refusal with numbers and is what the vectors are
+tested against. Both must agree on every host.
+
+Positions: a run numbers the fleet's rows first, then the hosts that the request named and nobody knows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from outlive.placement.blocking import CapacityQuery
+from outlive.placement.facts import HostFacts
+from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
+from outlive.placement.request import PlacementRequest
+from outlive.placement.settings import PlacementSettings
+
+OnError = Literal["skip", "reject"]
+
+
+class Reason(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a step refused a host: the step, a word that never changes, and a sentence with the numbers."""
+
+    step: str
+    code: str
+    message: str
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that a step noticed, counted by name and labels."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    count: int = 1
+
+
+class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A step without parameters."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One request on its way through a pipeline."""
+
+    fleet: Fleet
+    request: PlacementRequest
+    settings: PlacementSettings
+    size: int
+    """Rows of the fleet."""
+    extra: tuple[str, ...]
+    """Hosts of the request that nobody knows; they stand behind the rows."""
+    candidates: BoolVector
+    """Hosts that are still in."""
+    query: CapacityQuery | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions of this run."""
+        return self.size + len(self.extra)
+
+    def name(self, at: int) -> str:
+        """The host at a position."""
+        return str(self.fleet.row_names[at]) if at < self.size else self.extra[at - self.size]
+
+    def pad(self, known: BoolVector, *, keep_unknown: bool) -> BoolVector:
+        """A mask over rows as one over positions."""
+        if not self.extra:
+            return known
+        return np.concatenate((known, np.full(len(self.extra), keep_unknown)))
+
+    def remembered(self, key: Hashable, build: Callable[[], BoolVector], *, keep_unknown: bool = False) -> BoolVector:
+        """``Fleet.remembered`` over positions."""
+        return self.pad(self.fleet.remembered(key, build), keep_unknown=keep_unknown)
+
+    def named(self, names: Iterable[str]) -> BoolVector:
+        """The positions of these hosts; names that are no candidates are fine."""
+        mask = np.zeros(self.length, dtype=np.bool_)
+        for name in names:
+            row = self.fleet.row(name)
+            if row is not None:
+                mask[row] = True
+            elif name in self.extra:
+                mask[self.size + self.extra.index(name)] = True
+        return mask
+
+    def nobody(self) -> BoolVector:
+        """The mask that refuses everybody."""
+        return np.zeros(self.length, dtype=np.bool_)
+
+    def facts(self, host: str) -> HostFacts | None:
+        """What is known of a host."""
+        return self.fleet.facts(host)
+
+    def known(self, at: Rows) -> BoolVector:
+        """Which of these positions are rows of the fleet."""
+        return at < self.size
+
+
+class Step(ABC):
+    """A filter or a weigher, with its parameters."""
+
+    name: ClassVar[str]
+    params_type: ClassVar[type[msgspec.Struct]] = NoParams
+    on_error: ClassVar[OnError] = "skip"
+    """What its failure means unless the pipeline says otherwise."""
+
+    def __init__(self, params: Any = None) -> None:
+        self.params: Any = params if params is not None else self.params_type()
+
+    def skips(self, run: Run) -> bool:
+        """Whether the step has nothing to say about this request."""
+        return False
+
+
+class Filter(Step):
+    """Keeps some hosts."""
+
+    counts_events: ClassVar[bool] = False
+
+    @abstractmethod
+    def mask(self, run: Run) -> BoolVector:
+        """True for the positions that may stay; ``StepFailed`` when that cannot be said."""
+
+    @abstractmethod
+    def check(self, run: Run, host: str) -> Reason | None:
+        """Why this host may not stay, ``None`` when it may. Plain Python; agrees with ``mask``."""
+
+    def events(self, run: Run) -> list[Event]:
+        """What is worth counting about this run, also when the step skips."""
+        return []
+
+    def no(self, code: str, message: str) -> Reason:
+        """A refusal by this step."""
+        return Reason(self.name, code, message)
+
+    def unknown(self, host: str) -> Reason:
+        """The refusal of a host without a record."""
+        return self.no("unknown-host", f"no host {host} is known")
+
+
+class Weigher(Step):
+    """Scores hosts; larger is better."""
+
+    statistic: ClassVar[str] = ""
+    """What its figure is called in metrics; empty: none."""
+
+    @abstractmethod
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
+        """The score of each of these positions, before scaling and multiplier."""
+
+    @abstractmethod
+    def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
+        """The same scores for the hosts at these positions, in plain Python."""

@@ -1,0 +1,1 @@
+"""The weighers: each scores the hosts that the filters left."""
