@@ -1,0 +1,201 @@
+"""One observer's stream behind faults: held up, dropped, listed stale, spared states in between.
+
+A pump moves the inner stream into an inbox as fast as it comes; what is delivered from the inbox, and
+when, is drawn from the seed. The stream keeps what it has delivered so far, because a stale listing may
+show nothing older than that: it is that view plus some first part of what waits in the inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from itertools import islice
+from typing import Generic
+
+from outlive.base import limits
+from outlive.base.clock import Clock
+from outlive.base.random import Random
+from outlive.resources import R
+from outlive.store.contract import Change, Delete, Reset, Synced, Upsert
+from outlive.store.faults.rates import Network
+from outlive.store.tables import key_of
+
+COALESCE_REACH = 100
+"""Changes that are looked through for a later state of the same object."""
+
+
+class _Inbox(Generic[R]):
+    """What the inner stream has said and nobody was told yet."""
+
+    def __init__(self) -> None:
+        self.changes: deque[Change[R]] = deque()
+        self.end: BaseException | None = None
+        self.moved = asyncio.Event()
+        """Set when a change came in, was taken out, or the stream ended."""
+
+    async def pump(self, inner: AsyncIterator[Change[R]]) -> None:
+        """Take in what comes; wait while the inbox is full, so that the inner store sees a slow observer."""
+        try:
+            async for change in inner:
+                self.changes.append(change)
+                self.moved.set()
+                while len(self.changes) >= limits.OBSERVER_QUEUE:
+                    self.moved.clear()
+                    await self.moved.wait()
+            self.end = StopAsyncIteration()
+        except Exception as error:  # noqa: BLE001 - handed on to the observer, whose error it is
+            self.end = error
+        self.moved.set()
+
+    def take(self) -> Change[R]:
+        """The oldest change."""
+        change = self.changes.popleft()
+        self.moved.set()
+        return change
+
+
+class _View(Generic[R]):
+    """What an observer believes after the changes it was given."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, R] = {}
+        self._listed: set[str] | None = set()
+
+    @property
+    def listing(self) -> bool:
+        """Whether a listing has begun and not ended."""
+        return self._listed is not None
+
+    def absorb(self, change: Change[R]) -> None:
+        """Take one change in."""
+        match change:
+            case Upsert(obj):
+                key = key_of(obj.metadata.namespace, obj.metadata.name)
+                self.objects[key] = obj
+                if self._listed is not None:
+                    self._listed.add(key)
+            case Delete(ref, _):
+                self.objects.pop(key_of(ref.namespace, ref.name), None)
+            case Reset():
+                self._listed = set()
+            case Synced():
+                if self._listed is not None:
+                    self.objects = {key: obj for key, obj in self.objects.items() if key in self._listed}
+                self._listed = None
+
+
+class FaultObservation(Generic[R]):
+    """One observer's stream. For one task at a time; a cancelled wait loses nothing."""
+
+    def __init__(self, inner: AsyncIterator[Change[R]], *, clock: Clock, random: Random, network: Network) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._random = random
+        self._network = network
+        self._cuts = network.cuts
+        self._inbox: _Inbox[R] = _Inbox()
+        self._view: _View[R] = _View()
+        self._relist: deque[Change[R]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def __aiter__(self) -> FaultObservation[R]:
+        return self
+
+    async def __anext__(self) -> Change[R]:
+        """The next change that gets through."""
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._inbox.pump(self._inner), name="store.faults.observer")
+        while not self._closed:
+            if self._relist:
+                return self._relist.popleft()
+            if not self._inbox.changes:
+                if self._inbox.end is not None:
+                    raise self._inbox.end
+                self._inbox.moved.clear()
+                await self._inbox.moved.wait()
+                continue
+            await self._held_up()
+            if self._dropped():
+                continue
+            change = self._inbox.take()
+            if self._hits(self._network.rates.coalesce) and self._superseded(change):
+                continue
+            self._view.absorb(change)
+            return change
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop, here and at the inner store."""
+        self._closed = True
+        self._inbox.moved.set()
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+        close = getattr(self._inner, "aclose", None)
+        if close is not None:
+            await close()
+
+    def __del__(self) -> None:
+        """Whoever lets go of the stream without closing it leaves no task behind."""
+        if self._pump is not None and not self._pump.done() and not self._pump.get_loop().is_closed():
+            self._pump.cancel()
+
+    async def _held_up(self) -> None:
+        rates = self._network.rates
+        if self._hits(rates.observer_delay):
+            await self._clock.sleep(self._random.uniform(0.0, rates.observer_delay_max_s))
+        if not self._network.reachable:
+            await self._network.healed()
+
+    def _dropped(self) -> bool:
+        """Drop the connection if that is drawn, or if it was cut: a listing replaces part of what waits."""
+        cut = self._cuts != self._network.cuts
+        if not (cut or self._hits(self._network.rates.drop)):
+            return False
+        moments = self._listable()
+        if not moments:
+            return False
+        self._cuts = self._network.cuts
+        stale = self._hits(self._network.rates.stale_relist)
+        for _ in range(self._random.choice(moments) if stale else moments[-1]):
+            self._view.absorb(self._inbox.take())
+        objects = sorted(self._view.objects.items())
+        self._relist = deque([Reset(), *(Upsert(obj) for _, obj in objects), Synced()])
+        return True
+
+    def _listable(self) -> list[int]:
+        """After how many of the waiting changes the view would be whole, and not in the middle of a listing."""
+        listing = self._view.listing
+        moments = [] if listing else [0]
+        for count, change in enumerate(self._inbox.changes, start=1):
+            listing = not isinstance(change, Synced) and (listing or isinstance(change, Reset))
+            if not listing:
+                moments.append(count)
+        return moments
+
+    def _superseded(self, change: Change[R]) -> bool:
+        """Whether a later state of the same object waits, within the same listing."""
+        name = _name(change)
+        if name is None:
+            return False
+        for later in islice(self._inbox.changes, COALESCE_REACH):
+            if isinstance(later, Synced | Reset):
+                return False
+            if _name(later) == name:
+                return True
+        return False
+
+    def _hits(self, rate: float) -> bool:
+        return rate > 0 and self._random.random() < rate
+
+
+def _name(change: Change[R]) -> str | None:
+    match change:
+        case Upsert(obj):
+            return key_of(obj.metadata.namespace, obj.metadata.name)
+        case Delete(ref, _):
+            return key_of(ref.namespace, ref.name)
+        case _:
+            return None
