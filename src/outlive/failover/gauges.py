@@ -1,0 +1,166 @@
+"""Figures about reservations and host capacity, made when somebody asks for them.
+
+``Gauges.collect`` reads what the process has cached and yields fresh series each time, so that a slot that is gone
+leaves none behind (docs/reference/failover.md#events-and-metrics). While the caches cannot be believed it yields nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from outlive.base.errors import OutliveError
+from outlive.resources import (
+    COMMITTED,
+    CPU,
+    FAILOVER,
+    MEMORY,
+    ZONE_LABEL,
+    Amounts,
+    Hypervisor,
+    Reservation,
+    condition,
+)
+
+_BUILDING_BLOCK = re.compile(r"bb\d+")
+_HOST_LABELS = (
+    "compute_host",
+    "availability_zone",
+    "building_block",
+    "cpu_architecture",
+    "workload_type",
+    "enabled",
+    "decommissioned",
+    "external_customer",
+    "maintenance",
+    "os_version",
+)
+HANA_TRAIT = "CUSTOM_HANA_EXCLUSIVE_HOST"
+DECOMMISSIONING_TRAIT = "CUSTOM_DECOMMISSIONING"
+EXTERNAL_CUSTOMER_TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"
+OS_VERSION_LABEL = "outlive.dev/os-version"
+
+
+class Gauges:
+    """A collector; ``hypervisors`` and ``reservations`` return what is cached, or raise ``Unavailable``."""
+
+    def __init__(
+        self, hypervisors: Callable[[], Sequence[Hypervisor]], reservations: Callable[[], Sequence[Reservation]]
+    ) -> None:
+        self._hypervisors = hypervisors
+        self._reservations = reservations
+
+    def collect(self) -> Iterator[Metric]:
+        """All series as of now; none where reading is impossible."""
+        try:
+            hosts, reservations = self._hypervisors(), self._reservations()
+        except OutliveError:
+            return
+        yield from reservation_metrics(reservations)
+        yield from host_metrics(hosts, reservations)
+
+
+def reservation_metrics(reservations: Iterable[Reservation]) -> list[Metric]:
+    """How many reservations there are and what they hold, by readiness."""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    held: dict[tuple[str, str, str, str], float] = defaultdict(float)
+    states: dict[tuple[str, str, str, str], int] = defaultdict(int)
+    for one in reservations:
+        ready, error = _readiness(one)
+        counts[(ready, error)] += 1
+        for resource, amount in one.spec.resources.items():
+            held[(ready, error, one.status.host, resource)] += _unscaled(resource, amount)
+        found = condition(one.status.conditions, "Ready")
+        state = {"True": "ready", "False": "error"}.get(ready, "unknown")
+        states[(one.spec.scheduling_domain, one.spec.type, state, found.reason if found else "")] += 1
+    number = GaugeMetricFamily("reservations", "Reservations of all types", labels=("status_ready", "status_error"))
+    resources = GaugeMetricFamily(
+        "reservations_allocated_resources",
+        "What reservations of all types hold: cores, bytes, units",
+        labels=("status_ready", "status_error", "host", "resource"),
+    )
+    state_family = GaugeMetricFamily(
+        "reservation_state", "Reservations by state", labels=("domain", "type", "state", "reason")
+    )
+    for labels, count in sorted(counts.items()):
+        number.add_metric(labels, count)
+    for held_labels, total in sorted(held.items()):
+        resources.add_metric(held_labels, total)
+    for state_labels, count in sorted(states.items()):
+        state_family.add_metric(state_labels, count)
+    return [number, resources, state_family]
+
+
+def host_metrics(hosts: Iterable[Hypervisor], reservations: Iterable[Reservation]) -> list[Metric]:
+    """What each host has, and what it is used for: VMs, commitments, slots, nothing."""
+    failover: dict[str, Amounts] = defaultdict(Amounts)
+    reserved: dict[str, Amounts] = defaultdict(Amounts)
+    for one in reservations:
+        if _readiness(one)[0] == "True" and one.spec.scheduling_domain == "nova" and one.status.host:
+            if one.spec.type == FAILOVER:
+                failover[one.status.host] += one.spec.resources
+            elif one.spec.type == COMMITTED:
+                reserved[one.status.host] += one.spec.resources
+    total = GaugeMetricFamily(
+        "kvm_host_capacity_total", "Capacity of a host: cores or bytes", labels=(*_HOST_LABELS, "resource")
+    )
+    usage = GaugeMetricFamily(
+        "kvm_host_capacity_usage",
+        "What a host's capacity is used for: cores or bytes",
+        labels=(*_HOST_LABELS, "resource", "type"),
+    )
+    for host in hosts:
+        capacity = host.effective_capacity()
+        if capacity is None:
+            continue
+        labels = host_labels(host)
+        utilized = host.status.allocation or Amounts()
+        for resource, shown in ((CPU, "cpu"), (MEMORY, "ram")):
+            amounts = {
+                "utilized": utilized.get(resource, 0),
+                "reserved": reserved[host.name].get(resource, 0),
+                "failover": failover[host.name].get(resource, 0),
+            }
+            amounts["available"] = max(0, capacity.get(resource, 0) - sum(amounts.values()))
+            total.add_metric((*labels, shown), _unscaled(resource, capacity.get(resource, 0)))
+            for kind, amount in amounts.items():
+                usage.add_metric((*labels, shown, kind), _unscaled(resource, amount))
+    return [total, usage]
+
+
+def host_labels(host: Hypervisor) -> tuple[str, ...]:
+    """The values of a host's labels, in the order in which metrics name them."""
+    traits = {*host.status.traits, *host.spec.custom_traits}
+    disabled = condition(host.status.conditions, "HypervisorDisabled")
+    block = _BUILDING_BLOCK.search(host.name)
+    return (
+        host.name,
+        host.metadata.labels.get(ZONE_LABEL, ""),
+        block.group() if block else "",
+        host.status.capabilities.cpu_arch,
+        "hana" if HANA_TRAIT in traits else "general-purpose",
+        _word(disabled is None or disabled.status != "True"),
+        _word(DECOMMISSIONING_TRAIT in traits),
+        _word(EXTERNAL_CUSTOMER_TRAIT in traits),
+        host.spec.maintenance,
+        host.metadata.labels.get(OS_VERSION_LABEL, ""),
+    )
+
+
+def _readiness(reservation: Reservation) -> tuple[str, str]:
+    """Status of ``Ready`` (``Unknown`` without one), and its message where it is False; commas would split lists."""
+    found = condition(reservation.status.conditions, "Ready")
+    if found is None:
+        return "Unknown", ""
+    return found.status, found.message.replace(",", ";") if found.status == "False" else ""
+
+
+def _unscaled(resource: str, amount: int) -> float:
+    return amount / 1000 if resource == CPU else float(amount)
+
+
+def _word(truth: bool) -> str:
+    return "true" if truth else "false"

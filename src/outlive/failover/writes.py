@@ -1,0 +1,258 @@
+"""Every write that failover makes to a slot, one at a time, each safe to be the last before a crash.
+
+A slot is created in two writes, because a creation never carries a status: first the object, then host and first
+member. Between them it is *statusless*: it holds its space, counts for nobody, and is deleted after a grace period if
+the second write never comes. Everything else is one compare-and-swap of the status.
+
+A lost answer (``Unknown``) is resolved by a fresh read: names of new slots are drawn here, so the creator can look for
+exactly his own, and a status is recognised by being what was written. Nothing is retried blindly. With deviation D8
+switched back, status writes overwrite whatever is there, as the reference's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.failover.compat import Compat
+from outlive.failover.names import name_prefix
+from outlive.resources import (
+    CREATOR_LABEL,
+    FAILOVER,
+    REQUEST_ID_ANNOTATION,
+    RESERVATION_TYPE_LABEL,
+    TYPE_LABEL_VALUES,
+    Amounts,
+    Condition,
+    FailoverSpec,
+    FailoverStatus,
+    ObjectMeta,
+    ObjectRef,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+    with_condition,
+)
+from outlive.store import Store
+
+NAME_TRIES = 5
+"""Names that are drawn for a new slot before giving up."""
+OVERWRITE_TRIES = 3
+"""Times that a blind write (deviation D8 switched back) follows a slot that keeps changing."""
+ACTIVE_REASON = "ReservationActive"
+INVALID_REASON = "InvalidResources"
+
+_log = get_logger("failover.writes")
+
+
+class Shown(Protocol):
+    """Whoever shows this process its own writes at once (an informer)."""
+
+    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
+        """An acknowledged write."""
+        ...
+
+    def note_gone(self, ref: ObjectRef) -> None:
+        """An acknowledged deletion."""
+        ...
+
+
+class NotShown:
+    """Nobody caches."""
+
+    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
+        """Nothing to do."""
+
+    def note_gone(self, ref: ObjectRef) -> None:
+        """Nothing to do."""
+
+
+class NewSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that is to be created, with its first member."""
+
+    vm: str
+    vm_host: str
+    host: str
+    zone: str
+    group: str
+    cpu_milli: int
+    memory_bytes: int
+    request_id: str = ""
+    """Global request id of the run that creates it."""
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A created slot; ``complete`` is false where its status could not be written."""
+
+    slot: Reservation
+    complete: bool
+
+
+class SlotWriter:
+    """Writes slots. Errors are the store's; ``Conflict`` means that the slot is not what the caller believes."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        ids: Ids,
+        creator: str,
+        compat: Compat = Compat(),
+        shown: Shown | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._creator = creator
+        self._blind = compat.reverted("D8")
+        self._shown: Shown = shown or NotShown()
+
+    async def fresh(self, name: str) -> Reservation:
+        """The slot as it is now; ``NotFound``."""
+        return await self._store.get(Reservation, name, fresh=True)
+
+    async def set_members(self, slot: Reservation, members: Mapping[str, str]) -> Reservation:
+        """Replace the membership; the change is as of now, and unacknowledged."""
+        changed = FailoverStatus(
+            allocations=dict(sorted(members.items())), last_changed=as_datetime(self._clock.now()), acknowledged_at=None
+        )
+        return await self._swap(slot, msgspec.structs.replace(slot.status, failover_reservation=changed))
+
+    async def acknowledge(self, slot: Reservation) -> Reservation:
+        """The last change was validated, now."""
+        failover = slot.status.failover_reservation or FailoverStatus()
+        changed = msgspec.structs.replace(failover, acknowledged_at=as_datetime(self._clock.now()))
+        return await self._swap(slot, msgspec.structs.replace(slot.status, failover_reservation=changed))
+
+    async def set_ready(self, slot: Reservation, ready: bool, *, message: str) -> Reservation:
+        """Set the ``Ready`` condition: held, or of resources that are not legal."""
+        return await self._swap(slot, with_ready(slot.status, ready, message=message, now=self._clock.now()))
+
+    async def open(self, new: NewSlot) -> Opened:
+        """Create a slot, then give it host and first member. An error means that nothing is known to exist."""
+        created = await self._create(new)
+        self._shown.note(created, replaced="")
+        member = FailoverStatus(
+            allocations={new.vm: new.vm_host}, last_changed=as_datetime(self._clock.now()), acknowledged_at=None
+        )
+        status = ReservationStatus(host=new.host, failover_reservation=member)
+        status = with_ready(status, True, message="slot is held", now=self._clock.now())
+        try:
+            return Opened(slot=await self._swap(created, status), complete=True)
+        except OutliveError as error:
+            _log.warning("slot.status_not_written", slot=created.name, vm=new.vm, error=str(error))
+            return Opened(slot=msgspec.structs.replace(created, status=status), complete=False)
+
+    async def delete(self, slot: Reservation) -> None:
+        """Delete exactly this state of the slot; already gone is fine. ``Conflict`` if it changed meanwhile."""
+        version = "" if self._blind else slot.metadata.resource_version
+        try:
+            await self._store.delete(slot.ref, uid=slot.metadata.uid, version=version)
+        except NotFound:
+            pass
+        except Unknown:
+            if await self._still_there(slot):
+                raise
+        self._shown.note_gone(slot.ref)
+
+    async def _create(self, new: NewSlot) -> Reservation:
+        """The object without a status, under a name of its own."""
+        for _ in range(NAME_TRIES):
+            wanted = self._object(name_prefix(new.zone) + self._ids.suffix(), new)
+            try:
+                return await self._store.create(wanted)
+            except AlreadyExists:
+                continue
+            except Unknown as error:
+                return await self._own(wanted, error)
+        raise Conflict(
+            f"{NAME_TRIES} names for a slot in zone {new.zone!r} were all taken", remedy="the next cycle tries again"
+        )
+
+    def _object(self, name: str, new: NewSlot) -> Reservation:
+        annotations = {REQUEST_ID_ANNOTATION: new.request_id} if new.request_id else {}
+        return Reservation(
+            metadata=ObjectMeta(
+                name=name,
+                labels={CREATOR_LABEL: self._creator, RESERVATION_TYPE_LABEL: TYPE_LABEL_VALUES[FAILOVER]},
+                annotations=annotations,
+            ),
+            spec=ReservationSpec(
+                type="FailoverReservation",
+                scheduling_domain="nova",
+                availability_zone=new.zone,
+                resources=Amounts(cpu=new.cpu_milli, memory=new.memory_bytes),
+                target_host=new.host,
+                failover_reservation=FailoverSpec(resource_group=new.group),
+            ),
+        )
+
+    async def _own(self, wanted: Reservation, lost: Unknown) -> Reservation:
+        """After a lost answer: the object, if the creation was applied; its spec and request id are the nonce."""
+        try:
+            found = await self.fresh(wanted.name)
+        except NotFound:
+            raise lost from None
+        if found.spec != wanted.spec or found.metadata.annotations != wanted.metadata.annotations:
+            raise lost
+        return found
+
+    async def _swap(self, slot: Reservation, status: ReservationStatus) -> Reservation:
+        if self._blind:
+            return await self._overwrite(slot, status)
+        try:
+            written = await self._store.replace_status(msgspec.structs.replace(slot, status=status))
+        except Unknown as error:
+            written = await self._applied(slot, status, error)
+        self._shown.note(written, replaced=slot.metadata.resource_version)
+        return written
+
+    async def _applied(self, slot: Reservation, status: ReservationStatus, lost: Unknown) -> Reservation:
+        """After a lost answer: the object, if it carries exactly the status that was written."""
+        found = await self.fresh(slot.name)
+        if found.metadata.uid != slot.metadata.uid or found.status != status:
+            raise lost
+        return found
+
+    async def _overwrite(self, slot: Reservation, status: ReservationStatus) -> Reservation:
+        """As the reference writes: read, replace the whole status, whoever wrote in between."""
+        for _ in range(OVERWRITE_TRIES):
+            try:
+                current = await self.fresh(slot.name)
+            except NotFound:
+                current = slot
+            try:
+                written = await self._store.replace_status(msgspec.structs.replace(current, status=status))
+            except Conflict:
+                continue
+            except Unknown as error:
+                written = await self._applied(current, status, error)
+            self._shown.note(written, replaced=current.metadata.resource_version)
+            return written
+        raise Conflict(f"slot {slot.name} kept changing", remedy="the next cycle tries again")
+
+    async def _still_there(self, slot: Reservation) -> bool:
+        try:
+            found = await self.fresh(slot.name)
+        except NotFound:
+            return False
+        return found.metadata.uid == slot.metadata.uid and found.metadata.deletion_timestamp is None
+
+
+def with_ready(status: ReservationStatus, ready: bool, *, message: str, now: float) -> ReservationStatus:
+    """The status with its ``Ready`` condition set; the time of an unchanged condition stays."""
+    wanted = Condition(
+        type="Ready",
+        status="True" if ready else "False",
+        reason=ACTIVE_REASON if ready else INVALID_REASON,
+        message=message,
+        last_transition_time=as_datetime(now),
+    )
+    return msgspec.structs.replace(status, conditions=with_condition(status.conditions, wanted))
