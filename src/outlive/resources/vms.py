@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from outlive.resources.amounts import Amounts
-from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
 
 
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
@@ -69,6 +69,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.assigned": ("recovery", "move", "flush", "import", "mirror"),
                 "status.home": ("recovery", "move", "flush", "import", "mirror"),
                 "status.holders": ("daemon", "recovery"),
+                f"metadata.labels.{HOST_LABEL}": ("recovery", "move", "flush", "import", "mirror"),
             },
             labels="except-host",
         ),

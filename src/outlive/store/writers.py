@@ -1,0 +1,211 @@
+"""One writer per field, checked: each write is compared with what is kept, and with who may change that.
+
+Every kind declares its writers (``KindInfo.writers``); the longest declared path that a changed field lies
+under decides. ``WriterStore`` is put between a controller and its store in tests and in the simulation. It
+is a check, not a permission: it reads before it writes, and between processes it proves nothing
+(docs/reference/store.md#writers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from outlive.base.errors import Forbidden, NotFound
+from outlive.resources import KINDS, ObjectRef, R, Resource
+from outlive.resources.codec import to_builtins
+from outlive.store.contract import Change, Page, Store
+from outlive.store.rules import has_status
+from outlive.store.selectors import Selector
+
+_WRITABLE_METADATA = ("labels", "annotations", "finalizers")
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A write of a field by somebody who does not own it."""
+
+    ref: ObjectRef
+    writer: str
+    path: str
+    """Such as ``status.host``."""
+    owners: tuple[str, ...]
+
+    def __str__(self) -> str:
+        owners = " or ".join(self.owners) or "nobody"
+        return f"{self.writer} writes {self.path} of {self.ref.kind}/{self.ref.name}, which belongs to {owners}"
+
+
+class WriterViolation(Forbidden):
+    """A controller wrote a field that another one owns."""
+
+    code = "writer"
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(str(violation), remedy="one of the two is wrong: the controller, or the kind's writers")
+        self.violation = violation
+
+
+class WriterStore:
+    """A store as one writer may use it. Violations are raised, or reported where ``report`` is given."""
+
+    def __init__(
+        self,
+        inner: Store,
+        *,
+        writer: str,
+        report: Callable[[Violation], None] | None = None,
+        kinds: Mapping[str, type[Resource]] = KINDS,
+    ) -> None:
+        self._inner = inner
+        self._kinds = kinds
+        self._writer = writer
+        self._report = report
+
+    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+        """Reading is free."""
+        return await self._inner.get(kind, name, namespace=namespace, fresh=fresh)
+
+    async def list(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """Reading is free."""
+        return await self._inner.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+
+    def observe(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None
+    ) -> AsyncIterator[Change[R]]:
+        """Reading is free."""
+        return self._inner.observe(kind, namespace=namespace, selector=selector)
+
+    async def create(self, obj: R) -> R:
+        """Whoever creates an object writes every field that it gives."""
+        self._check(obj.ref, type(obj), changed_paths({}, _document(obj)))
+        return await self._inner.create(obj)
+
+    async def replace(self, obj: R) -> R:
+        """Writes what differs from the object of that version."""
+        before = await self._current(obj)
+        if before is not None:
+            self._check(obj.ref, type(obj), changed_paths(_document(before), _document(obj)))
+        return await self._inner.replace(obj)
+
+    async def replace_status(self, obj: R) -> R:
+        """Writes what differs in the status half."""
+        before = await self._current(obj)
+        if before is not None:
+            old, new = ({"status": to_builtins(one)["status"]} for one in (before, obj))
+            self._check(obj.ref, type(obj), changed_paths(old, new))
+        return await self._inner.replace_status(obj)
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
+        """Whoever owns any field of a kind may delete objects of it."""
+        kind = self._kinds.get(ref.kind)
+        if kind is not None:
+            owners = _everybody(kind)
+            if self._writer not in owners:
+                self._violated(Violation(ref, self._writer, "(the object)", owners))
+        await self._inner.delete(ref, uid=uid, version=version)
+
+    async def patch_metadata(
+        self,
+        ref: ObjectRef,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> Resource:
+        """Writes the labels and annotations that it names."""
+        kind = self._kinds.get(ref.kind)
+        if kind is not None:
+            paths = [f"metadata.labels.{key}" for key in labels or {}]
+            paths += [f"metadata.annotations.{key}" for key in annotations or {}]
+            self._check(ref, kind, paths)
+        return await self._inner.patch_metadata(ref, labels=labels, annotations=annotations)
+
+    async def close(self) -> None:
+        """As the inner store."""
+        await self._inner.close()
+
+    async def _current(self, obj: R) -> R | None:
+        """What is kept, if the swap can succeed at all; if not, the store says why."""
+        meta = obj.metadata
+        try:
+            current = await self._inner.get(type(obj), meta.name, namespace=meta.namespace, fresh=True)
+        except NotFound:
+            return None
+        same = (meta.uid, meta.resource_version) == (current.metadata.uid, current.metadata.resource_version)
+        return current if same else None
+
+    def _check(self, ref: ObjectRef, kind: type[Resource], paths: Iterable[str]) -> None:
+        for path in paths:
+            owners = owners_of(kind, path)
+            if self._writer not in owners:
+                self._violated(Violation(ref, self._writer, path, owners))
+
+    def _violated(self, violation: Violation) -> None:
+        if self._report is None:
+            raise WriterViolation(violation)
+        self._report(violation)
+
+
+def owners_of(kind: type[Resource], path: str) -> tuple[str, ...]:
+    """Who may write a field.
+
+    Where a kind declares nothing for metadata, labels and annotations belong to the owners of the spec (of
+    the whole document, for kinds without halves), and finalizers to everybody who owns anything.
+    """
+    fields = kind.info.writers.fields
+    declared = [prefix for prefix in fields if prefix == "" or path == prefix or path.startswith(f"{prefix}.")]
+    if declared:
+        return fields[max(declared, key=len)]
+    if path.startswith("metadata.") and not path.startswith("metadata.finalizers"):
+        return fields.get("spec", ()) if "spec" in kind.__struct_fields__ else _everybody(kind)
+    return _everybody(kind) if path.startswith("metadata.") else ()
+
+
+def changed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """The fields that differ between two documents in wire form; a list counts as one field."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        if before != after:
+            yield path
+        return
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            inner = f"{path}.{key}" if path else key
+            old, new = before.get(key), after.get(key)
+            if isinstance(old, dict) or isinstance(new, dict):
+                yield from changed_paths(old or {}, new or {}, inner)
+            else:
+                yield inner
+
+
+def writers_table() -> str:
+    """All kinds, their fields and who writes them, as a table in Markdown."""
+    lines = ["| kind | part | only writer | unconditional metadata patch |", "|---|---|---|---|"]
+    for name, kind in sorted(KINDS.items()):
+        writers = kind.info.writers
+        policy = {"any": "labels and annotations", "refused": "refused", "except-host": "all but `outlive.dev/host`"}
+        for index, (path, owners) in enumerate(writers.fields.items()):
+            patch = policy[writers.labels] if index == 0 else "–"
+            lines.append(f"| {name} | {_part(path)} | {', '.join(owners)} | {patch} |")
+    return "\n".join(lines) + "\n"
+
+
+def _part(path: str) -> str:
+    return f"`{path}`" if path else "all"
+
+
+def _everybody(kind: type[Resource]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(owner for owners in kind.info.writers.fields.values() for owner in owners))
+
+
+def _document(obj: Resource) -> dict[str, Any]:
+    """The half (without halves: the document) that a write of ``obj`` sets, without the store's own fields."""
+    document: dict[str, Any] = to_builtins(obj)
+    for name in ("kind", "apiVersion"):
+        document.pop(name, None)
+    if has_status(type(obj)):
+        document.pop("status", None)
+    document["metadata"] = {name: document["metadata"].get(name) for name in _WRITABLE_METADATA}
+    return document
