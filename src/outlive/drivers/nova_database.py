@@ -76,6 +76,10 @@ class DBVMSource:
         flavors = await self._run("list the flavors", _all_flavors)
         return join_rows(servers, flavors)
 
+    async def list_flavors(self) -> tuple[FlavorRow, ...]:
+        """Every flavor, in the table's order."""
+        return await self._run("list the flavors", _all_flavors)
+
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One server with its flavor (of equal names the first), located where the database says."""
         server = await self._run("find the server", lambda connection: _one_server(connection, vm_id))

@@ -1,13 +1,14 @@
-"""Carries out a planned import, one object after the other.
+"""Carries out a planned import, in order.
 
-A store failure midway leaves a prefix of whole objects and raises what the store raised; repeating the import
-completes it, because what is already there is not written again. An unknown outcome is not judged here: the
-repeated import reads what came of it.
+Objects are written in small windows, so that a store can commit several with one sync; the next window begins when the
+one before is whole. A store failure midway therefore leaves a prefix of whole windows and at most one that is not, and
+raises what the store raised. Repeating the import completes it, because what is already there is not written again.
+An unknown outcome is not judged here: the repeated import reads what came of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -15,9 +16,12 @@ from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError
 from outlive.resources import Flavor, Hypervisor, Resource, VirtualMachine
 from outlive.roles.importing import ImportPlan, Write
 from outlive.roles.inventory import Existing
+from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 
 REPEAT = "repeat the import: it completes what is missing"
+WINDOW = 16
+"""Objects that are written at the same time."""
 
 
 async def read_existing(store: Store) -> Existing:
@@ -30,16 +34,42 @@ async def read_existing(store: Store) -> Existing:
 
 
 async def apply_import(store: Store, plan: ImportPlan, progress: Callable[[int], None] = lambda done: None) -> int:
-    """Write everything; returns the number of objects written. ``progress`` gets that number after each."""
-    for done, write in enumerate(plan.writes):
-        try:
-            await _apply(store, write)
-        except OutliveError as error:
-            place = f"{write.object.kind()} {write.object.name!r}"
-            message = f"{error.message}; {done} of {len(plan.writes)} objects are written"
-            raise type(error)(message, place=place, remedy=REPEAT) from error
-        progress(done + 1)
-    return len(plan.writes)
+    """Write everything; returns the number of objects written. ``progress`` gets that number after each window."""
+    done = 0
+    for window in _windows(plan.writes):
+        failures: dict[int, OutliveError] = {}
+        async with OrderedTaskGroup() as group:
+            for index, write in enumerate(window):
+                group.create_task(_attempt(store, write, index, failures), name=f"import {write.object.name}")
+        if failures:
+            first = min(failures)
+            error, item = failures[first], window[first].object
+            written = done + len(window) - len(failures)
+            message = f"{error.message}; {written} of {len(plan.writes)} objects are written"
+            raise type(error)(message, place=f"{item.kind()} {item.name!r}", remedy=REPEAT) from error
+        done += len(window)
+        progress(done)
+    return done
+
+
+def _windows(writes: tuple[Write, ...]) -> Iterator[list[Write]]:
+    """The writes in order, in windows of one kind and verb."""
+    window: list[Write] = []
+    for write in writes:
+        sort = (write.verb, type(write.object))
+        if window and (len(window) == WINDOW or (window[0].verb, type(window[0].object)) != sort):
+            yield window
+            window = []
+        window.append(write)
+    if window:
+        yield window
+
+
+async def _attempt(store: Store, write: Write, index: int, failures: dict[int, OutliveError]) -> None:
+    try:
+        await _apply(store, write)
+    except OutliveError as error:
+        failures[index] = error
 
 
 async def _apply(store: Store, write: Write) -> None:

@@ -1,0 +1,217 @@
+"""``outlive import``: an inventory of hosts and VMs from CSV files, from OpenStack, or from a database.
+
+All input is read and checked before the first write; every problem is one line with its place. A store that fails
+midway leaves whole objects, and repeating the command completes the import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import Usage
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output
+from outlive.cli.progress import progress
+
+if TYPE_CHECKING:
+    from outlive.roles.importing import ImportPlan
+    from outlive.roles.inventory import ImportOptions
+    from outlive.roles.landing import Landing
+    from outlive.roles.records import Inventory
+
+app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
+
+Prune = Annotated[bool, typer.Option("--prune", help="Delete what an earlier import made and the source lacks.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, plan and report, but write nothing.")]
+Place = Annotated[bool, typer.Option("--place", help="Let placement find a host for each VM that runs nowhere yet.")]
+Domains = Annotated[
+    list[str] | None,
+    typer.Option("--domains", metavar="KIND=N", help="Label failure domains in blocks of N hosts, such as rack=32."),
+]
+Overcommit = Annotated[
+    list[str] | None,
+    typer.Option("--overcommit", metavar="RESOURCE=RATIO", help="Effective capacity, such as cpu=4."),
+]
+HostMap = Annotated[
+    list[str] | None,
+    typer.Option("--host-map", metavar="MAP", help="Columns of hosts, such as name=sn,cpu=cpu_milli:m."),
+]
+UNPLACED_SHOWN = 20
+"""VMs without a host that are named in the report for people."""
+
+
+@command(app, "csv")
+async def import_csv(
+    access: Access,
+    output: Output,
+    hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
+    vms: Annotated[Path | None, typer.Option("--vms", metavar="FILE", help="CSV file of VMs.")] = None,
+    host_map: HostMap = None,
+    vm_map: Annotated[
+        list[str] | None, typer.Option("--vm-map", metavar="MAP", help="Columns of VMs, such as id=name,cpu=cores.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs whose rows say so; != for all others."),
+    ] = None,
+    place: Place = False,
+    domains: Domains = None,
+    overcommit: Overcommit = None,
+    prune: Prune = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Import CSV files, whatever their columns are called."""
+    from outlive.drivers import csv_inventory as source
+    from outlive.roles.records import Inventory
+
+    if hosts is None and vms is None:
+        raise Usage("nothing to import", remedy="name --hosts FILE, --vms FILE or both")
+    options = _options(domains, overcommit, prune=prune)
+    host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
+    vm_columns = source.parse_column_map(vm_map or (), "--vm-map", source.VM_FIELDS)
+    conditions = source.parse_where(where or ())
+    inventory = Inventory(what="csv")
+    with progress("bytes read") as bar:
+        if hosts is not None:
+            source.read_hosts(hosts, host_columns, inventory, bar.at)
+        if vms is not None:
+            source.read_vms(vms, vm_columns, inventory, where=conditions, progress=bar.at)
+    await _import(access, output, inventory, options, place=place, dry_run=dry_run)
+
+
+@command(app, "openstack")
+async def import_openstack(
+    access: Access,
+    output: Output,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with hypervisors.json, servers.json, …")],
+    place: Place = False,
+    domains: Domains = None,
+    overcommit: Overcommit = None,
+    prune: Prune = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Import what the openstack command prints with -f json.
+
+    Read are hypervisors.json, servers.json, flavors.json, aggregates.json and services.json, and where the lists lack
+    sizes hypervisors/NAME.json and servers/ID.json.
+    """
+    from outlive.drivers.openstack_inventory import read_openstack
+
+    inventory = read_openstack(folder)
+    options = _options(domains, overcommit, prune=prune)
+    await _import(access, output, inventory, options, place=place, dry_run=dry_run)
+
+
+@command(app, "database")
+async def import_database(
+    access: Access,
+    output: Output,
+    address: Annotated[str, typer.Argument(metavar="URL", help="Such as postgresql://user@host/nova or sqlite:///f.")],
+    hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
+    host_map: HostMap = None,
+    domains: Domains = None,
+    overcommit: Overcommit = None,
+    prune: Prune = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Import servers and flavors from Nova's tables; hosts come from --hosts, or are known already."""
+    from outlive.drivers import csv_inventory as source
+    from outlive.drivers.database_inventory import read_database
+
+    options = _options(domains, overcommit, prune=prune)
+    host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
+    with progress("rows read") as bar:
+        inventory = await read_database(address)
+        if hosts is not None:
+            source.read_hosts(hosts, host_columns, inventory, bar.at)
+    await _import(access, output, inventory, options, place=False, dry_run=dry_run)
+
+
+def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *, prune: bool) -> ImportOptions:
+    from outlive.roles.inventory import ImportOptions
+
+    blocks: dict[str, int] = {}
+    for text in domains or ():
+        name, _, size = text.partition("=")
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name) or not re.fullmatch(r"[1-9]\d{0,5}", size):
+            raise Usage(f"{text!r} is not KIND=N", place="--domains", remedy="such as rack=32")
+        blocks[name] = int(size)
+    ratios: dict[str, float] = {}
+    for text in (part for value in overcommit or () for part in value.split(",")):
+        name, _, ratio = text.partition("=")
+        if not name or not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", ratio) or float(ratio) < 1:
+            raise Usage(f"{text!r} is not RESOURCE=RATIO", place="--overcommit", remedy="a ratio of at least 1: cpu=4")
+        ratios[name] = float(ratio)
+    return ImportOptions(prune=prune, domains=tuple(blocks.items()), overcommit=ratios)
+
+
+async def _import(
+    access: Access, output: Output, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
+) -> None:
+    from outlive.base.clock import as_datetime
+    from outlive.roles.applying import apply_import, read_existing
+    from outlive.roles.importing import plan_import
+    from outlive.roles.inventory import check_inventory
+
+    async with access.open(write=not dry_run) as store:
+        existing = await read_existing(store)
+        wanted = check_inventory(inventory, existing, options)
+        now = as_datetime(access.clock.now())
+        plan = plan_import(wanted, existing, options, landed={}, now=now)
+        landing = None
+        if place:
+            from outlive.roles.landing import place_vms
+
+            with progress("VMs placed") as bar:
+                landing = await place_vms(store, plan, existing, progress=bar.at)
+            plan = plan_import(wanted, existing, options, landed=landing.placed, now=now)
+        if not dry_run:
+            with progress("objects written", len(plan.writes)) as bar:
+                await apply_import(store, plan, bar.at)
+    _report(output, inventory, plan, landing, dry_run=dry_run)
+
+
+def _report(output: Output, inventory: Inventory, plan: ImportPlan, landing: Landing | None, *, dry_run: bool) -> None:
+    counts = plan.counts()
+    document: dict[str, Any] = {
+        "dryRun": dry_run,
+        "hosts": counts["Hypervisor"],
+        "vms": counts["VirtualMachine"],
+        "flavors": counts["Flavor"],
+        "leftOut": inventory.rows_left_out,
+        "placed": len(landing.placed) if landing else 0,
+        "unplaced": [{"vm": vm, "reason": why} for vm, why in (landing.unplaced if landing else {}).items()],
+    }
+    output.show(document, lambda: _report_lines(document))
+
+
+def _report_lines(document: dict[str, Any]) -> list[Any]:
+    from outlive.cli.output import table
+
+    columns = ("created", "updated", "unchanged", "deleted")
+    rows = [(name, *(document[key][column] for column in columns)) for name, key in _SHOWN]
+    titles = (
+        "",
+        *(f"to be {column}" if document["dryRun"] and column != "unchanged" else column for column in columns),
+    )
+    lines: list[Any] = [table(titles, rows, numbers=titles[1:])]
+    if document["leftOut"]:
+        lines.append(f"{document['leftOut']} rows were left out")
+    if document["placed"]:
+        lines.append(f"{document['placed']} VMs were placed")
+    unplaced = document["unplaced"]
+    if unplaced:
+        lines.append(f"{len(unplaced)} VMs found no host:")
+        lines.extend(f"  {item['vm']}: {item['reason']}" for item in unplaced[:UNPLACED_SHOWN])
+        if len(unplaced) > UNPLACED_SHOWN:
+            lines.append(f"  and {len(unplaced) - UNPLACED_SHOWN} more (see -o json)")
+    return lines
+
+
+_SHOWN = (("hosts", "hosts"), ("VMs", "vms"), ("flavors", "flavors"))

@@ -1,0 +1,61 @@
+"""An inventory from Nova's tables in a database: servers and flavors. The tables list no hosts.
+
+Hosts come from a file, or are known already (docs/reference/cli.md#import-database). Everything is read before
+anything is made of it: a database that goes away midway leaves nothing half imported. Servers without a host, and
+servers whose flavor is gone from the table and whose size is therefore unknown, are left out and counted.
+"""
+
+from __future__ import annotations
+
+from outlive.base.errors import Unavailable
+from outlive.drivers.nova_database import DBVMSource
+from outlive.failover.model import VmView
+from outlive.failover.vms import FlavorRow, parse_extra_specs
+from outlive.resources import Amounts
+from outlive.roles.records import FlavorRecord, Inventory, VmRecord
+
+MIB = 2**20
+
+
+async def read_database(address: str) -> Inventory:
+    """All servers and flavors of the database; ``Unavailable`` if it cannot be read to the end."""
+    source = DBVMSource(address)
+    try:
+        listed = await source.list_vms()
+        flavors = await source.list_flavors()
+    except Unavailable as error:
+        remedy = "nothing was imported; check that the database runs, and repeat"
+        raise Unavailable(error.message, place=error.place, remedy=remedy) from error
+    finally:
+        await source.close()
+    inventory = Inventory(what="database", has_vms=True)
+    inventory.flavors.extend({row.name: _flavor(row) for row in flavors if row.name}.values())
+    inventory.vms.extend(_vm(view) for view in listed.vms)
+    inventory.rows_left_out = listed.without_host + sum(listed.unknown_flavors.values())
+    return inventory
+
+
+def _flavor(row: FlavorRow) -> FlavorRecord:
+    return FlavorRecord(
+        name=row.name,
+        place=f"flavor {row.name!r}",
+        resources=Amounts(cpu=row.vcpus * 1000, memory=row.ram_mib * MIB),
+        disk_gib=row.disk_gib,
+        extra_specs=parse_extra_specs(row.extra_specs) or {},
+    )
+
+
+def _vm(view: VmView) -> VmRecord:
+    return VmRecord(
+        id=view.id,
+        place=f"server {view.id!r}",
+        name=view.name,
+        project=view.project,
+        flavor=view.flavor,
+        zone=view.zone,
+        host=view.host,
+        phase=view.status,
+        disk_gib=view.disk_gib,
+        extra_specs=view.extra_specs,
+        os_type=view.os_type,
+    )

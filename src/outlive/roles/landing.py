@@ -1,0 +1,161 @@
+"""Where VMs land that an inventory places nowhere: the placement engine decides, one VM after the other.
+
+The order is fixed (memory, then CPU, largest first, then id), so that the same inventory lands the same way every
+time. Only VMs that run and have no host are placed; nobody is moved. Each landed VM counts before the next is asked
+about, and a size that once found no host is not asked about again, since hosts only fill up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from outlive.failover.calls import Caller, pipeline_for, placement_class
+from outlive.failover.model import VmView
+from outlive.failover.sizing import ResolvedSize
+from outlive.placement.engine import Engine, Ranking
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.settings import PlacementSettings
+from outlive.resources import Amounts, Hypervisor, Pipeline, Reservation, VirtualMachine
+from outlive.roles.importing import ImportPlan
+from outlive.roles.inventory import Existing
+from outlive.store import Store, list_all
+
+YIELD_EVERY = 20
+"""VMs placed between two turns of the event loop."""
+
+
+@dataclass(slots=True)
+class Landing:
+    """Who found a host, and who did not and why."""
+
+    placed: dict[str, str] = field(default_factory=dict)
+    """VM → host."""
+    unplaced: dict[str, str] = field(default_factory=dict)
+    """VM → reason."""
+
+
+async def place_vms(
+    store: Store,
+    plan: ImportPlan,
+    existing: Existing,
+    *,
+    settings: PlacementSettings | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Landing:
+    """Find hosts for the VMs that would run nowhere after the plan."""
+    hosts, vms = after(plan, existing)
+    fleet = Fleet(settings)
+    for known in hosts.values():
+        fleet.upsert_host(known)
+    async for reservation in list_all(store, Reservation):
+        fleet.upsert_reservation(reservation)
+    engine = Engine(fleet, pipelines_in_use([item async for item in list_all(store, Pipeline)], settings))
+    waiting = in_order(vms.values())
+    landing = Landing()
+    hopeless: dict[str, str] = {}
+    for done, vm in enumerate(waiting):
+        host, reason = _land(engine, vm, hopeless)
+        if host:
+            landing.placed[vm.name] = host
+            fleet.upsert_host(_filled(fleet.host(host), vm.spec.resources))
+        else:
+            landing.unplaced[vm.name] = reason
+        if done % YIELD_EVERY == 0:
+            progress(done, len(waiting))
+            await asyncio.sleep(0)
+    return landing
+
+
+def after(plan: ImportPlan, existing: Existing) -> tuple[dict[str, Hypervisor], dict[str, VirtualMachine]]:
+    """Hosts and VMs as they are once the plan is carried out."""
+    hosts, vms = dict(existing.hosts), dict(existing.vms)
+    for write in plan.writes:
+        match write.object:
+            case Hypervisor() as host:
+                hosts.pop(host.name, None) if write.verb == "delete" else hosts.update({host.name: host})
+            case VirtualMachine() as vm:
+                vms.pop(vm.name, None) if write.verb == "delete" else vms.update({vm.name: vm})
+            case _:
+                continue
+    return hosts, vms
+
+
+def in_order(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:
+    """The VMs that run and have no host, in the order in which they are placed."""
+    waiting = [vm for vm in vms if vm.status.assigned is None and vm.spec.power_state == "running"]
+    return sorted(waiting, key=lambda vm: (-vm.spec.resources.memory_bytes, -vm.spec.resources.cpu_milli, vm.name))
+
+
+def pipelines_in_use(pipelines: Iterable[Pipeline], settings: PlacementSettings | None = None) -> PipelineTable:
+    """The shipped pipelines, and over them those of the store."""
+    table = PipelineTable.shipped(settings)
+    for pipeline in pipelines:
+        table.put(pipeline, settings)
+    return table
+
+
+def creation_request(vm: VirtualMachine) -> PlacementRequest:
+    """What Nova would ask on creating the VM."""
+    view = _view(vm)
+    specs = Caller().extra_specs(view)
+    return PlacementRequest(
+        resource_id=vm.name,
+        project=view.project,
+        zone=view.zone,
+        need=vm.spec.resources,
+        flavor_name=view.flavor,
+        extra_specs=specs,
+        intent=Intent.CREATE,
+        pipeline=pipeline_for(view),
+    )
+
+
+def _view(vm: VirtualMachine) -> VmView:
+    return VmView(
+        id=vm.name,
+        host="",
+        zone=vm.spec.zone,
+        project=vm.spec.project,
+        flavor=vm.spec.flavor,
+        extra_specs=vm.spec.extra_specs,
+    )
+
+
+def _land(engine: Engine, vm: VirtualMachine, hopeless: dict[str, str]) -> tuple[str, str]:
+    """The best host, or the reason why there is none."""
+    amounts = vm.spec.resources
+    size = ResolvedSize(
+        flavor_name=repr(amounts.wire()), group_name="", cpu_milli=amounts.cpu_milli, memory_bytes=amounts.memory_bytes
+    )
+    key = placement_class(_view(vm), size, with_project=True)
+    if key in hopeless:
+        return "", hopeless[key]
+    request = creation_request(vm)
+    ranking = engine.rank(request)
+    if ranking.hosts:
+        return ranking.hosts[0], ""
+    hopeless[key] = why_nowhere(engine.rank(request, why=True))
+    return "", hopeless[key]
+
+
+def why_nowhere(ranking: Ranking) -> str:
+    """How many hosts each step refused, the most first: ``1,400 by filter_has_enough_capacity``."""
+    counts: dict[str, int] = {}
+    for reason in ranking.rejected.values():
+        counts[reason.step] = counts.get(reason.step, 0) + 1
+    if not counts:
+        return "there is no host"
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return "no host: " + ", ".join(f"{count} refused by {step}" for step, count in ordered)
+
+
+def _filled(host: Hypervisor | None, needed: Amounts) -> Hypervisor:
+    assert host is not None, "a ranked host is known"
+    allocation = host.status.allocation if host.status.allocation is not None else Amounts()
+    return msgspec.structs.replace(host, status=msgspec.structs.replace(host.status, allocation=allocation + needed))
