@@ -1,0 +1,226 @@
+"""Settings: from flags, the environment and ``outlive.yaml`` to one checked struct for each section.
+
+Flags count more than ``OUTLIVE_<SECTION>__<KEY>`` in the environment, and that more than the file. A section is a
+``msgspec.Struct`` that its package declares; nothing here knows what a key means. Whatever is wrong, an unknown
+section, an unknown key, a value of the wrong type or out of its range, is one ``BadInput`` that names the key, where
+it was said, and the nearest key that exists (docs/reference/runtime.md#configuration).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml  # type: ignore[import-untyped]
+
+from outlive.base.errors import BadInput
+from outlive.runtime.settings_file import Path_, read_settings_file
+from outlive.runtime.settings_names import ENVIRONMENT_PREFIX, SEPARATOR, environment_name, struct_in
+from outlive.runtime.settings_page import reference_page
+from outlive.runtime.units import Duration, Size, decode_unit
+
+__all__ = ["Duration", "Size", "environment_name", "load_settings", "reference_page"]
+
+SHOWN_CHARACTERS: Final = 80
+"""How much of a wrong value an error shows."""
+
+_ERROR_PATH = re.compile(r" - at `\$((?:\.\w+)*)[^`]*`\Z")
+
+
+def load_settings(
+    sections: Mapping[str, type[msgspec.Struct]],
+    *,
+    file: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One struct for each section, all sections filled. ``flags`` maps ``section.key`` to a value, ``None``: not given.
+
+    Raises ``BadInput`` (also for a broken file), ``NotFound`` for a file that is not there, ``LimitExceeded``.
+    """
+    said = _Said(sections)
+    if file is not None:
+        said.take_file(file)
+    said.take_environment(environ)
+    said.take_flags(flags)
+    return {name: said.build(name) for name in sections}
+
+
+class _Said:
+    """Everything that was said, by whom: raw values by section and key, and the place of each."""
+
+    def __init__(self, sections: Mapping[str, type[msgspec.Struct]]) -> None:
+        self._sections = sections
+        self._values: dict[str, Any] = {}
+        self._places: dict[Path_, str] = {}
+
+    def take_file(self, file: Path) -> None:
+        values, lines = read_settings_file(file)
+        for path, line in lines.items():
+            self._places[path] = f"{file}:{line}"
+        for section, value in values.items():
+            place = self._places.get((str(section),), str(file))
+            struct = self._sections.get(section)
+            if struct is None:
+                raise _unknown("section", str(section), self._sections, place)
+            if value is None:
+                continue
+            if not isinstance(value, dict):
+                raise BadInput(f"section {section} is {_shown(value)}", place=place, remedy="write keys below it")
+            self._check_keys(struct, value, (section,))
+            self._values[section] = value
+
+    def take_environment(self, environ: Mapping[str, str]) -> None:
+        origin: dict[Path_, str] = {}
+        for variable in sorted(environ):
+            if not variable.startswith(ENVIRONMENT_PREFIX) or SEPARATOR not in variable:
+                continue
+            words = variable[len(ENVIRONMENT_PREFIX) :].split(SEPARATOR)
+            path, kind = self._resolve(words, variable)
+            other = origin.get(path)
+            if other is not None and environ[other] != environ[variable]:
+                raise BadInput(f"{other} and {variable} say different things", place=variable, remedy="set one of them")
+            origin[path] = variable
+            self._put(path, _from_text(environ[variable], kind), variable)
+
+    def take_flags(self, flags: Mapping[str, Any]) -> None:
+        for dotted, value in flags.items():
+            if value is None:
+                continue
+            place = f"flag {dotted}"
+            path, kind = self._resolve(dotted.split("."), place)
+            self._put(path, _from_text(value, kind) if isinstance(value, str) else value, place)
+
+    def build(self, section: str) -> Any:
+        """The section's struct."""
+        try:
+            return msgspec.convert(self._values.get(section, {}), self._sections[section], dec_hook=decode_unit)
+        except msgspec.ValidationError as error:
+            raise self._wrong(section, str(error)) from None
+        except BadInput as error:
+            place = self._places.get((section,), "")
+            raise BadInput(error.message, place=error.place or place or section, remedy=error.remedy) from None
+
+    def _wrong(self, section: str, message: str) -> BadInput:
+        match = _ERROR_PATH.search(message)
+        keys = tuple(match.group(1).split(".")[1:]) if match else ()
+        text = message[: match.start()] if match else message
+        path: Path_ = (section, *keys)
+        value: Any = self._values
+        for word in path:
+            value = value.get(word) if isinstance(value, dict) else None
+        place = next((self._places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._places), "")
+        what = f"{'.'.join(path)} is {_shown(value)}" if keys else f"section {section}"
+        return BadInput(f"{what}: {text}", place=place, remedy="see docs/reference/configuration.md")
+
+    def _check_keys(self, struct: type[msgspec.Struct], value: dict[Any, Any], path: Path_) -> None:
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+        for key, inner in value.items():
+            here = (*path, str(key))
+            if key not in fields:
+                raise _unknown("key", ".".join(here), [".".join((*path, name)) for name in fields], self._place(here))
+            for nested, member in _structs_within(fields[key], inner):
+                self._check_keys(nested, member, here)
+
+    def _place(self, path: Path_) -> str:
+        return self._places.get(path, "")
+
+    def _resolve(self, words: list[str], place: str) -> tuple[Path_, Any]:
+        """The path of wire names that these words mean, ignoring case and underscores, and the type there."""
+        section = _match(words[0], self._sections)
+        if section is None:
+            raise _unknown("section", words[0], self._sections, place)
+        path: Path_ = (section,)
+        kind: Any = self._sections[section]
+        for word in words[1:]:
+            struct = struct_in(kind)
+            if struct is None:
+                raise BadInput(f"{'.'.join(path)} has no keys of its own", place=place, remedy="set it as a whole")
+            fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+            name = _match(word, fields)
+            if name is None:
+                raise _unknown(
+                    "key", f"{'.'.join(path)}.{word}", [f"{'.'.join(path)}.{each}" for each in fields], place
+                )
+            path, kind = (*path, name), fields[name]
+        if len(path) < 2:
+            raise BadInput(f"{section} is a section", place=place, remedy="name a key in it")
+        return path, kind
+
+    def _put(self, path: Path_, value: Any, place: str) -> None:
+        target = self._values
+        for word in path[:-1]:
+            inner = target.get(word)
+            target[word] = dict(inner) if isinstance(inner, dict) else {}
+            target = target[word]
+        target[path[-1]] = value
+        for known in [each for each in self._places if each[: len(path)] == path]:
+            del self._places[known]
+        self._places[path] = place
+
+
+def _structs_within(kind: Any, value: Any) -> Iterator[tuple[type[msgspec.Struct], dict[Any, Any]]]:
+    """Maps inside a value that its type says are structs: itself, or members of a list or of a map."""
+    struct = struct_in(kind)
+    if struct is not None:
+        if isinstance(value, dict):
+            yield struct, value
+        return
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for argument in typing.get_args(kind):
+        struct = struct_in(argument)
+        if struct is not None:
+            yield from ((struct, member) for member in members if isinstance(member, dict))
+
+
+def _from_text(text: str, kind: Any) -> Any:
+    """Text as the field's type has it: as it stands, as YAML, as a list with commas, or as a loosely written number.
+
+    Where none of them fits, the YAML value is given back for the error to show.
+    """
+    readings: list[Any] = [text]
+    try:
+        readings.append(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        readings.append(text)
+    if text:
+        readings.append([part.strip() for part in text.split(",")])
+    for reading in readings:
+        try:
+            msgspec.convert(reading, kind, dec_hook=decode_unit)
+        except (msgspec.ValidationError, BadInput):
+            continue
+        return reading
+    try:
+        return msgspec.to_builtins(msgspec.convert(text, kind, strict=False, dec_hook=decode_unit), enc_hook=str)
+    except (msgspec.ValidationError, BadInput):
+        return text
+
+
+def _match(word: str, names: Mapping[str, Any]) -> str | None:
+    """The name that the word is, ignoring case and underscores; an exact one first."""
+    if word in names:
+        return word
+    plain = _plain(word)
+    return next((name for name in names if _plain(name) == plain), None)
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", "").lower()
+
+
+def _unknown(what: str, name: str, known: Mapping[str, Any] | list[str], place: str) -> BadInput:
+    by_plain = {_plain(each): each for each in known}
+    near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=0.5)
+    remedy = f"did you mean {by_plain[near[0]]}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+    return BadInput(f"{what} {name[:SHOWN_CHARACTERS]!r} is not known", place=place, remedy=remedy)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

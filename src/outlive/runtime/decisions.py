@@ -1,0 +1,221 @@
+"""Decisions are data: pure functions by name, from a JSON observation to a JSON answer with reasons.
+
+``DecisionTable`` is what ``outlive decide`` runs: the same function that the controllers use, on any input that
+somebody saved. ``DecisionLog`` is how a controller uses one: it keeps what went in and what came out, in full when
+the answer says to do something or is another one than before, else as digests, in a ring that is limited in entries
+and in bytes (docs/reference/runtime.md#decisions). A function here must be pure; nothing checks that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
+
+from outlive.base import limits
+from outlive.base.clock import Clock
+from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
+from outlive.base.logging import get_logger, global_request_id
+from outlive.resources import Amounts
+from outlive.resources.codec import decode_as, encode, encode_canonical
+
+INPUT_BYTES: Final = limits.IMPORT_FILE_BYTES
+"""The largest input of a decision."""
+RING_ENTRIES: Final = 1_000
+"""Uses of decisions that are remembered."""
+RING_BYTES: Final = 32 * 1024 * 1024
+"""Inputs and outputs that are remembered, together."""
+SUBJECTS_LIMIT: Final = 10_000
+"""Subjects of which the last answer's digest is remembered."""
+
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
+
+_log = get_logger("decisions")
+
+
+def says_nothing(output: object) -> bool:
+    """Whether an answer asks for nothing: no ``actions``; or, without such a field, an empty collection or ``None``."""
+    actions = getattr(output, "actions", output)
+    return actions is None or (isinstance(actions, tuple | list | dict | frozenset) and not actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[I, O]):
+    """One pure function under a stable name such as ``failover.plan``."""
+
+    name: str
+    function: Callable[[I], O]
+    input: Any
+    """The type of its input: anything that msgspec decodes, with ``Amounts`` in it."""
+    output: Any
+    doc: str
+    is_empty: Callable[[O], bool] = says_nothing
+    """Whether an answer asks for nothing."""
+
+
+class DecisionTable:
+    """All decisions by name; two of one name are a ``ValueError``."""
+
+    def __init__(self, decisions: Iterable[Decision[Any, Any]]) -> None:
+        self._decisions: dict[str, Decision[Any, Any]] = {}
+        for decision in decisions:
+            if decision.name in self._decisions:
+                raise ValueError(f"decision {decision.name} is registered twice")
+            self._decisions[decision.name] = decision
+
+    def names(self) -> tuple[str, ...]:
+        """All names, sorted."""
+        return tuple(sorted(self._decisions))
+
+    def get(self, name: str) -> Decision[Any, Any]:
+        """The decision; ``NotFound`` names the nearest one."""
+        decision = self._decisions.get(name)
+        if decision is None:
+            near = difflib.get_close_matches(name, self._decisions, n=1, cutoff=0.4)
+            remedy = f"did you mean {near[0]}?" if near else "outlive decide --list shows all"
+            raise NotFound(f"there is no decision {name[:80]!r}", remedy=remedy)
+        return decision
+
+    def schema(self, name: str) -> dict[str, Any]:
+        """``{name, doc, input, output, $defs}``: JSON schemas of input and output; ``NotFound``."""
+        decision = self.get(name)
+        (given, answer), components = msgspec.json.schema_components(
+            (decision.input, decision.output), schema_hook=_schema_hook, ref_template="#/$defs/{name}"
+        )
+        return {"name": name, "doc": decision.doc, "input": given, "output": answer, "$defs": components}
+
+    def decide(self, name: str, raw: bytes) -> bytes:
+        """The answer to a JSON input as JSON; ``NotFound``, and what ``Decision.function`` raises on bad input."""
+        decision = self.get(name)
+        if len(raw) > INPUT_BYTES:
+            raise LimitExceeded(f"the input has {len(raw)} bytes", remedy=f"at most {INPUT_BYTES}")
+        try:
+            return encode(decision.function(decode_as(decision.input, raw)))
+        except RecursionError:
+            raise BadInput("the input is nested too deeply") from None
+
+    def decide_json(self, name: str, raw: bytes) -> bytes:
+        """As ``decide``; an input that is refused gives ``{"error": code}``. Still ``NotFound`` for the name."""
+        self.get(name)
+        try:
+            return self.decide(name, raw)
+        except OutliveError as error:
+            return encode({"error": error.code})
+
+
+def is_error(answer: bytes) -> bool:
+    """Whether an answer of ``decide_json`` is ``{"error": code}``."""
+    return answer.startswith(b'{"error":')
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a decision. ``input`` and ``output`` are JSON, or ``None`` where only the digests were kept."""
+
+    at: float
+    name: str
+    subject: str
+    request: str
+    input_digest: str
+    output_digest: str
+    changed: bool
+    empty: bool
+    input: bytes | None
+    output: bytes | None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it holds of the ring's bytes."""
+        return len(self.input or b"") + len(self.output or b"")
+
+
+class DecisionLog:
+    """Uses decisions and remembers how. Not shared between threads."""
+
+    def __init__(self, clock: Clock, *, entries: int = RING_ENTRIES, total_bytes: int = RING_BYTES) -> None:
+        self._clock = clock
+        self._entries = entries
+        self._total_bytes = total_bytes
+        self._uses: deque[Use] = deque()
+        self._bytes = 0
+        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def use(self, decision: Decision[I, O], input: I, *, subject: str = "") -> O:
+        """Decide. ``subject`` says what about (a slot, a VM), where one decision is used for many things."""
+        output = decision.function(input)
+        raw_input, raw_output = encode_canonical(input), encode_canonical(output)
+        self.keep(decision, raw_input, raw_output, empty=decision.is_empty(output), subject=subject)
+        return output
+
+    def keep(
+        self, decision: Decision[Any, Any], raw_input: bytes, raw_output: bytes, *, empty: bool, subject: str = ""
+    ) -> None:
+        """Remember a use that was computed elsewhere, for example in a child process."""
+        output_digest = _digest(raw_output)
+        changed = self._changed(decision.name, subject, output_digest)
+        whole = (changed or not empty) and len(raw_input) + len(raw_output) <= self._total_bytes
+        use = Use(
+            at=self._clock.now(),
+            name=decision.name,
+            subject=subject,
+            request=global_request_id(),
+            input_digest=_digest(raw_input),
+            output_digest=output_digest,
+            changed=changed,
+            empty=empty,
+            input=raw_input if whole else None,
+            output=raw_output if whole else None,
+        )
+        self._remember(use)
+        log = _log.info if whole else _log.debug
+        log(
+            "decision.used",
+            decision=use.name,
+            subject=subject,
+            input=use.input_digest,
+            output=output_digest,
+            changed=changed,
+            empty=empty,
+            input_bytes=len(raw_input),
+        )
+
+    def uses(self, name: str = "") -> tuple[Use, ...]:
+        """What is remembered, oldest first; of one decision if named."""
+        return tuple(use for use in self._uses if not name or use.name == name)
+
+    def _changed(self, name: str, subject: str, digest: str) -> bool:
+        key = (name, subject)
+        before = self._last.pop(key, None)
+        self._last[key] = digest
+        if len(self._last) > SUBJECTS_LIMIT:
+            self._last.popitem(last=False)
+        return before != digest
+
+    def _remember(self, use: Use) -> None:
+        self._uses.append(use)
+        self._bytes += use.kept_bytes
+        while len(self._uses) > self._entries or self._bytes > self._total_bytes:
+            self._bytes -= self._uses.popleft().kept_bytes
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _schema_hook(kind: type) -> dict[str, Any]:
+    if kind is Amounts:
+        return cast(
+            "dict[str, Any]",
+            {
+                "type": "object",
+                "description": 'Quantities by resource, such as {"cpu": "4", "memory": "16Gi"}',
+                "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+            },
+        )
+    raise TypeError(f"{kind.__name__} has no schema")

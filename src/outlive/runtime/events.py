@@ -1,0 +1,237 @@
+"""Events: what happened to an object, for people who look at it within the hour.
+
+``emit`` never waits and never fails: it puts a note into a bounded queue, from which one task writes. Repeats of
+(object, type, reason, note, action) within an hour are one event with a count. The name of an event is a hash of
+those, so that two processes that say the same count on the same object. Events are a convenience: when the queue is
+full or the store is away they are dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from outlive.base import limits
+from outlive.base.clock import Clock, Instant, as_datetime, as_instant
+from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.hashing import stable_hash
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger, global_request_id
+from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store, list_all
+
+QUEUE_LIMIT: Final = limits.EVENTS_KEPT
+"""Events that wait to be written."""
+KNOWN_LIMIT: Final = 2_000
+"""Written events that are remembered, to count on without reading."""
+ATTEMPTS: Final = 5
+"""Writes of one event before it is dropped."""
+RETRY_S: Final = 0.5
+"""The wait before the second attempt; it doubles."""
+NOTE_CHARACTERS: Final = 1024
+"""What is kept of a note."""
+NAME_CHARACTERS: Final = 200
+"""What an event's name takes of its object's name."""
+SWEEP_S: Final = 60.0
+"""How often old events are looked for."""
+SWEEP_STEP: Final = 500
+"""Events deleted before the sweeper rests."""
+SWEEP_REST_S: Final = 1.0
+"""How long it rests when there is more to delete."""
+NONCE_ANNOTATION: Final = "outlive.dev/nonce"
+"""Tells a writer whose answer was lost that the write is its own."""
+
+EventType = Literal["Normal", "Warning"]
+
+_log = get_logger("events")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """An event that was emitted ``count`` times and is not written yet."""
+
+    event: Event
+    count: int
+    last: Instant
+
+
+class EventRecorder:
+    """Writes events in the name of ``source``."""
+
+    def __init__(self, store: Store, *, clock: Clock, ids: Ids, source: str) -> None:
+        self.dropped = 0
+        """Events lost, because the queue was full or the store away."""
+        self.written = 0
+        """Events written."""
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._source = source
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._some = asyncio.Event()
+        self._known: OrderedDict[str, Event] = OrderedDict()
+
+    def emit(
+        self, regarding: ObjectRef, reason: str, note: str, *, type: EventType = "Normal", action: str = ""
+    ) -> None:
+        """Say that something happened to an object. Returns at once; a full queue drops it and counts that."""
+        note = note[:NOTE_CHARACTERS]
+        name = event_name(regarding, type, reason, note, action)
+        now = self._clock.now()
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            waiting.count += 1
+            waiting.last = now
+            return
+        if len(self._waiting) >= QUEUE_LIMIT:
+            self.dropped += 1
+            return
+        event = Event(
+            metadata=ObjectMeta(name=name),
+            regarding=regarding,
+            type=type,
+            reason=reason,
+            action=action,
+            note=note,
+            source=self._source,
+            request_id=global_request_id(),
+            first_seen=as_datetime(now),
+            last_seen=as_datetime(now),
+        )
+        self._waiting[name] = _Waiting(event, 1, now)
+        self._some.set()
+
+    async def run(self) -> None:
+        """Write what was emitted, until cancelled."""
+        while True:
+            await self._some.wait()
+            if not self._waiting:
+                self._some.clear()
+                continue
+            _, waiting = self._waiting.popitem(last=False)
+            await self._write(waiting)
+
+    async def flush(self) -> None:
+        """Write what waits now and return; for the end of a process."""
+        for _ in range(len(self._waiting)):
+            if not self._waiting:
+                return
+            _, waiting = self._waiting.popitem(last=False)
+            await self._write(waiting)
+
+    def expose(self, metrics: Metrics) -> None:
+        """Show what was written and dropped as metrics."""
+        metrics.register_collector(self._collect)
+
+    def _collect(self) -> list[Metric]:
+        return [
+            CounterMetricFamily("events_written", "Events written", value=self.written),
+            CounterMetricFamily("events_dropped", "Events lost to a full queue or an absent store", value=self.dropped),
+        ]
+
+    async def _write(self, waiting: _Waiting) -> None:
+        """Create the event or count on, at most ``ATTEMPTS`` times."""
+        name = waiting.event.metadata.name
+        nonce = self._ids.uuid()
+        known = self._known.pop(name, None)
+        for attempt in range(ATTEMPTS):
+            try:
+                written = await self._attempt(waiting, known, nonce)
+            except (AlreadyExists, Conflict, NotFound, Unknown):
+                known = None
+            except OutliveError as error:
+                _log.info("events.not_written", name=name, error=str(error))
+            else:
+                self.written += 1
+                self._known[name] = written
+                if len(self._known) > KNOWN_LIMIT:
+                    self._known.popitem(last=False)
+                return
+            if attempt:
+                await self._clock.sleep(RETRY_S * 2.0 ** (attempt - 1))
+        self.dropped += waiting.count
+        _log.warning("events.dropped", name=name, attempts=ATTEMPTS, count=waiting.count)
+
+    async def _attempt(self, waiting: _Waiting, known: Event | None, nonce: str) -> Event:
+        event = waiting.event
+        marked = msgspec.structs.replace(event.metadata, annotations={NONCE_ANNOTATION: nonce})
+        if known is None:
+            try:
+                known = await self._store.get(Event, event.metadata.name, fresh=True)
+            except NotFound:
+                last = as_datetime(waiting.last)
+                fresh = msgspec.structs.replace(event, metadata=marked, count=waiting.count, last_seen=last)
+                return await self._store.create(fresh)
+        if known.metadata.annotations.get(NONCE_ANNOTATION) == nonce:
+            return known
+        return await self._store.replace(_counted_on(known, waiting, nonce))
+
+
+class EventSweeper:
+    """Deletes events that are older than an hour, and the oldest beyond ``limits.EVENTS_KEPT``."""
+
+    def __init__(self, store: Store, *, clock: Clock) -> None:
+        self.deleted = 0
+        """Events deleted so far."""
+        self._store = store
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Sweep until cancelled. Errors of the store only end a step."""
+        while True:
+            more = False
+            try:
+                more = await self.sweep() == SWEEP_STEP
+            except OutliveError as error:
+                _log.warning("events.sweep_failed", error=str(error))
+            await self._clock.sleep(SWEEP_REST_S if more else SWEEP_S)
+
+    async def sweep(self) -> int:
+        """One step: delete up to ``SWEEP_STEP`` events, the oldest first; returns how many were due in it."""
+        kept: list[tuple[float, str, ObjectRef, str]] = []
+        async for event in list_all(self._store, Event):
+            seen = as_instant(event.last_seen)
+            kept.append((seen, event.metadata.name, event.ref, event.metadata.resource_version))
+        kept.sort(key=lambda each: each[:2])
+        oldest = self._clock.now() - limits.EVENT_SECONDS
+        surplus = len(kept) - limits.EVENTS_KEPT
+        due = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
+        for _, _, ref, version in due:
+            try:
+                await self._store.delete(ref, uid=ref.uid, version=version)
+                self.deleted += 1
+            except (Conflict, NotFound):
+                _log.debug("events.changed_while_swept", name=ref.name)
+        return len(due)
+
+
+def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, action: str) -> str:
+    """The name of the event that counts repeats of this: the object's name, or its kind, and a hash."""
+    parts = (regarding.cluster, regarding.kind, regarding.namespace, regarding.name, regarding.uid)
+    digest = f"{stable_hash(*parts, type, reason, note, action):016x}"
+    stem = regarding.name[:NAME_CHARACTERS].rstrip("-.")
+    try:
+        check_name(stem)
+    except OutliveError:
+        stem = "".join(each for each in regarding.kind.lower() if each.isascii() and each.isalnum()) or "object"
+    return f"{stem}.{digest}"
+
+
+def _counted_on(known: Event, waiting: _Waiting, nonce: str) -> Event:
+    """The kept event with these repeats added; begun anew when its first is more than an hour ago."""
+    meta = msgspec.structs.replace(known.metadata, annotations={**known.metadata.annotations, NONCE_ANNOTATION: nonce})
+    event = waiting.event
+    begun_anew = waiting.last - as_instant(known.first_seen) >= limits.EVENT_SECONDS
+    return msgspec.structs.replace(
+        event,
+        metadata=meta,
+        count=waiting.count if begun_anew else known.count + waiting.count,
+        first_seen=event.first_seen if begun_anew else known.first_seen,
+        last_seen=as_datetime(max(waiting.last, as_instant(known.last_seen))),
+    )

@@ -1,0 +1,70 @@
+"""Settings with a unit: written as people write them, used as numbers.
+
+``Duration`` is seconds and ``Size`` is bytes, so that code calculates with them as with any ``float`` or ``int``; in
+``outlive.yaml`` and in the environment they are text such as ``30s`` and ``512Mi``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlive.base.duration import format_duration, parse_duration
+from outlive.base.errors import BadInput
+from outlive.base.quantity import format_bytes, parse_bytes
+
+
+class Duration(float):
+    """Seconds; text such as ``1m30s`` outside."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Duration:
+        """From text; ``BadInput`` for a bare number, because its unit would be a guess, and for a negative one."""
+        if not isinstance(value, str | int | float):
+            raise BadInput(f"{value!r} is not a duration", remedy='write a unit, such as "30s"')
+        seconds = parse_duration(value)
+        if seconds < 0:
+            raise BadInput(f"{value!r} is negative", remedy="a duration is 0 or more")
+        return cls(seconds)
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return format_duration(float(self))
+
+
+class Size(int):
+    """Bytes; text such as ``512Mi`` outside."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Size:
+        """From text or a number of bytes; ``BadInput`` if it is none or negative."""
+        if not isinstance(value, str | int | float):
+            raise BadInput(f"{value!r} is not a size", remedy='write a number such as "512Mi"')
+        size = parse_bytes(value)
+        if size < 0:
+            raise BadInput(f"{value!r} is negative", remedy="a size is 0 or more")
+        return cls(size)
+
+    def __str__(self) -> str:
+        """As it is written."""
+        return format_bytes(int(self))
+
+
+def decode_unit(kind: type, value: Any) -> Any:
+    """The decoding hook of msgspec for these types."""
+    if kind is Duration or kind is Size:
+        try:
+            return kind.parse(value)
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+    raise TypeError(f"{kind.__name__} has no form as a setting")
+
+
+def encode_unit(value: Any) -> Any:
+    """The encoding hook of msgspec for these types."""
+    if isinstance(value, Duration | Size):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form as a setting")
