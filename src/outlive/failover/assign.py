@@ -10,6 +10,8 @@ import msgspec
 
 from outlive.failover.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.compat import Compat
+from outlive.failover.counters import Counters
+from outlive.failover.greedy import Greedy
 from outlive.failover.model import SlotView, VmView
 
 __all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
@@ -54,5 +56,49 @@ class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 def assign(given: AssignInput) -> AssignResult:
-    """Serve every need in order; each VM ends with the slots it misses or with one ``Fail``."""
-    raise NotImplementedError
+    """Serve every need in order; each VM ends with the slots it misses or with one ``Fail``.
+
+    The VM that is served counts with its current location, everybody else with the recorded one. ``KeyError`` for a
+    need of a VM that is not in ``vms``.
+    """
+    excluded = set(given.excluded_slots)
+    slots = [slot for slot in given.slots if slot.name not in excluded]
+    if not given.compat.reverted("D4"):
+        slots.sort(key=lambda slot: slot.name)
+    greedy = Greedy(
+        Counters.build(slots),
+        reuse=given.reuse,
+        new=given.new,
+        free=given.free,
+        hosts=given.hosts,
+        one_new_per_host=given.one_new_per_host,
+        key_prefix=given.key_prefix,
+        compat=given.compat,
+    )
+    greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
+    vms = {vm.id: vm for vm in given.vms}
+    actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
+    return result_of(slots, actions, greedy.opened)
+
+
+def result_of(before: list[SlotView], actions: list[Action], opened: dict[str, SlotView]) -> AssignResult:
+    """The actions, what they leave behind, and their numbers."""
+    joined: dict[str, dict[str, str]] = {}
+    counts = {Join: 0, Open: 0, Fail: 0}
+    for action in actions:
+        counts[type(action)] += 1
+        if isinstance(action, Join):
+            joined.setdefault(action.slot, {})[action.vm] = action.vm_host
+        elif isinstance(action, Open):
+            joined.setdefault(action.slot_key, {})[action.vm] = action.vm_host
+    after = [
+        msgspec.structs.replace(slot, members={**slot.members, **more}) if (more := joined.get(slot.name)) else slot
+        for slot in [*before, *opened.values()]
+    ]
+    return AssignResult(
+        actions=tuple(actions),
+        slots=tuple(after),
+        reused=counts[Join],
+        created=counts[Open],
+        failed=counts[Fail],
+    )

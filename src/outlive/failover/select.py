@@ -9,6 +9,7 @@ import msgspec
 
 from outlive.failover.compat import Compat
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import fits
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -72,10 +73,45 @@ class PauseInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def select(given: SelectInput) -> SelectResult:
-    """List the VMs that miss slots and choose whom this cycle serves."""
-    raise NotImplementedError
+    """List the VMs that miss slots and choose whom this cycle serves.
+
+    A slot that is not ready, or smaller than the VM, does not count as present; with deviation D10 switched back every
+    slot that lists the VM does. Slots beyond what a VM needs are left alone.
+    """
+    present = _present(given)
+    missing = [
+        (vm, Missing(vm=vm.id, required=wanted, present=present.get(vm.id, 0)))
+        for vm in given.vms
+        if (wanted := given.required.get(vm.id, 0)) > present.get(vm.id, 0)
+    ]
+    by_id = not given.compat.reverted("D4")
+    missing.sort(key=lambda pair: (-pair[0].memory_bytes, pair[0].id if by_id else ""))
+    listed = tuple(one for _, one in missing)
+    if given.limit <= 0 or given.limit >= len(listed):
+        return SelectResult(missing=listed, selected=listed)
+    rotates = given.rotation > 0 and given.cycle % given.rotation == 0
+    start = min(int(given.draw * len(listed)), len(listed) - 1) if rotates else 0
+    selected = (listed[start:] + listed[:start])[: given.limit]
+    return SelectResult(missing=listed, selected=selected, limit_hit=True, start=start)
+
+
+def _present(given: SelectInput) -> dict[str, int]:
+    """VM → slots that count for it."""
+    views = {vm.id: vm for vm in given.vms}
+    literal = given.compat.reverted("D10")
+    present: dict[str, int] = {}
+    for slot in given.slots:
+        if slot.ready is False and not literal:
+            continue
+        for member in slot.members:
+            vm = views.get(member)
+            if vm is not None and (literal or fits(vm, slot)):
+                present[member] = present.get(member, 0) + 1
+    return present
 
 
 def next_pause_s(given: PauseInput) -> float:
     """Seconds until the next cycle: the short pause while catching up goes well, else the normal one."""
-    raise NotImplementedError
+    catching_up = given.limit_hit and given.short_s > 0
+    went_well = given.reused + given.created >= given.min_success and given.failed <= given.max_failures
+    return given.short_s if catching_up and went_well else given.normal_s

@@ -1,0 +1,373 @@
+"""Memberships of VMs in slots, counted, and the answers to "which slots may it join": by number, for planners.
+
+For every slot it is counted how often each host occurs: as the slot's own and as its members'
+(docs/reference/failover.md#counters). A VM's counters are sums of those of its slots, so that a change touches only
+what it concerns: joining and leaving cost the VM's few slots, a move costs the members of these. Sets of slots are
+whole numbers used as bit sets, and "all slots that this VM may join" is a handful of ORs over them.
+
+The verdicts are those of the literal rules in every state, also where rules are broken: VMs for which a rule does not
+hold are kept as a set, and a slot with such a member admits nobody. ``outlive.failover.counters`` is the same by name.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from outlive.failover.model import SlotView
+
+SIZES_REMEMBERED = 4096
+"""VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
+LOG_LENGTH = 100_000
+"""Added slots that are remembered for those who follow along; beyond it they have to start anew."""
+
+
+class Tallies:
+    """Hosts, slots and VMs by number. Numbers of slots stay while the slot is there; those of VMs do not."""
+
+    def __init__(self) -> None:
+        self.host_names: list[str] = []
+        self.slot_names: list[str] = []
+        self.vm_names: list[str] = []
+        self.generation = 0
+        """Rises when ``slot_log`` begins anew."""
+        self.slot_log: list[int] = []
+        """Numbers of slots in the order in which they were added; a number returns when it is used again."""
+        self._host_number: dict[str, int] = {}
+        self._touching: list[int] = []
+        self._slots_at: list[dict[int, None]] = []
+        self._slot_number: dict[str, int] = {}
+        self._slot_rank: list[str] = []
+        self._slot_host: list[int] = []
+        self._slot_size: list[tuple[int, int]] = []
+        self._slot_counts: list[bool] = []
+        self._members: list[dict[int, None]] = []
+        self._hosts_of: list[dict[int, int]] = []
+        self._crowded: list[int] = []
+        self._near: list[int] = []
+        self._bit: list[int] = []
+        self._shared: dict[tuple[int, int], int] = {}
+        self._free_numbers: list[int] = []
+        self._ranked = True
+        self._alive = 0
+        self._open = 0
+        self._with_members: list[int] = [0]
+        self._vm_number: dict[str, int] = {}
+        self._vm_host: list[int] = []
+        self._vm_size: list[tuple[int, int]] = []
+        self._vm_added: list[bool] = []
+        self._slots_of: list[list[int]] = []
+        self._required: list[int] = []
+        self._counting: list[int] = []
+        self._missing: set[int] = set()
+        self._faulty: set[int] = set()
+        self._faulty_slots: int | None = 0
+        self._fitting: dict[tuple[int, int], int] = {}
+
+    def host(self, name: str) -> int:
+        """The number of a host; a new name gets a new one."""
+        number = self._host_number.get(name)
+        if number is None:
+            number = self._host_number[name] = len(self.host_names)
+            self.host_names.append(name)
+            self._touching.append(0)
+            self._slots_at.append({})
+        return number
+
+    def vm(self, name: str) -> int:
+        """The number of a VM."""
+        return self._vm_number[name]
+
+    def slot_host(self, slot: int) -> int:
+        """The number of the host that a slot is on."""
+        return self._slot_host[slot]
+
+    def slot_bit(self, slot: int) -> int:
+        """The bit of a slot."""
+        return self._bit[slot]
+
+    @property
+    def open_slots(self) -> int:
+        """The slots that are ready, as a bit set."""
+        return self._open
+
+    def blocked_hosts(self, vm: int) -> set[int]:
+        """Numbers of the hosts that occur for the VM."""
+        return {self._vm_host[vm]}.union(*[self._hosts_of[slot] for slot in self._slots_of[vm]])
+
+    def admissible(self, vm: int) -> int:
+        """The slots that the VM may join by the rules, as a bit set.
+
+        Refused are slots that touch a host which occurs for the VM; that share a member with a slot which touches the
+        VM's own host (for that member the VM's host occurs already); and that have a member for which a rule is broken.
+        """
+        if vm in self._faulty:
+            return 0
+        own = self._vm_host[vm]
+        near, touching = self._near, self._touching
+        refused = touching[own] | self._slots_at_fault()
+        for slot in self._slots_at[own]:
+            refused |= near[slot]
+        for slot in self._slots_of[vm]:
+            for host in self._hosts_of[slot]:
+                refused |= touching[host]
+        return self._alive & ~refused
+
+    def fitting(self, size: tuple[int, int]) -> int:
+        """The slots of at least so many milli-cores and bytes, as a bit set."""
+        known = self._fitting.get(size)
+        if known is None:
+            if len(self._fitting) >= SIZES_REMEMBERED:
+                self._fitting.clear()
+            known = 0
+            for slot in self._slot_number.values():
+                if _fits(size, self._slot_size[slot]):
+                    known |= self._bit[slot]
+            self._fitting[size] = known
+        return known
+
+    def fullest(self, slots: int) -> int | None:
+        """The slot with the most members in a bit set; among equals the first by rank."""
+        if not slots:
+            return None
+        for group in reversed(self._with_members):
+            found = slots & group
+            if found:
+                if self._ranked:
+                    return (found & -found).bit_length() - 1
+                return min(bits(found), key=self._slot_rank.__getitem__)
+        return None
+
+    def set_faulty(self, vms: Iterable[int]) -> None:
+        """Say for exactly which VMs a rule does not hold, after changes that were not judged."""
+        self._faulty = set(vms)
+        self._faulty_slots = None
+
+    def join_slot(self, vm: int, slot: int, *, proven: bool = False) -> None:
+        """``join`` by number; ``proven`` says that the slot is admissible for the VM."""
+        members = self._members[slot]
+        if vm in members:
+            return
+        proven = proven or bool(self.admissible(vm) & self._bit[slot])
+        for other in self._slots_of[vm]:
+            self._link(slot, other)
+        bit, size = self._bit[slot], len(members)
+        groups = self._with_members
+        groups[size] &= ~bit
+        if size + 1 == len(groups):
+            groups.append(0)
+        groups[size + 1] |= bit
+        members[vm] = None
+        self._slots_of[vm].append(slot)
+        self._count(slot, self._vm_host[vm])
+        self._counting[vm] += self._covers(vm, slot)
+        self._note_missing(vm)
+        if not proven:
+            for member in members:
+                self._judge(member)
+
+    # Keeping it up to date.
+
+    def _vm(self, name: str, host: str) -> int:
+        number = self._vm_number.get(name)
+        if number is None:
+            number = self._vm_number[name] = len(self.vm_names)
+            self.vm_names.append(name)
+            self._vm_host.append(self.host(host))
+            self._vm_size.append((0, 0))
+            self._vm_added.append(False)
+            self._slots_of.append([])
+            self._required.append(0)
+            self._counting.append(0)
+        return number
+
+    def _forget(self, number: int) -> None:
+        """Forget a VM without slots; the last VM takes its number."""
+        last = len(self.vm_names) - 1
+        self._missing.discard(number)
+        self._faulty.discard(number)
+        del self._vm_number[self.vm_names[number]]
+        if number != last:
+            self._renumber(last, number)
+        for column in self._vm_columns():
+            column[number] = column[last]
+            column.pop()
+
+    def _vm_columns(self) -> tuple[list[Any], ...]:
+        return (
+            self.vm_names,
+            self._vm_host,
+            self._vm_size,
+            self._vm_added,
+            self._slots_of,
+            self._required,
+            self._counting,
+        )
+
+    def _renumber(self, old: int, new: int) -> None:
+        self._vm_number[self.vm_names[old]] = new
+        for slot in self._slots_of[old]:
+            del self._members[slot][old]
+            self._members[slot][new] = None
+        for group in (self._missing, self._faulty):
+            if old in group:
+                group.discard(old)
+                group.add(new)
+
+    def _new_slot(self, slot: SlotView, rank: str) -> int:
+        size = (slot.cpu_milli, slot.memory_bytes)
+        if self._free_numbers:
+            number = heapq.heappop(self._free_numbers)
+            self._ranked = False
+            self.slot_names[number], self._slot_rank[number] = slot.name, rank
+            self._slot_size[number] = size
+        else:
+            number = len(self.slot_names)
+            self._ranked = self._ranked and (not number or self._slot_rank[-1] < rank)
+            self.slot_names.append(slot.name)
+            self._slot_rank.append(rank)
+            self._slot_host.append(0)
+            self._slot_size.append(size)
+            self._slot_counts.append(True)
+            self._members.append({})
+            self._hosts_of.append({})
+            self._crowded.append(0)
+            self._bit.append(1 << number)
+            self._near.append(1 << number)
+        self._slot_number[slot.name] = number
+        bit = self._bit[number]
+        self._slot_host[number] = self.host(slot.host)
+        self._slot_counts[number] = slot.ready is not False
+        self._open = self._open | bit if slot.ready is not False else self._open & ~bit
+        self._alive |= bit
+        self._with_members[0] |= bit
+        self._count(number, self._slot_host[number])
+        for wanted in self._fitting:
+            if _fits(wanted, size):
+                self._fitting[wanted] |= bit
+        if len(self.slot_log) >= LOG_LENGTH:
+            self.slot_log = list(self._slot_number.values())
+            self.generation += 1
+        else:
+            self.slot_log.append(number)
+        return number
+
+    def _leave(self, vm: int, slot: int) -> None:
+        members, bit = self._members[slot], self._bit[slot]
+        groups, size = self._with_members, len(members)
+        groups[size] &= ~bit
+        groups[size - 1] |= bit
+        while len(groups) > 1 and not groups[-1]:
+            groups.pop()
+        self._counting[vm] -= self._covers(vm, slot)
+        self._note_missing(vm)
+        del members[vm]
+        self._slots_of[vm].remove(slot)
+        self._uncount(slot, self._vm_host[vm])
+        for other in self._slots_of[vm]:
+            self._unlink(slot, other)
+        if self._faulty:
+            for one in (vm, *members):
+                if one in self._faulty:
+                    self._judge(one)
+
+    def _move(self, vm: int, host: int) -> None:
+        before = self._vm_host[vm]
+        if before == host:
+            return
+        hosts_of, slots_of = self._hosts_of, self._slots_of
+        concerned = [vm] if slots_of[vm] else []
+        for slot in slots_of[vm]:
+            for other in self._members[slot]:
+                if other in self._faulty or any(host in hosts_of[theirs] for theirs in slots_of[other]):
+                    concerned.append(other)
+        for slot in slots_of[vm]:
+            self._uncount(slot, before)
+            self._count(slot, host)
+        self._vm_host[vm] = host
+        for one in concerned:
+            self._judge(one)
+
+    def _count(self, slot: int, host: int) -> None:
+        hosts = self._hosts_of[slot]
+        count = hosts.get(host, 0)
+        hosts[host] = count + 1
+        if count == 0:
+            self._touching[host] |= self._bit[slot]
+            self._slots_at[host][slot] = None
+        elif count == 1:
+            self._crowded[slot] += 1
+
+    def _uncount(self, slot: int, host: int) -> None:
+        hosts = self._hosts_of[slot]
+        count = hosts[host]
+        if count == 1:
+            del hosts[host]
+            self._touching[host] &= ~self._bit[slot]
+            del self._slots_at[host][slot]
+            return
+        hosts[host] = count - 1
+        if count == 2:
+            self._crowded[slot] -= 1
+
+    def _link(self, slot: int, other: int) -> None:
+        """The two slots have one more member in common."""
+        if self._near[slot] & self._bit[other]:
+            pair = (slot, other) if slot < other else (other, slot)
+            self._shared[pair] = self._shared.get(pair, 1) + 1
+        else:
+            self._near[slot] |= self._bit[other]
+            self._near[other] |= self._bit[slot]
+
+    def _unlink(self, slot: int, other: int) -> None:
+        pair = (slot, other) if slot < other else (other, slot)
+        shared = self._shared.pop(pair, 1)
+        if shared > 2:
+            self._shared[pair] = shared - 1
+        elif shared == 1:
+            self._near[slot] &= ~self._bit[other]
+            self._near[other] &= ~self._bit[slot]
+
+    def _judge(self, vm: int) -> None:
+        """Find out whether all rules hold for the VM."""
+        slots = self._slots_of[vm]
+        hosts = [self._hosts_of[slot] for slot in slots]
+        distinct = {self._vm_host[vm]}.union(*hosts)
+        good = not any(self._crowded[slot] for slot in slots) and len(distinct) == 1 + sum(map(len, hosts)) - len(hosts)
+        if good != (vm not in self._faulty):
+            self._faulty ^= {vm}
+            self._faulty_slots = None
+        elif not good:
+            self._faulty_slots = None
+
+    def _slots_at_fault(self) -> int:
+        """The slots that have a member for which a rule does not hold, as a bit set."""
+        if self._faulty_slots is None:
+            self._faulty_slots = 0
+            for vm in self._faulty:
+                for slot in self._slots_of[vm]:
+                    self._faulty_slots |= self._bit[slot]
+        return self._faulty_slots
+
+    def _covers(self, vm: int, slot: int) -> bool:
+        return self._slot_counts[slot] and _fits(self._vm_size[vm], self._slot_size[slot])
+
+    def _note_missing(self, vm: int) -> None:
+        if self._required[vm] > self._counting[vm]:
+            self._missing.add(vm)
+        else:
+            self._missing.discard(vm)
+
+
+def bits(number: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    text = bin(number)[:1:-1]
+    position = text.find("1")
+    while position >= 0:
+        yield position
+        position = text.find("1", position + 1)
+
+
+def _fits(vm: tuple[int, int], slot: tuple[int, int]) -> bool:
+    return slot[0] >= vm[0] and slot[1] >= vm[1]
