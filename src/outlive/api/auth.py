@@ -15,6 +15,7 @@ further ones stand in a file (docs/reference/http-api.md#tokens).
 
 from __future__ import annotations
 
+import base64
 import enum
 import hashlib
 import hmac
@@ -87,12 +88,12 @@ class Tokens:
 
     def identify(self, authorization: bytes) -> Identity:
         """Whose ``Authorization`` header it is; ``Unauthenticated`` says what is missing."""
-        scheme, _, token = authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not token:
+        token = _presented(authorization)
+        if not token:
             raise Unauthenticated(
                 "a token is needed", remedy="send 'Authorization: Bearer TOKEN'; it is in the file token of --state-dir"
             )
-        presented = _digest(token.strip()[: TOKEN_LENGTH_MOST + 1])
+        presented = _digest(token[: TOKEN_LENGTH_MOST + 1])
         found: Identity | None = None
         for digest, identity in self._known:
             if hmac.compare_digest(digest, presented):
@@ -102,6 +103,23 @@ class Tokens:
                 "the token is not known", remedy="use the one in the file token of the server's --state-dir"
             )
         return found
+
+
+def _presented(authorization: bytes) -> bytes:
+    """The token of an ``Authorization`` header, or nothing.
+
+    The password of basic authentication counts as well: kubectl sends no bearer token over plain HTTP, but it does
+    send what stands in the server's address (``http://outlive:TOKEN@127.0.0.1:8080``).
+    """
+    scheme, _, rest = authorization.partition(b" ")
+    if scheme.lower() == b"bearer":
+        return rest.strip()
+    if scheme.lower() == b"basic":
+        try:
+            return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
+        except ValueError:
+            return b""
+    return b""
 
 
 def _digest(token: bytes) -> bytes:

@@ -20,6 +20,14 @@ from outlive.base.errors import BadInput
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
 HTML: Final = b"text/html; charset=utf-8"
+IDENTITY: Final = "outlive.identity"
+REQUEST_ID: Final = "outlive.request_id"
+ROUTE: Final = "outlive.route"
+ERROR: Final = "outlive.error"
+PATH: Final = "outlive.path"
+PEER: Final = "outlive.peer"
+"""Keys of the ASGI scope: who asks, the request's id, the route for metrics, the error's code, the path before
+routing, whether a client certificate was believed."""
 QUERY_PARAMETERS: Final = 64
 """Parameters of one query string."""
 
@@ -58,7 +66,7 @@ class Call:
         self.send = send
         self.body_limit = body_limit
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path: str = scope.get(PATH) or scope["path"]
         self._headers: dict[bytes, bytes] | None = None
         self._query: dict[str, str] | None = None
 
@@ -97,12 +105,6 @@ class Call:
         if not text.isascii() or not text.isdigit() or len(text) > 18:
             raise BadInput(f"{name}={text[:40]!r} is not a whole number", remedy="write digits")
         return min(int(text), most) or default
-
-    @property
-    def path_parameters(self) -> dict[str, str]:
-        """What the route took from the path."""
-        parameters: dict[str, str] = self.scope.get("path_params") or {}
-        return parameters
 
     async def body(self) -> bytes:
         """The whole body; ``TooLarge`` beyond the limit, ``ClientGone`` if the client left."""

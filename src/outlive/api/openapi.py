@@ -1,0 +1,255 @@
+"""The API's description of itself in OpenAPI 3.0, made from the kinds and the routes, never written by hand.
+
+Two documents: ``group`` is what clients of the Kubernetes protocol read (``kubectl explain``, and whether field
+validation is done by the server), ``everything`` also has the paths outside that protocol and is what ``/schema``
+shows. Both are built once, at the first request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from outlive.api.auth import Access
+from outlive.api.changes import JSON_PATCH, MERGE_PATCH
+from outlive.api.gate import Route
+from outlive.api.objects import has_status
+from outlive.base.hashing import stable_hash
+from outlive.resources import API_VERSION, GROUP, VERSION, Resource
+from outlive.api.schemas import components
+
+PREFIX: Final = "dev.outlive.v1alpha1."
+"""Before the names of our schemas, as Kubernetes names those of a group."""
+REF: Final = f"#/components/schemas/{PREFIX}{{name}}"
+STATUS_REF: Final = {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.Status"}
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+class Documents:
+    """The documents of one application."""
+
+    def __init__(self, plurals: Mapping[str, type[Resource]], routes: Sequence[Route], version: str) -> None:
+        self._plurals = plurals
+        self._routes = routes
+        self._version = version
+        self._group: bytes | None = None
+        self._everything: bytes | None = None
+
+    def group(self) -> bytes:
+        """OpenAPI of the group."""
+        if self._group is None:
+            self._group = msgspec.json.encode(self._document(self._kind_paths()))
+        return self._group
+
+    def everything(self) -> bytes:
+        """OpenAPI of all paths."""
+        if self._everything is None:
+            paths = self._kind_paths() | {
+                _PARAMETER.sub(r"{\1}", route.path): plain_operations(route)
+                for route in self._routes
+                if route.tag != "resources"
+            }
+            self._everything = msgspec.json.encode(self._document(paths))
+        return self._everything
+
+    def index(self, group: str) -> dict[str, Any]:
+        """Where the group's document is; the hash changes with its content."""
+        digest = f"{stable_hash(self.group().decode()):016X}"
+        return {"paths": {group: {"serverRelativeURL": f"/openapi/v3/{group}?hash={digest}"}}}
+
+    def _document(self, paths: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "openapi": "3.0.0",
+            "info": {"title": "Outlive", "version": self._version, "description": "Virtual machines that outlive their hosts."},
+            "paths": dict(sorted(paths.items())),
+            "components": {
+                "schemas": schemas(self._plurals.values()),
+                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            },
+            "security": [{"bearer": []}],
+        }
+
+    def _kind_paths(self) -> dict[str, Any]:
+        paths: dict[str, Any] = {}
+        for plural, kind in self._plurals.items():
+            base = f"/apis/{API_VERSION}/"
+            base += f"namespaces/{{namespace}}/{plural}" if kind.info.namespaced else plural
+            paths[base] = collection_operations(kind)
+            paths[f"{base}/{{name}}"] = item_operations(kind, ("get", "put", "patch", "delete"))
+            if has_status(kind):
+                paths[f"{base}/{{name}}/status"] = item_operations(kind, ("get", "put", "patch"), status=True)
+        return paths
+
+
+def schemas(kinds: Iterable[type[Resource]]) -> dict[str, Any]:
+    """The schemas of all kinds and their parts, and of what the protocol adds."""
+    kinds = list(kinds)
+    result: dict[str, Any] = {
+        f"{PREFIX}{name}": schema for name, schema in components(kinds, ref_template=REF).items()
+    }
+    for kind in kinds:
+        schema = result[f"{PREFIX}{kind.kind()}"]
+        schema["x-kubernetes-group-version-kind"] = [gvk(kind)]
+        result[f"{PREFIX}{kind.kind()}List"] = {
+            "type": "object",
+            "description": f"A page of {kind.info.plural}.",
+            "properties": {
+                "apiVersion": {"type": "string"},
+                "kind": {"type": "string"},
+                "metadata": {"type": "object", "properties": {name: {"type": "string"} for name in ("continue", "resourceVersion")}},
+                "items": {"type": "array", "items": _ref(kind)},
+            },
+            "required": ["items"],
+            "x-kubernetes-group-version-kind": [gvk(kind) | {"kind": f"{kind.kind()}List"}],
+        }
+    result[STATUS_REF["$ref"].rpartition("/")[2]] = {
+        "type": "object",
+        "description": "How a request failed, or that a deletion succeeded. details.code is a stable word.",
+        "properties": {
+            **{name: {"type": "string"} for name in ("apiVersion", "kind", "status", "message", "reason")},
+            "metadata": {"type": "object"},
+            "details": {"type": "object"},
+            "code": {"type": "integer"},
+        },
+    }
+    return dict(sorted(result.items()))
+
+
+def gvk(kind: type[Resource]) -> dict[str, str]:
+    """How Kubernetes names the kind."""
+    return {"group": GROUP, "version": VERSION, "kind": kind.kind()}
+
+
+def _ref(kind: type[Resource], suffix: str = "") -> dict[str, str]:
+    return {"$ref": REF.format(name=f"{kind.kind()}{suffix}")}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _answers(schema: Any, status: str = "200") -> dict[str, Any]:
+    return {
+        status: {"description": "OK", **_json(schema)},
+        "default": {"description": "What was wrong", **_json(STATUS_REF)},
+    }
+
+
+def _parameter(name: str, description: str, kind: str = "string", where: str = "query") -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": where,
+        "description": description,
+        "schema": {"type": kind},
+        **({"required": True} if where == "path" else {}),
+    }
+
+
+def _path_parameters(kind: type[Resource], *names: str) -> list[dict[str, Any]]:
+    known = {"namespace": "The namespace.", "name": "The object's name."}
+    wanted = ("namespace", *names) if kind.info.namespaced else names
+    return [_parameter(name, known[name], where="path") for name in wanted]
+
+
+FIELD_VALIDATION: Final = _parameter("fieldValidation", "Accepted; unknown fields are always refused.")
+SELECTION: Final = (
+    _parameter("labelSelector", "Labels that objects must have, such as a=b,c in (x,y),!d."),
+    _parameter("fieldSelector", "Only metadata.name=NAME."),
+    _parameter("limit", "Objects on a page.", "integer"),
+    _parameter("continue", "Where the page before ended."),
+    _parameter("watch", "Stream changes, one JSON document a line.", "boolean"),
+    _parameter("resourceVersion", "Where a watch begins."),
+    _parameter("sendInitialEvents", "Begin a watch with all present states and a bookmark.", "boolean"),
+    _parameter("allowWatchBookmarks", "Let a watch say that it is alive.", "boolean"),
+    _parameter("timeoutSeconds", "When a watch ends.", "integer"),
+)
+
+
+def _operation(kind: type[Resource], action: str, verb: str, **rest: Any) -> dict[str, Any]:
+    return {
+        "tags": [kind.info.plural],
+        "operationId": f"{verb}{kind.kind()}",
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": gvk(kind),
+        **rest,
+    }
+
+
+def collection_operations(kind: type[Resource]) -> dict[str, Any]:
+    """List, watch and create."""
+    plural = kind.info.plural
+    return {
+        "parameters": _path_parameters(kind),
+        "get": _operation(
+            kind,
+            "list",
+            "list",
+            summary=f"List or watch {plural}",
+            parameters=list(SELECTION),
+            responses=_answers(_ref(kind, "List")),
+        ),
+        "post": _operation(
+            kind,
+            "post",
+            "create",
+            summary=f"Create one of the {plural}; what it says of the status half is dropped",
+            parameters=[FIELD_VALIDATION],
+            requestBody={"required": True, **_json(_ref(kind))},
+            responses=_answers(_ref(kind), "201"),
+        ),
+    }
+
+
+def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool = False) -> dict[str, Any]:
+    """What can be done to one object, or to its status half."""
+    half = "Status" if status else ""
+    of = f"the status half of one of the {kind.info.plural}" if status else f"one of the {kind.info.plural}"
+    patches = {"type": "object"}, {"type": "array", "items": {"type": "object"}}
+    body = {MERGE_PATCH: {"schema": patches[0]}, JSON_PATCH: {"schema": patches[1]}}
+    possible = {
+        "get": _operation(kind, "get", f"read{half}", summary=f"Read {of}", responses=_answers(_ref(kind))),
+        "put": _operation(
+            kind,
+            "put",
+            f"replace{half}",
+            summary=f"Replace {of}: compare-and-swap on resourceVersion and uid",
+            parameters=[FIELD_VALIDATION],
+            requestBody={"required": True, **_json(_ref(kind))},
+            responses=_answers(_ref(kind)),
+        ),
+        "patch": _operation(
+            kind,
+            "patch",
+            f"patch{half}",
+            summary=f"Patch {of}",
+            parameters=[FIELD_VALIDATION],
+            requestBody={"required": True, "content": body},
+            responses=_answers(_ref(kind)),
+        ),
+        "delete": _operation(
+            kind, "delete", "delete", summary=f"Delete {of}, with preconditions", responses=_answers(STATUS_REF)
+        ),
+    }
+    return {"parameters": _path_parameters(kind, "name"), **{verb: possible[verb] for verb in verbs}}
+
+
+def plain_operations(route: Route) -> dict[str, Any]:
+    """A path outside the resources."""
+    operation: dict[str, Any] = {
+        "tags": [route.tag],
+        "summary": route.summary,
+        "responses": {
+            "200": {"description": "OK", **_json({})},
+            "default": {"description": "What was wrong", **_json({"type": "object"})},
+        },
+    }
+    if route.access is Access.OPEN:
+        operation["security"] = []
+    if "POST" in route.methods:
+        operation["requestBody"] = {"required": True, **_json({"type": "object"})}
+    names = _PARAMETER.findall(route.path)
+    parameters = [_parameter(name, f"The {name}.", where="path") for name in names]
+    return {"parameters": parameters, **{verb.lower(): operation for verb in route.methods if verb != "HEAD"}}

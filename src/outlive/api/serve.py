@@ -1,0 +1,324 @@
+"""Opens the socket and serves the application with uvicorn, inside the event loop that runs already.
+
+Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
+ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json``. uvicorn has no limit
+on the size of request headers and none on the time that a client takes to send them; ``_Protocol`` adds both,
+and says whether a client certificate was believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from litestar import Litestar
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from outlive.api.config import (
+    HEAD_SECONDS,
+    HEADERS_BYTES,
+    KEEP_ALIVE_SECONDS,
+    SHUTDOWN_SECONDS,
+    ApiSettings,
+    parse_listen,
+)
+from outlive.api.wire import PEER
+from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
+from outlive.base.logging import get_logger
+
+BACKLOG = 2048
+_HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    b'content-length: 81\r\n\r\n{"code":"headers-too-large","message":"the request\'s headers are beyond the limit"}'
+)
+
+_log = get_logger("api.serve")
+
+
+class ServerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """``server.json``: where the command line finds the server of a state directory."""
+
+    url: str
+    pid: int
+    version: str
+
+
+class Serving:
+    """A server that serves."""
+
+    def __init__(self, server: _Server, url: str) -> None:
+        self._server = server
+        self.url = url
+        """Where it can be reached from this machine."""
+
+    def stop(self) -> None:
+        """Begin to stop; ``serving`` ends once that is done."""
+        self._server.should_exit = True
+
+    async def until_stopped(self) -> None:
+        """Return when the server stops."""
+        await self._server.stopping.wait()
+
+
+async def serve(
+    app: Litestar,
+    host: str,
+    port: int,
+    *,
+    settings: ApiSettings | None = None,
+    state_dir: Path | None = None,
+    version: str = "",
+    started: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Serve until the task is cancelled. ``InUse`` (exit 5) if the port is taken; ``started`` gets the address."""
+    async with serving(app, host, port, settings=settings, state_dir=state_dir, version=version) as server:
+        started(server.url)
+        await server.until_stopped()
+
+
+@asynccontextmanager
+async def serving(
+    app: Litestar,
+    host: str,
+    port: int,
+    *,
+    settings: ApiSettings | None = None,
+    state_dir: Path | None = None,
+    version: str = "",
+) -> AsyncIterator[Serving]:
+    """Serve while the block runs; it begins when the port accepts connections. Port 0 takes any free one."""
+    settings = settings or ApiSettings()
+    context = tls_context(settings)
+    sockets = listen(host, port)
+    server = _Server(_config(app, settings, context), app)
+    url = address(sockets[0], tls=context is not None)
+    task = asyncio.create_task(server.serve(sockets=sockets), name="api")
+    started = asyncio.create_task(server.started_event.wait())
+    file = state_dir / "server.json" if state_dir is not None else None
+    try:
+        await asyncio.wait([task, started], return_when="FIRST_COMPLETED")
+        if task.done():
+            task.result()
+            raise OutliveError("the HTTP server did not start", remedy="its log says why")
+        if file is not None:
+            write_server_file(file, ServerFile(url=url, pid=os.getpid(), version=version))
+        _log.info("api.serving", url=url)
+        yield Serving(server, url)
+    finally:
+        started.cancel()
+        server.should_exit = True
+        app.state.watches.close()
+        await asyncio.shield(asyncio.wait([task]))
+        for opened in sockets:
+            opened.close()
+        if file is not None:
+            remove_server_file(file)
+        _log.info("api.stopped", url=url)
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of the host; errors say what to do about it."""
+    place = f"--listen {host}:{port}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise BadInput(f"{host!r} is no address of this machine: {error}", place=place, remedy="use 127.0.0.1") from None
+    sockets: list[socket.socket] = []
+    for family, kind, protocol, _, target in dict.fromkeys(found):
+        opened = socket.socket(family, kind, protocol)
+        sockets.append(opened)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            opened.bind(target)
+            opened.listen(BACKLOG)
+            opened.setblocking(False)
+        except OSError as error:
+            for other in sockets:
+                other.close()
+            raise _cannot_listen(error, host, port, place) from None
+    return sockets
+
+
+def _cannot_listen(error: OSError, host: str, port: int, place: str) -> OutliveError:
+    if error.errno == errno.EADDRINUSE:
+        return InUse(
+            f"port {port} of {host} is in use by another process",
+            place=place,
+            remedy=f"stop it (see: ss -ltnp 'sport = :{port}'), or choose another port with --listen",
+        )
+    if error.errno == errno.EACCES:
+        return Forbidden(f"port {port} may not be opened", place=place, remedy="use a port above 1023")
+    return BadInput(f"cannot listen: {error.strerror}", place=place, remedy="use an address of this machine")
+
+
+def address(opened: socket.socket, *, tls: bool) -> str:
+    """The URL of a listening socket, reachable from this machine."""
+    host, port = opened.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def tls_context(settings: ApiSettings) -> ssl.SSLContext | None:
+    """The TLS settings; ``BadInput`` names a file that cannot be used. A client certificate must verify if sent."""
+    if not settings.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with _naming("api.tls_certificate", f"{settings.tls_certificate} with {settings.tls_key}"):
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    if settings.tls_client_ca:
+        with _naming("api.tls_client_ca", settings.tls_client_ca):
+            context.load_verify_locations(settings.tls_client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+@contextmanager
+def _naming(place: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ssl.SSLError) as error:
+        raise BadInput(f"{what} cannot be used: {error}", place=place, remedy="give PEM files that fit") from None
+
+
+def write_server_file(path: Path, content: ServerFile) -> None:
+    """Write it whole or not at all, readable by its owner only."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(content) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_server_file(path: Path) -> ServerFile | None:
+    """What a running server wrote, or ``None`` where there is none or it is broken."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServerFile)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def remove_server_file(path: Path) -> None:
+    """Remove it, if it is still ours."""
+    content = read_server_file(path)
+    if content is not None and content.pid == os.getpid():
+        path.unlink(missing_ok=True)
+
+
+def _config(app: Litestar, settings: ApiSettings, context: ssl.SSLContext | None) -> uvicorn.Config:
+    options: dict[str, Any] = {}
+    if context is not None:
+        options["ssl_context_factory"] = lambda _config, _default: context
+    return uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=settings.connections,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **options,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers, which says when it has started and when it begins to stop."""
+
+    def __init__(self, config: uvicorn.Config, app: Litestar) -> None:
+        super().__init__(config)
+        self.started_event = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self._app = app
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are handled by whoever runs the process."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.started_event.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.stopping.set()
+        self._app.state.watches.close()
+        await super().shutdown(sockets=sockets)
+
+
+class _Protocol(HttpToolsProtocol):
+    """One connection, with limits on its head."""
+
+    _head_bytes = 0
+    _in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._watch_head()
+        if self.scheme == "https" and transport.get_extra_info("peercert"):
+            self.app_state = {**self.app_state, PEER: True}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > 2 * HEADERS_BYTES and not self.transport.is_closing():
+            self.transport.write(_HEAD_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        if self._head_timer is None:
+            self._watch_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._unwatch_head()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head, self._head_bytes = True, 0
+
+    def _watch_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _unwatch_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+__all__ = [
+    "ServerFile",
+    "Serving",
+    "listen",
+    "parse_listen",
+    "read_server_file",
+    "serve",
+    "serving",
+    "tls_context",
+]
