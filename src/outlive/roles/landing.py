@@ -16,9 +16,10 @@ import msgspec
 from outlive.failover.calls import Caller, pipeline_for, placement_class
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize
-from outlive.placement.engine import Engine, Ranking
+from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ranking import Ranking
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import Amounts, Hypervisor, Pipeline, Reservation, VirtualMachine
