@@ -12,7 +12,7 @@ Not promised: vectors handed out are views or shared, so nobody writes into them
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,6 +194,13 @@ class Fleet:
         """The row of a known host."""
         row = self._rows.get(name)
         return row if row is not None and self._facts[row] is not None else None
+
+    def named(self, names: Sequence[str]) -> BoolVector:
+        """The rows of these known hosts (a new mask); other names are passed over."""
+        mask = np.zeros(self.size + 1, dtype=np.bool_)
+        rows = self._rows
+        mask[np.fromiter((rows.get(name, -1) for name in names), dtype=np.intp, count=len(names))] = True
+        return mask[:-1] & self.live
 
     def flag(self, key: str) -> BoolVector:
         """A yes-or-no fact of each row: one of ``live, usable, in_service, ha, pinned, reserved, mapped``."""

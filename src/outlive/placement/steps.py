@@ -10,14 +10,13 @@ Positions: a run numbers the fleet's rows first, then the hosts that the request
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from outlive.placement.blocking import CapacityQuery
 from outlive.placement.facts import HostFacts
 from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
 from outlive.placement.request import PlacementRequest
@@ -55,11 +54,10 @@ class Run:
     settings: PlacementSettings
     size: int
     """Rows of the fleet."""
-    extra: tuple[str, ...]
-    """Hosts of the request that nobody knows; they stand behind the rows."""
+    extra: Mapping[str, int]
+    """Hosts of the request that nobody knows, and their positions behind the rows."""
     candidates: BoolVector
     """Hosts that are still in."""
-    query: CapacityQuery | None = None
 
     @property
     def length(self) -> int:
@@ -68,7 +66,7 @@ class Run:
 
     def name(self, at: int) -> str:
         """The host at a position."""
-        return str(self.fleet.row_names[at]) if at < self.size else self.extra[at - self.size]
+        return str(self.fleet.row_names[at]) if at < self.size else tuple(self.extra)[at - self.size]
 
     def pad(self, known: BoolVector, *, keep_unknown: bool) -> BoolVector:
         """A mask over rows as one over positions."""
@@ -80,15 +78,11 @@ class Run:
         """``Fleet.remembered`` over positions."""
         return self.pad(self.fleet.remembered(key, build), keep_unknown=keep_unknown)
 
-    def named(self, names: Iterable[str]) -> BoolVector:
+    def named(self, names: Sequence[str]) -> BoolVector:
         """The positions of these hosts; names that are no candidates are fine."""
-        mask = np.zeros(self.length, dtype=np.bool_)
-        for name in names:
-            row = self.fleet.row(name)
-            if row is not None:
-                mask[row] = True
-            elif name in self.extra:
-                mask[self.size + self.extra.index(name)] = True
+        mask = self.pad(self.fleet.named(names), keep_unknown=False)
+        if self.extra:
+            mask[[self.extra[name] for name in names if name in self.extra]] = True
         return mask
 
     def nobody(self) -> BoolVector:
@@ -99,9 +93,12 @@ class Run:
         """What is known of a host."""
         return self.fleet.facts(host)
 
-    def known(self, at: Rows) -> BoolVector:
-        """Which of these positions are rows of the fleet."""
-        return at < self.size
+    def known_rows(self, at: Rows) -> tuple[BoolVector | bool, Rows]:
+        """Which of these positions are rows of the fleet, and rows to read (any row for the others)."""
+        if not self.extra:
+            return True, at
+        known = at < self.size
+        return known, np.where(known, at, 0)
 
 
 class Step(ABC):
@@ -159,3 +156,30 @@ class Weigher(Step):
     @abstractmethod
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same scores for the hosts at these positions, in plain Python."""
+
+
+class Levels(NamedTuple):
+    """Scores of which there are only two: ``value`` for a few rows, ``default`` for everybody else."""
+
+    default: float
+    rows: Sequence[int]
+    value: float
+
+    def over(self, length: int) -> FloatVector:
+        """The score of every position."""
+        scores = np.full(length, self.default)
+        if self.rows:
+            scores[list(self.rows)] = self.value
+        return scores
+
+
+class LevelWeigher(Weigher):
+    """A weigher that knows only two scores."""
+
+    @abstractmethod
+    def levels(self, run: Run) -> Levels:
+        """The two scores, and who gets the special one."""
+
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
+        """The score of each of these positions."""
+        return self.levels(run).over(run.length)[at]

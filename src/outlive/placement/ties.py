@@ -1,8 +1,8 @@
 """How equal hosts are told apart: by a stable hash of who asks and which host.
 
 Equal hosts share the load, because every VM or slot sees them in another order, and yet a repeated run
-gives the same answer on every machine (docs/reference/placement.md#ties). A key has 48 bits, so that a rank
-fits above it in one 64-bit word; hosts whose keys collide are told apart by name.
+gives the same answer on every machine (docs/reference/placement.md#ties). A key has 48 bits;
+hosts whose keys collide are told apart by name.
 
 The vectorised and the scalar form give the same numbers.
 """
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from outlive.base.hashing import stable_hash
 
+FloatVector = NDArray[np.float64]
+KeyVector = NDArray[np.uint64]
+
 KEY_BITS = 48
-_GROUPS_IN_A_WORD = 1 << (64 - KEY_BITS)
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -37,7 +39,7 @@ def mix(resource_hash: int, host_hash: int) -> int:
     return (word ^ (word >> 31)) >> (64 - KEY_BITS)
 
 
-def tie_keys(resource_id: str, host_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def tie_keys(resource_id: str, host_hashes: KeyVector) -> KeyVector:
     """``tie_key`` for many hosts, given ``stable_hash(name)`` of each; same length and order."""
     word = host_hashes ^ np.uint64(stable_hash(resource_id))
     word += np.uint64(_STEP)
@@ -50,40 +52,59 @@ def tie_keys(resource_id: str, host_hashes: NDArray[np.uint64]) -> NDArray[np.ui
     return word
 
 
-def host_hashes(names: tuple[str, ...] | list[str]) -> NDArray[np.uint64]:
+def host_hashes(names: tuple[str, ...] | list[str]) -> KeyVector:
     """What ``tie_keys`` takes, for these names."""
     return np.fromiter((stable_hash(name) for name in names), dtype=np.uint64, count=len(names))
 
 
-def best_first(
-    scores: NDArray[np.float64], keys: Callable[[], NDArray[np.uint64]], name_of: Callable[[int], str]
-) -> NDArray[np.intp]:
-    """Positions by falling score, then by rising key, then by name.
+def best_first(scores: FloatVector, keys: Callable[[], KeyVector], name_of: Callable[[int], str]) -> NDArray[np.intp]:
+    """Positions by falling score, then by rising key, then by name. Scores must not be NaN.
 
     ``keys`` and ``name_of`` are only called where scores (or keys) are equal.
+
+    Sorting words is several times faster than sorting positions, so the position rides in the low bits of a
+    word whose high bits are the score. Where the bits that are left do not decide, more exact steps follow.
     """
-    order = np.argsort(-scores)
+    bits = max(1, (len(scores) - 1).bit_length())
+    order = _order_of(_falling(scores), bits)
     ranked = scores[order]
+    rises = ranked[1:] > ranked[:-1]
+    if rises.any():
+        order = np.argsort(-scores, kind="stable")
+        ranked = scores[order]
     same = ranked[1:] == ranked[:-1]
     if not same.any():
         return order
     groups = np.zeros(len(order), dtype=np.uint64)
     np.cumsum(~same, out=groups[1:])
     tied_keys = keys()[order]
-    if int(groups[-1]) >= _GROUPS_IN_A_WORD:
-        within = np.lexsort((tied_keys, groups))
-        return _settle(order[within], groups[within], tied_keys[within], name_of)
-    words = (groups << np.uint64(KEY_BITS)) | tied_keys
-    within = np.argsort(words)
+    key_bits = min(KEY_BITS, 64 - 2 * bits)
+    words = (groups << np.uint64(64 - bits)) | (tied_keys >> np.uint64(KEY_BITS - key_bits) << np.uint64(bits))
+    within = _order_of(words, bits)
     return _settle(order[within], groups[within], tied_keys[within], name_of)
 
 
+def _falling(scores: FloatVector) -> KeyVector:
+    """Words that rise as the scores fall."""
+    signed = (0.0 - scores).view(np.int64)
+    flips = (signed >> np.int64(63)) | np.int64(-(2**63))
+    return (signed ^ flips).view(np.uint64)
+
+
+def _order_of(words: KeyVector, bits: int) -> NDArray[np.intp]:
+    """Positions in rising order of the words, of which the lowest bits are not looked at."""
+    low = np.uint64((1 << bits) - 1)
+    packed = (words & ~low) | np.arange(len(words), dtype=np.uint64)
+    packed.sort()
+    return (packed & low).astype(np.intp)
+
+
 def _settle(
-    order: NDArray[np.intp], groups: NDArray[np.uint64], keys: NDArray[np.uint64], name_of: Callable[[int], str]
+    order: NDArray[np.intp], groups: KeyVector, keys: KeyVector, name_of: Callable[[int], str]
 ) -> NDArray[np.intp]:
-    """The order with hosts of one score and one key by name."""
-    collided = (groups[1:] == groups[:-1]) & (keys[1:] == keys[:-1])
-    if not collided.any():
+    """The order with hosts of one score by their whole key, and those of one key by name."""
+    together = groups[1:] == groups[:-1]
+    if not (together & (keys[1:] <= keys[:-1])).any():
         return order
     positions = sorted(range(len(order)), key=lambda at: (int(groups[at]), int(keys[at]), name_of(int(order[at]))))
     return order[np.array(positions, dtype=np.intp)]

@@ -102,9 +102,10 @@ class HypervisorCapabilities(Filter):
         if self.skips(run):
             return []
         fleet = run.fleet
-        lost = run.candidates[: run.size] & fleet.live & ~fleet.flag("mapped")
-        if not lost.any():
+        unmapped = fleet.remembered(("unmapped",), lambda: fleet.live & ~fleet.flag("mapped"))
+        if not unmapped.any():
             return []
+        lost = run.candidates[: run.size] & unmapped
         words = fleet.word("raw_type")
         return [
             Event(

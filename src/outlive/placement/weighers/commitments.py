@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from outlive.placement.blocking import is_ready
-from outlive.placement.fleet import FloatVector, Rows
 from outlive.placement.request import GROUP_HINT, Intent
-from outlive.placement.steps import Run, Weigher
+from outlive.placement.steps import Levels, LevelWeigher, Run
 from outlive.resources import COMMITTED, Reservation
 
 
@@ -21,7 +19,7 @@ class CommitmentParams(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     default_host_weight: float = 0.1
 
 
-class CommittedReservations(Weigher):
+class CommittedReservations(LevelWeigher):
     """Hosts with a commitment slot that has room for the VM first (placement.md#kvm_committed_resource_reservation).
 
     Without the hint the group is taken from the flavor, because ordinary requests never carry the hint.
@@ -34,15 +32,13 @@ class CommittedReservations(Weigher):
         """A search for a failover slot, or the group is unknown."""
         return run.request.intent is Intent.RESERVE_FOR_FAILOVER or not _group(run)
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def levels(self, run: Run) -> Levels:
         """One score for hosts with a usable slot, another for the others."""
-        scores = np.full(run.length, self.params.default_host_weight)
+        params: CommitmentParams = self.params
         bucket = run.fleet.ledger.commitments.get((run.request.project, _group(run)))
-        if bucket is not None:
-            entries = bucket.entries.values()
-            rows = [e.host_row for e in entries if e.host_row >= 0 and _has_room(run, e.reservation)]
-            scores[rows] = self.params.reservation_host_weight
-        return scores[at]
+        entries = bucket.entries.values() if bucket is not None else ()
+        rows = [e.host_row for e in entries if e.host_row >= 0 and _has_room(run, e.reservation)]
+        return Levels(params.default_host_weight, rows, params.reservation_host_weight)
 
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same, host by host."""

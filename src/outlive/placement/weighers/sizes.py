@@ -55,8 +55,7 @@ class PreferSmallerHosts(Weigher):
     def weigh(self, run: Run, at: Rows) -> FloatVector:
         """Weighted mean over the resources that count."""
         total, weights = np.zeros(len(at)), np.zeros(len(at))
-        known = run.known(at)
-        rows = np.where(known, at, 0)
+        known, rows = run.known_rows(at)
         for resource, weight in self.params.resource_weights.items():
             column = run.fleet.resources[resource]
             has = run.fleet.present("effective")[column][rows] & known
@@ -100,8 +99,7 @@ class BinPack(Weigher):
     def weigh(self, run: Run, at: Rows) -> FloatVector:
         """Weighted mean over the resources that the host states."""
         total, weights = np.zeros(len(at)), np.zeros(len(at))
-        known = run.known(at)
-        rows = np.where(known, at, 0)
+        known, rows = run.known_rows(at)
         needed = vm_amounts(run.request, run.settings)
         fleet = run.fleet
         for resource, weight in self.params.resource_weights.items():

@@ -10,7 +10,7 @@ import numpy as np
 from outlive.placement.blocking import is_ready
 from outlive.placement.fleet import Fleet, FloatVector, Rows
 from outlive.placement.request import GROUP_HINT, Intent
-from outlive.placement.steps import Run, Weigher
+from outlive.placement.steps import Levels, LevelWeigher, Run, Weigher
 from outlive.resources import FAILOVER
 
 
@@ -41,7 +41,7 @@ class EvacuationParams(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     default_host_weight: float = 0.1
 
 
-class FailoverEvacuation(Weigher):
+class FailoverEvacuation(LevelWeigher):
     """In an evacuation, hosts that hold a slot of the VM first (placement.md#kvm_failover_evacuation)."""
 
     name = "kvm_failover_evacuation"
@@ -51,11 +51,10 @@ class FailoverEvacuation(Weigher):
         """No evacuation."""
         return run.request.intent is not Intent.EVACUATE
 
-    def weigh(self, run: Run, at: Rows) -> FloatVector:
+    def levels(self, run: Run) -> Levels:
         """One score for own hosts, another for the others."""
-        scores = np.full(run.length, self.params.default_host_weight)
-        scores[own_slot_rows(run.fleet, run.request.resource_id)] = self.params.failover_host_weight
-        return scores[at]
+        own = own_slot_rows(run.fleet, run.request.resource_id)
+        return Levels(self.params.default_host_weight, own, self.params.failover_host_weight)
 
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same, host by host."""

@@ -1,0 +1,268 @@
+"""The engine: takes a request through a pipeline's filters and weighers and ranks what is left.
+
+Filters narrow a mask over all hosts, weighers score the survivors, ``tanh`` bounds every score so that a weigher
+may use any scale, and equal sums are told apart by a stable hash (docs/reference/placement.md#engine). A run reads
+the fleet and changes nothing. It does not yield: at 5,000 hosts it takes well under a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from outlive.base.clock import Clock
+from outlive.base.errors import BadInput
+from outlive.base.logging import get_logger
+from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, StepFailed, UnknownPipeline
+from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
+from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
+from outlive.placement.ranking import Ranking, StepTrace
+from outlive.placement.request import HYPERVISOR_TYPE, Intent, PlacementRequest
+from outlive.placement.scaling import squash
+from outlive.placement.steps import Levels, LevelWeigher, Reason, Run
+from outlive.placement.ties import best_first, host_hashes, tie_keys
+from outlive.placement.weighers.slots import own_slot_rows
+
+_log = get_logger("placement")
+_GATHERED_TYPES: Final = frozenset({"qemu", "ch"})
+
+
+class Engine:
+    """Ranks the hosts of one fleet."""
+
+    def __init__(self, fleet: Fleet, pipelines: Mapping[str, BuiltPipeline], *, clock: Clock | None = None) -> None:
+        self.fleet = fleet
+        self.settings = fleet.settings
+        self.pipelines = pipelines
+        self._clock = clock
+
+    def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        """The hosts that may take the request, best first; with ``why`` a reason for every other candidate.
+
+        ``RunRefused`` when the request as a whole cannot be answered: contradictory options, no such
+        pipeline, or candidates that the pipeline may not gather.
+        """
+        started = self._now()
+        pipeline = self._pipeline(request)
+        run = self.start(request, pipeline)
+        start = np.flatnonzero(run.candidates)
+        raw = self._incoming(run, start, pipeline)
+        traces: list[StepTrace] = []
+        rejected: dict[str, Reason] = {}
+        for bound in pipeline.filters:
+            traces.append(self._filter(run, bound, rejected if why else None))
+        at = np.flatnonzero(run.candidates)
+        normalized = squash(raw) if pipeline.weighers and request.weights else raw
+        total = np.zeros(len(at))
+        if request.weights:
+            everywhere = np.zeros(run.length)
+            everywhere[start] = normalized
+            total = everywhere[at]
+        for weigher in pipeline.weighers:
+            if not len(at):
+                break
+            trace = self._weigh(run, weigher, at)
+            traces.append(trace)
+            if trace.rejected_all:
+                if why and trace.error is not None:
+                    rejected.update({run.name(int(one)): trace.error for one in at})
+                at, total = at[:0], total[:0]
+            elif trace.levels is not None:
+                low, rows, high = trace.levels
+                contribution = Levels(squash(low), rows, squash(high)).over(run.length)[at]
+                total = total + trace.multiplier * contribution
+            elif trace.scores is not None:
+                total = total + trace.multiplier * squash(trace.scores)
+        order = self._order(run, at, total)
+        return Ranking(
+            pipeline=pipeline.name,
+            run=run,
+            start=start,
+            raw=raw,
+            normalized=normalized,
+            order=at[order],
+            out=total[order],
+            traces=tuple(traces),
+            rejected=rejected,
+            seconds=self._now() - started,
+        )
+
+    def explain(self, request: PlacementRequest, hosts: tuple[str, ...]) -> dict[str, tuple[Reason, ...]]:
+        """Every reason of every filter against each of these hosts, not only the first; none means it may stay."""
+        pipeline = self._pipeline(request)
+        run = self.start(request, pipeline)
+        found: dict[str, list[Reason]] = {host: [] for host in hosts}
+        for bound in pipeline.filters:
+            if bound.step.skips(run):
+                continue
+            try:
+                bound.step.mask(run)
+            except StepFailed as error:
+                if bound.on_error == "reject":
+                    reason = Reason(bound.step.name, error.code, str(error))
+                    found = {host: [*reasons, reason] for host, reasons in found.items()}
+                continue
+            for host, reasons in found.items():
+                reason_here = bound.step.check(run, host)
+                if reason_here is not None:
+                    reasons.append(reason_here)
+        return {host: tuple(reasons) for host, reasons in found.items()}
+
+    # -- before the steps ------------------------------------------------------------------------------
+
+    def _pipeline(self, request: PlacementRequest) -> BuiltPipeline:
+        try:
+            request.options.check()
+        except BadInput as error:
+            raise InvalidOptions(error.message, place=error.place, remedy=error.remedy) from None
+        pipeline = self.pipelines.get(request.pipeline)
+        if pipeline is None:
+            if isinstance(self.pipelines, PipelineTable) and self.pipelines.broken(request.pipeline):
+                raise PipelineNotReady(
+                    f"pipeline {request.pipeline!r} is not ready", remedy="see its condition Ready for the failing step"
+                )
+            known = ", ".join(sorted(self.pipelines)) or "none"
+            raise UnknownPipeline(f"pipeline {request.pipeline!r} is not known", remedy=f"known are: {known}")
+        return pipeline
+
+    def gathers(self, request: PlacementRequest, pipeline: BuiltPipeline) -> bool:
+        """Whether all known hosts replace those of the request.
+
+        Not where a slot is validated: then only the named hosts are looked at, and the answer does not
+        depend on how it is trimmed.
+        """
+        if not pipeline.gathers_hosts:
+            return False
+        validation = request.intent is Intent.EVACUATE and request.options.read_only and bool(request.hosts)
+        return not (validation and self.settings.validation_keeps_to_named_hosts)
+
+    def start(self, request: PlacementRequest, pipeline: BuiltPipeline) -> Run:
+        """The run with its candidates."""
+        fleet = self.fleet
+        if self.gathers(request, pipeline):
+            kind = request.extra_specs.get(HYPERVISOR_TYPE, "")
+            if kind.lower() not in _GATHERED_TYPES:
+                raise GatheringRefused(
+                    f"pipeline {pipeline.name} takes all KVM hosts, and the flavor is for {kind or 'no hypervisor'!r}",
+                    remedy=f"set extra spec {HYPERVISOR_TYPE} to QEMU or CH",
+                )
+        elif request.hosts is not None:
+            extra, mask = self._named(request.hosts)
+            return Run(fleet, request, self.settings, fleet.size, extra, mask)
+        return Run(fleet, request, self.settings, fleet.size, {}, fleet.live.copy())
+
+    def _named(self, hosts: tuple[str, ...]) -> tuple[dict[str, int], BoolVector]:
+        """Hosts that nobody knows with the positions they get, and the mask of all named ones."""
+        fleet = self.fleet
+        known = fleet.named(hosts)
+        if np.count_nonzero(known) == len(hosts):
+            return {}, known
+        strangers = dict.fromkeys(host for host in hosts if fleet.row(host) is None)
+        extra = {host: fleet.size + at for at, host in enumerate(strangers)}
+        return extra, np.concatenate((known, np.ones(len(extra), dtype=np.bool_)))
+
+    def _incoming(self, run: Run, start: Rows, pipeline: BuiltPipeline) -> FloatVector:
+        """Weights that came with the request, zero where hosts were gathered."""
+        request = run.request
+        if not request.weights or request.hosts is None or self.gathers(request, pipeline):
+            return np.zeros(len(start))
+        weight_of = dict(zip(request.hosts, request.weights, strict=True))
+        return np.array([weight_of[run.name(int(at))] for at in start], dtype=np.float64)
+
+    # -- steps -----------------------------------------------------------------------------------------
+
+    def _filter(self, run: Run, bound: BoundFilter, rejected: dict[str, Reason] | None) -> StepTrace:
+        """Narrow the run's candidates by one filter."""
+        started = self._now()
+        step, before = bound.step, run.candidates
+        events = tuple(step.events(run)) if step.counts_events else ()
+        error: Reason | None = None
+        after = before
+        if not step.skips(run):
+            try:
+                mask = step.mask(run)
+                if len(mask) != len(before):
+                    raise StepFailed(f"answered for {len(mask)} hosts instead of {len(before)}", code="wrong-answer")
+                after = before & mask
+            except StepFailed as failure:
+                error = self._failed(step.name, failure, bound.on_error)
+                after = run.nobody() if bound.on_error == "reject" else before
+        if rejected is not None and after is not before:
+            for at in np.flatnonzero(before & ~after):
+                host = run.name(int(at))
+                rejected[host] = error or step.check(run, host) or Reason(step.name, "rejected", "refused by the step")
+        run.candidates = after
+        return StepTrace(
+            name=step.name,
+            kind="filter",
+            kept=after,
+            removed=0 if after is before else int(np.count_nonzero(before)) - int(np.count_nonzero(after)),
+            seconds=self._now() - started,
+            error=error,
+            rejected_all=error is not None and bound.on_error == "reject",
+            events=events,
+        )
+
+    def _weigh(self, run: Run, bound: BoundWeigher, at: Rows) -> StepTrace:
+        """Score the survivors by one weigher."""
+        started = self._now()
+        step = bound.step
+        error: Reason | None = None
+        scores: FloatVector | None = None
+        levels: Levels | None = None
+        if not step.skips(run):
+            try:
+                if isinstance(step, LevelWeigher):
+                    levels = step.levels(run)
+                else:
+                    scores = step.weigh(run, at)
+                if scores is not None and (len(scores) != len(at) or not np.isfinite(scores).all()):
+                    raise StepFailed("did not score every host with a number", code="wrong-answer")
+            except StepFailed as failure:
+                error, scores, levels = self._failed(step.name, failure, bound.on_error), None, None
+        return StepTrace(
+            name=step.name,
+            kind="weigher",
+            kept=run.candidates,
+            scores=scores,
+            levels=levels,
+            multiplier=bound.multiplier,
+            statistic=step.statistic,
+            seconds=self._now() - started,
+            error=error,
+            rejected_all=error is not None and bound.on_error == "reject",
+        )
+
+    @staticmethod
+    def _failed(step: str, failure: StepFailed, on_error: str) -> Reason:
+        _log.warning("placement.step_failed", step=step, code=failure.code, error=str(failure), on_error=on_error)
+        return Reason(step, failure.code, str(failure))
+
+    # -- after the steps -------------------------------------------------------------------------------
+
+    def _order(self, run: Run, at: Rows, total: FloatVector) -> Rows:
+        """Indexes into ``at``: best first, own slots before all, only requested hosts, trimmed."""
+        request, settings = run.request, self.settings
+        if not len(at):
+            return np.zeros(0, dtype=np.intp)
+        order = best_first(total, lambda: self._keys(run, at), lambda index: run.name(int(at[index])))
+        if request.intent is Intent.EVACUATE and settings.own_slots_first:
+            own = np.isin(at, own_slot_rows(self.fleet, request.resource_id))[order]
+            if own.any():
+                order = np.concatenate((order[own], order[~own]))
+        if settings.nova_limit_hosts_to_request and request.hosts:
+            order = order[run.named(request.hosts)[at[order]]]
+        if request.options.max_candidates:
+            order = order[: request.options.max_candidates]
+        return order
+
+    def _keys(self, run: Run, at: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        hashes = self.fleet.hashes
+        if run.extra:
+            hashes = np.concatenate((hashes, host_hashes(list(run.extra))))
+        return tie_keys(run.request.resource_id, hashes[at])
+
+    def _now(self) -> float:
+        return self._clock.monotonic() if self._clock is not None else 0.0
