@@ -164,20 +164,17 @@ def owners_of(kind: type[Resource], path: str) -> tuple[str, ...]:
     return _everybody(kind) if path.startswith("metadata.") else ()
 
 
-def changed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
+def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """The fields that differ between two documents in wire form; a list counts as one field."""
-    if not (isinstance(before, dict) and isinstance(after, dict)):
-        if before != after:
-            yield path
-        return
     for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            inner = f"{path}.{key}" if path else key
-            old, new = before.get(key), after.get(key)
-            if isinstance(old, dict) or isinstance(new, dict):
-                yield from changed_paths(old or {}, new or {}, inner)
-            else:
-                yield inner
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        inner = f"{path}.{key}" if path else key
+        if isinstance(old or {}, dict) and isinstance(new or {}, dict) and (old or new):
+            yield from changed_paths(old or {}, new or {}, inner)
+        else:
+            yield inner
 
 
 def writers_table() -> str:

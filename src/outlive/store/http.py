@@ -1,0 +1,451 @@
+"""A store that is somewhere else: the contract over the HTTP API of another Outlive process.
+
+What cannot be known is not guessed. A connection that was refused means ``Unavailable``: nothing was sent. An
+answer that got lost means ``Unknown`` for a write and ``Unavailable`` for a read. Nothing is ever sent twice,
+not even by the HTTP library (docs/reference/http-api.md#client).
+
+An observation is a watch that begins with all present states. When its connection ends, is silent for longer
+than ``SILENCE_SECONDS`` or is answered 410, the observer gets ``Reset`` and, after a pause that grows with every
+failure, everything anew. A refusal (a wrong token) ends it with the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from outlive.base import errors, limits
+from outlive.base.clock import Clock
+from outlive.base.errors import Conflict, Invalid, NotFound, OutliveError, Unavailable, Unknown
+from outlive.base.logging import get_logger, global_request_id
+from outlive.base.random import Random
+from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
+from outlive.resources.codec import decode, encode
+from outlive.store.contract import Change, Delete, Page, Reset, Synced, Upsert
+from outlive.store.selectors import Selector
+
+CONNECT_SECONDS: Final = 10.0
+"""How long a connection may take to open."""
+ANSWER_SECONDS: Final = 75.0
+"""How long an answer may take; longer than the server gives itself."""
+SILENCE_SECONDS: Final = 45.0
+"""How long a watch may be silent; the server says something every 15 s."""
+PAUSE_LEAST_SECONDS: Final = 0.2
+PAUSE_MOST_SECONDS: Final = 30.0
+"""How long to wait before observing again: doubling, up to this, with jitter."""
+ANSWER_BYTES: Final = 512 * 1024 * 1024
+"""The largest answer that is read."""
+LINE_BYTES: Final = 2 * limits.OBJECT_BYTES
+"""The longest line of a watch."""
+CONNECTIONS: Final = 64
+KEEP_ALIVE_SECONDS: Final = 30.0
+"""How long an idle connection is kept; shorter than the server keeps it, so that no write goes into a closing one."""
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+_log = get_logger("store.http")
+
+_KINDS: Final[tuple[type[OutliveError], ...]] = (
+    errors.Refused,
+    errors.BadInput,
+    errors.Invalid,
+    errors.NotFound,
+    errors.InUse,
+    errors.AlreadyExists,
+    errors.Conflict,
+    errors.Unavailable,
+    errors.Unknown,
+    errors.Forbidden,
+    errors.LimitExceeded,
+)
+_BY_CODE: Final[Mapping[str, type[OutliveError]]] = {
+    **{kind.code: kind for kind in _KINDS},
+    "unauthenticated": errors.Forbidden,
+    "timeout": errors.Unknown,
+    "too-many": errors.Unavailable,
+    "body-too-large": errors.LimitExceeded,
+}
+"""Errors by the stable word in ``details.code``."""
+_BY_STATUS: Final[dict[int, type[OutliveError]]] = {
+    400: errors.BadInput,
+    401: errors.Forbidden,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.LimitExceeded,
+    422: errors.Invalid,
+    429: errors.Unavailable,
+}
+"""Errors by status, for an answer that has no such word: something between us and the server gave it."""
+
+
+class _Details(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+    place: str = ""
+    remedy: str = ""
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    details: _Details = _Details()
+
+
+class _ListMetadata(msgspec.Struct):
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMetadata
+    items: tuple[msgspec.Raw, ...]
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _BookmarkMetadata(msgspec.Struct):
+    annotations: dict[str, str] = {}
+
+
+class _Bookmark(msgspec.Struct):
+    metadata: _BookmarkMetadata = _BookmarkMetadata()
+
+
+class Expired(errors.Unavailable):
+    """The server cannot continue this watch; a new one can begin."""
+
+    code = "expired"
+
+
+class HttpStore:
+    """The store behind ``base_url``. ``token`` is sent as a bearer token."""
+
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        *,
+        clock: Clock,
+        random: Random,
+        kinds: Mapping[str, type[Resource]] = KINDS,
+        tls: ssl.SSLContext | None = None,
+        silence_s: float = SILENCE_SECONDS,
+    ) -> None:
+        self._base = f"{base_url.rstrip('/')}/apis/{API_VERSION}"
+        self._token = token
+        self._clock = clock
+        self._random = random
+        self._kinds = kinds
+        self._tls = tls
+        self._silence_s = silence_s
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+        """The object; ``NotFound``. Without ``fresh`` the server may answer from what it last saw."""
+        parameters = {} if fresh else {"resourceVersion": "0"}
+        return decode(kind, await self._call("GET", self._path(kind, namespace, self._named(kind, name)), parameters))
+
+    async def list(
+        self,
+        kind: type[R],
+        *,
+        namespace: str = "",
+        selector: Selector | None = None,
+        limit: int = limits.PAGE_OBJECTS,
+        token: str = "",
+    ) -> Page[R]:
+        """One page in name order."""
+        if limit < 1:
+            raise Invalid(f"a page of {limit} objects", place="limit", remedy="ask for at least 1")
+        parameters = {"limit": str(limit)}
+        if token:
+            parameters["continue"] = token
+        if selector is not None and selector.terms:
+            parameters["labelSelector"] = str(selector)
+        raw = await self._call("GET", self._path(kind, namespace), parameters)
+        page = _decoded(_List, raw)
+        items: list[R] = []
+        for item in page.items:
+            items.append(decode(kind, item))
+            if len(items) % limits.YIELD_OBJECTS == 0:
+                await asyncio.sleep(0)
+        return Page(tuple(items), page.metadata.continue_)
+
+    async def create(self, obj: R) -> R:
+        """Write a new object; ``AlreadyExists`` if the name is taken."""
+        kind = type(obj)
+        raw = await self._call("POST", self._path(kind, obj.metadata.namespace), body=_encoded(obj))
+        return decode(kind, raw)
+
+    async def replace(self, obj: R) -> R:
+        """Compare-and-swap of everything but the status half."""
+        return await self._swap(obj, "")
+
+    async def replace_status(self, obj: R) -> R:
+        """Compare-and-swap of the status half."""
+        if not (obj.info.halves and "status" in obj.__struct_fields__):
+            raise Invalid(f"{obj.kind()} has no status of its own", remedy="use replace: it is one document")
+        return await self._swap(obj, "/status")
+
+    async def _swap(self, obj: R, half: str) -> R:
+        meta = obj.metadata
+        if not meta.uid or not meta.resource_version:
+            raise Invalid(
+                f"{obj.kind()}/{meta.name} is replaced without {'uid' if not meta.uid else 'resourceVersion'}",
+                place="metadata",
+                remedy="read the object first and send back its uid and resourceVersion",
+            )
+        kind = type(obj)
+        path = self._path(kind, meta.namespace, self._named(kind, meta.name)) + half
+        return decode(kind, await self._call("PUT", path, body=_encoded(obj)))
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
+        """Delete, or mark where there are finalizers."""
+        path = self._path_of(ref)
+        if uid and ref.uid and uid != ref.uid:
+            raise Conflict(f"{ref.kind}/{ref.name} cannot have two uids", remedy="read it again and repeat")
+        conditions = {"uid": uid or ref.uid, "resourceVersion": version}
+        options = {"preconditions": {name: value for name, value in conditions.items() if value}}
+        await self._call("DELETE", path, body=msgspec.json.encode(options))
+
+    async def patch_metadata(
+        self,
+        ref: ObjectRef,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> Resource:
+        """Set or remove labels and annotations without a version, where the kind allows it."""
+        metadata: dict[str, Any] = {"labels": dict(labels or {}), "annotations": dict(annotations or {})}
+        if ref.uid:
+            metadata["uid"] = ref.uid
+        body = msgspec.json.encode({"metadata": metadata})
+        raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
+        return decode(self._kinds[ref.kind], raw)
+
+    async def close(self) -> None:
+        """Close all connections; further calls and observers raise ``Unavailable``."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def observe(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None
+    ) -> AsyncIterator[Change[R]]:
+        """Lists, says ``Synced``, then follows, over any number of connections."""
+        path = self._path(kind, namespace)
+        parameters = {
+            "watch": "true",
+            "sendInitialEvents": "true",
+            "resourceVersionMatch": "NotOlderThan",
+            "allowWatchBookmarks": "true",
+        }
+        if selector is not None and selector.terms:
+            parameters["labelSelector"] = str(selector)
+        pause = PAUSE_LEAST_SECONDS
+        while True:
+            try:
+                async for change in self._watch(kind, path, parameters):
+                    if isinstance(change, Synced):
+                        pause = PAUSE_LEAST_SECONDS
+                    yield change
+                why = "the server ended the watch"
+            except (Unavailable, Unknown) as error:
+                if self._closed:
+                    raise Unavailable("the store was closed", remedy="open it again") from None
+                why = str(error)
+            yield Reset()
+            wait = pause * self._random.uniform(0.5, 1.0)
+            _log.info("store.http.reset", kind=kind.kind(), why=why, retry_s=round(wait, 3))
+            await self._clock.sleep(wait)
+            pause = min(pause * 2, PAUSE_MOST_SECONDS)
+
+    async def _watch(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
+        """The changes of one connection."""
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=self._silence_s)
+        try:
+            async with self._connected().get(
+                self._url(path, parameters), headers=self._headers(), timeout=timeout
+            ) as answer:
+                if answer.status != 200:
+                    raise _refusal(answer.status, await _read(answer), writing=False)
+                async for line in _lines(answer.content):
+                    change = _change(kind, line)
+                    if change is not None:
+                        yield change
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _lost(error, self._base, writing=False) from error
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The body of a successful answer; any other raises."""
+        writing = method != "GET"
+        headers = self._headers()
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            async with self._connected().request(
+                method, self._url(path, parameters), data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                raw = await _read(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _lost(error, self._base, writing=writing) from error
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer.status, raw, writing=writing)
+        return raw
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise Unavailable("the store was closed", remedy="open it again")
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=CONNECTIONS,
+                keepalive_timeout=KEEP_ALIVE_SECONDS,
+                ssl=self._tls if self._tls is not None else True,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                read_bufsize=1 << 20,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+            # aiohttp sends PUT and DELETE again when a kept connection turns out to be closed, and has no setting
+            # against it. The first may have been applied, and the second would then be told Conflict or NotFound.
+            self._session._retry_connection = False
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        if global_request_id():
+            headers["X-Global-Request-Id"] = global_request_id()
+        return headers
+
+    def _url(self, path: str, parameters: Mapping[str, str] | None) -> URL:
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
+        return URL(f"{self._base}{path}{f'?{query}' if query else ''}", encoded=True)
+
+    def _path(self, kind: type[Resource], namespace: str, name: str = "") -> str:
+        if self._kinds.get(kind.kind()) is not kind:
+            raise Invalid(f"kind {kind.kind()} is not kept here", remedy="use one of the kinds of this store")
+        base = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"{base}/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
+
+    def _named(self, kind: type[Resource], name: str) -> str:
+        if not name or name in (".", ".."):
+            raise NotFound(f"{kind.kind()}/{name} is not there", remedy=f"see outlive get {kind.info.plural}")
+        return name
+
+    def _path_of(self, ref: ObjectRef) -> str:
+        kind = self._kinds.get(ref.kind)
+        if kind is None:
+            raise Invalid(
+                f"kind {ref.kind!r} is not kept here", place="kind", remedy="use one of the kinds of this store"
+            )
+        if ref.cluster:
+            raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
+        return self._path(kind, ref.namespace, self._named(kind, ref.name))
+
+
+def _encoded(obj: Resource) -> bytes:
+    try:
+        return encode(obj)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"{obj.kind()}/{obj.metadata.name} has no JSON form: {error}") from None
+
+
+def _decoded(kind: type[Any], raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"the server's answer is not understood: {error}", remedy="is it Outlive's?") from None
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES:
+            raise errors.LimitExceeded(f"an answer of more than {ANSWER_BYTES} bytes", remedy="ask for smaller pages")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The complete lines of a stream; what is left of a broken one at its end is dropped."""
+    rest = b""
+    async for part in content.iter_any():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+        if len(rest) > LINE_BYTES:
+            raise Unavailable(f"a line of more than {LINE_BYTES} bytes in a watch", remedy="is it Outlive's?")
+        await asyncio.sleep(0)
+
+
+def _change(kind: type[R], line: bytes) -> Change[R] | None:
+    """What a line of a watch says; ``None`` for a sign of life."""
+    event = cast("_Event", _decoded(_Event, line))
+    match event.type:
+        case "ADDED" | "MODIFIED":
+            return Upsert(decode(kind, event.object))
+        case "DELETED":
+            last = decode(kind, event.object)
+            return Delete(last.ref, last)
+        case "BOOKMARK":
+            annotations = cast("_Bookmark", _decoded(_Bookmark, event.object)).metadata.annotations
+            return Synced() if annotations.get("k8s.io/initial-events-end") == "true" else None
+        case "ERROR":
+            raise _refusal(0, bytes(event.object), writing=False)
+        case other:
+            raise Unavailable(f"an event of type {other[:40]!r} in a watch", remedy="is the server newer than this?")
+
+
+def _refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
+    """The error that an answer stands for."""
+    try:
+        body = msgspec.json.decode(raw, type=_Status)
+    except msgspec.DecodeError:
+        body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
+    code = body.details.code
+    kind = _BY_CODE.get(code) or (Expired if code == "expired" else None)
+    if kind is None:
+        if status not in _BY_STATUS:
+            text = f"the server answered {status}: {body.message[:200]}"
+            if writing:
+                return Unknown(text, remedy="read the object to see whether it was applied")
+            return Unavailable(text, remedy="see the server's log")
+        kind = _BY_STATUS[status]
+    if kind is Unknown and not writing:
+        kind = Unavailable
+    details = body.details
+    message = details.message or body.message or f"the server answered {status}"
+    return kind(message, place=details.place, remedy=details.remedy)
+
+
+def _lost(error: Exception, base: str, *, writing: bool) -> OutliveError:
+    """What a failing connection means: certainly not applied, or perhaps."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
+        return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
+    text = f"the connection to {base} was lost: {error or type(error).__name__}"
+    if writing:
+        return Unknown(text, remedy="read the object to see whether it was applied")
+    return Unavailable(text, remedy="try again")
