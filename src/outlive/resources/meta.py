@@ -111,6 +111,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         """The kind's name."""
         return cls.__name__
 
+    @classmethod
+    def has_status(cls) -> bool:
+        """Whether the kind has a status half that is written apart."""
+        return cls.info.halves and "status" in cls.__struct_fields__
+
     @property
     def name(self) -> str:
         """``metadata.name``."""

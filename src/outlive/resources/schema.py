@@ -1,47 +1,56 @@
-"""The kinds as manifests for a Kubernetes cluster (``CustomResourceDefinition``), generated from the structs.
+"""Schemas of the kinds, made from the structs: manifests for Kubernetes and parts of the API's own description.
 
-Kubernetes wants *structural* schemas: every value has a type, nothing is a reference, ``null`` is an attribute. What a
-struct requires is required here; defaults stay with the structs, so that a cluster never writes them into objects.
-Metadata is Kubernetes' own business and has no schema here.
+Kubernetes takes only *structural* schemas: every value has a type, nothing is referred to
+(docs/reference/resources.md#manifests). What a schema cannot say (a quantity's range, the rules between
+fields) the codec and the stores check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import ast
+import inspect
+import re
+import textwrap
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, cast
 
-from msgspec import inspect
+import msgspec
+from msgspec import inspect as types
 
-from outlive.resources.amounts import Amounts
-from outlive.resources.meta import GROUP, VERSION, Resource
+from outlive.resources import GROUP, KINDS, VERSION, Amounts, ObjectMeta, Resource
 
-DEPTH_LIMIT: Final = 24
-"""Structs inside structs; a struct that contains itself would never end."""
+Schema = dict[str, Any]
+
+QUANTITY_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?$"
+_STEP = re.compile(r"\.((?:[^.\[\\]|\\.)+)|(\[[^\]]*\])")
 
 
-def manifest(kind: type[Resource]) -> dict[str, Any]:
-    """The ``CustomResourceDefinition`` of a kind."""
+def crds() -> list[Schema]:
+    """The manifests of all kinds, in name order."""
+    return [crd(KINDS[name]) for name in sorted(KINDS)]
+
+
+def crd(kind: type[Resource]) -> Schema:
+    """The ``CustomResourceDefinition`` of one kind."""
     info = kind.info
-    names: dict[str, Any] = {
-        "kind": kind.kind(),
-        "listKind": f"{kind.kind()}List",
-        "plural": info.plural,
-        "singular": info.singular or kind.kind().lower(),
-    }
-    if info.short_names:
-        names["shortNames"] = list(info.short_names)
-    version: dict[str, Any] = {
+    version: Schema = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": structural_schema(kind)},
-        "additionalPrinterColumns": [
-            {"name": title, "type": "string", "jsonPath": path, "priority": priority}
-            for title, path, priority in info.columns
-        ],
+        "schema": {"openAPIV3Schema": kind_schema(kind)},
+        "additionalPrinterColumns": printer_columns(kind),
     }
-    if info.halves and "status" in kind.__struct_fields__:
+    if kind.has_status():
         version["subresources"] = {"status": {}}
+    names: Schema = {
+        "kind": kind.kind(),
+        "listKind": f"{kind.kind()}List",
+        "plural": info.plural,
+        "singular": singular(kind),
+    }
+    if info.short_names:
+        names["shortNames"] = list(info.short_names)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -55,63 +64,179 @@ def manifest(kind: type[Resource]) -> dict[str, Any]:
     }
 
 
-def structural_schema(kind: type[Resource]) -> dict[str, Any]:
-    """The schema of a kind's documents, whole and without references."""
-    schema = _schema(inspect.type_info(kind), 0)
-    schema["properties"] = {
+def singular(kind: type[Resource]) -> str:
+    """The kind's singular, in lower case."""
+    return kind.info.singular or kind.kind().lower()
+
+
+def kind_schema(kind: type[Resource]) -> Schema:
+    """The structural schema of a whole object; Kubernetes itself knows what metadata is."""
+    properties: Schema = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
-        **schema["properties"],
         "metadata": {"type": "object"},
     }
-    return schema
+    body = _struct(kind)
+    properties |= {name: part for name, part in body["properties"].items() if name not in properties}
+    schema = {"type": "object", "description": body["description"], "properties": properties}
+    required = [name for name in body.get("required", ()) if name not in ("apiVersion", "kind", "metadata")]
+    return schema | ({"required": required} if required else {})
 
 
-def _schema(info: inspect.Type, depth: int) -> dict[str, Any]:
-    """The structural schema of one type."""
-    if depth > DEPTH_LIMIT:
-        raise RecursionError("a kind contains itself")
-    match info:
-        case inspect.StructType():
-            return _struct(info, depth)
-        case inspect.UnionType():
-            return _union(info, depth)
-        case inspect.CustomType() if info.cls is Amounts:
-            return {"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": True}}
-        case inspect.DictType():
-            return {"type": "object", "additionalProperties": _schema(info.value_type, depth + 1)}
-        case inspect.VarTupleType() | inspect.ListType():
-            return {"type": "array", "items": _schema(info.item_type, depth + 1)}
-        case inspect.LiteralType():
-            return {"type": "string", "enum": list(info.values)}
-        case inspect.DateTimeType():
-            return {"type": "string", "format": "date-time"}
-        case inspect.StrType() | inspect.BoolType() | inspect.FloatType() | inspect.IntType():
-            return dict(_PLAIN[type(info)])
-        case _:
-            raise TypeError(f"{info} has no structural schema")
+def printer_columns(kind: type[Resource]) -> list[Schema]:
+    """The columns that are printed in tables, with their types; the age comes last."""
+    columns: list[Schema] = []
+    schema = kind_schema(kind)
+    for title, path, priority in kind.info.columns:
+        column: Schema = {"name": title, "type": column_type(schema, path), "jsonPath": path}
+        columns.append(column | ({"priority": priority} if priority else {}))
+    columns.append({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})
+    return columns
 
 
-_PLAIN: Final[Mapping[type[inspect.Type], Mapping[str, str]]] = {
-    inspect.StrType: {"type": "string"},
-    inspect.BoolType: {"type": "boolean"},
-    inspect.FloatType: {"type": "number"},
-    inspect.IntType: {"type": "integer", "format": "int64"},
-}
+def column_type(schema: Schema, path: str) -> str:
+    """What a column's path leads to: ``string``, ``integer``, ``number``, ``boolean`` or ``date``.
+
+    Of a ``date`` kubectl shows the age, which wished times (they may lie ahead) do not have: they stay text.
+    ``KeyError`` names a step that leads nowhere, so that no column stays empty for a slip of the pen.
+    """
+    at: Schema = schema
+    for name, index in _STEP.findall(path):
+        if index:
+            at = at["items"]
+        elif at.get("properties", {}).get(step := re.sub(r"\\(.)", r"\1", name)) is not None:
+            at = at["properties"][step]
+        elif "additionalProperties" in at:
+            at = at["additionalProperties"]
+        elif at == {"type": "object"}:
+            return "string"
+        else:
+            raise KeyError(f"{path}: there is no {step}")
+    if at.get("format") == "date-time":
+        return "string" if path.startswith(".spec.") else "date"
+    kind = str(at.get("type", "string"))
+    return kind if kind in ("integer", "number", "boolean") else "string"
 
 
-def _struct(info: inspect.StructType, depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object"}
-    if info.cls.__doc__:
-        schema["description"] = " ".join(info.cls.__doc__.split())
-    schema["properties"] = {field.encode_name: _schema(field.type, depth + 1) for field in info.fields}
+def openapi_schemas() -> dict[str, Schema]:
+    """Schemas by name for an OpenAPI document: each kind and its list, as Kubernetes names them."""
+    prefix = ".".join([*reversed(GROUP.split(".")), VERSION])
+    meta = _struct(ObjectMeta)
+    schemas: dict[str, Schema] = {}
+    for name, kind in sorted(KINDS.items()):
+        schema = kind_schema(kind)
+        schema["properties"] = schema["properties"] | {"metadata": meta}
+        schema["x-kubernetes-group-version-kind"] = [{"group": GROUP, "kind": name, "version": VERSION}]
+        schemas[f"{prefix}.{name}"] = schema
+        schemas[f"{prefix}.{name}List"] = {
+            "type": "object",
+            "description": f"A list of {kind.info.plural}.",
+            "required": ["items"],
+            "properties": {
+                "apiVersion": {"type": "string"},
+                "kind": {"type": "string"},
+                "metadata": {
+                    "type": "object",
+                    "properties": {
+                        "continue": {"type": "string"},
+                        "remainingItemCount": {"type": "integer", "format": "int64"},
+                        "resourceVersion": {"type": "string"},
+                    },
+                },
+                "items": {"type": "array", "items": {"$ref": f"#/components/schemas/{prefix}.{name}"}},
+            },
+            "x-kubernetes-group-version-kind": [{"group": GROUP, "kind": f"{name}List", "version": VERSION}],
+        }
+    return schemas
+
+
+def _struct(struct: type[msgspec.Struct]) -> Schema:
+    """The schema of one struct, its docstring as the description."""
+    info = types.type_info(struct)
+    assert isinstance(info, types.StructType)
+    docs = field_docs(struct)
+    properties: Schema = {}
+    for field in info.fields:
+        schema = _schema(field.type)
+        if docs.get(field.name):
+            schema["description"] = docs[field.name]
+        properties[field.encode_name] = schema
+    result: Schema = {"type": "object", "description": summary(struct), "properties": properties}
     required = [field.encode_name for field in info.fields if field.required]
-    return {**schema, **({"required": required} if required else {})}
+    return result | ({"required": required} if required else {})
 
 
-def _union(info: inspect.UnionType, depth: int) -> dict[str, Any]:
-    choices = [choice for choice in info.types if not isinstance(choice, inspect.NoneType)]
-    if len(choices) != 1:
-        raise TypeError(f"a field of several types has no structural schema: {info.types}")
-    nullable = len(choices) < len(info.types)
-    return {**_schema(choices[0], depth + 1), **({"nullable": True} if nullable else {})}
+def _schema(info: types.Type) -> Schema:
+    """The schema of one type; ``TypeError`` for a type that no kind has had so far."""
+    match info:
+        case types.StructType():
+            return _struct(info.cls)
+        case types.UnionType():
+            return _union(info)
+        case types.StrType():
+            return {"type": "string"}
+        case types.BoolType():
+            return {"type": "boolean"}
+        case types.IntType():
+            return {"type": "integer", "format": "int64"}
+        case types.FloatType():
+            return {"type": "number", "format": "double"}
+        case types.DateTimeType():
+            return {"type": "string", "format": "date-time"}
+        case types.LiteralType():
+            return {"type": "string", "enum": list(info.values)}
+        case types.VarTupleType() | types.ListType():
+            return {"type": "array", "items": _schema(info.item_type)}
+        case types.DictType():
+            return {"type": "object", "additionalProperties": _schema(info.value_type)}
+        case types.CustomType() if info.cls is Amounts:
+            return {"type": "object", "additionalProperties": quantity_schema()}
+        case _:
+            raise TypeError(f"{info} has no schema yet")
+
+
+def _union(info: types.UnionType) -> Schema:
+    """Only "this or absent": ``null`` is taken as absent."""
+    members = [member for member in info.types if not isinstance(member, types.NoneType)]
+    if len(members) != 1 or len(members) == len(info.types):
+        raise TypeError(f"{info} has no structural schema")
+    return _schema(members[0]) | {"nullable": True}
+
+
+def quantity_schema() -> Schema:
+    """A quantity, written as a number or as text."""
+    return {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": QUANTITY_PATTERN,
+        "x-kubernetes-int-or-string": True,
+    }
+
+
+def summary(struct: type) -> str:
+    """The docstring of a struct as one line of plain text."""
+    return _plain(inspect.getdoc(struct) or "")
+
+
+@lru_cache(maxsize=256)
+def field_docs(struct: type) -> dict[str, str]:
+    """What stands below each field, by the field's name in Python; bases included."""
+    docs: dict[str, str] = {}
+    for base in reversed(struct.__mro__):
+        if base.__module__.startswith("outlive."):
+            docs |= _own_field_docs(base)
+    return docs
+
+
+def _own_field_docs(struct: type) -> dict[str, str]:
+    body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]).body
+    docs: dict[str, str] = {}
+    for field, text in pairwise(body):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+            docs[field.target.id] = _plain(text.value.value)
+    return docs
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("``", "").split())

@@ -85,37 +85,37 @@ _BY_STATUS: Final[dict[int, type[OutliveError]]] = {
 """Errors by status, for an answer that has no such word: something between us and the server gave it."""
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, frozen=True):
     code: str = ""
     message: str = ""
     place: str = ""
     remedy: str = ""
 
 
-class _Status(msgspec.Struct):
+class _Status(msgspec.Struct, frozen=True):
     message: str = ""
     details: _Details = _Details()
 
 
-class _ListMetadata(msgspec.Struct):
+class _ListMetadata(msgspec.Struct, frozen=True):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class _List(msgspec.Struct):
+class _List(msgspec.Struct, frozen=True):
     metadata: _ListMetadata
     items: tuple[msgspec.Raw, ...]
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
 
-class _BookmarkMetadata(msgspec.Struct):
+class _BookmarkMetadata(msgspec.Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
-class _Bookmark(msgspec.Struct):
+class _Bookmark(msgspec.Struct, frozen=True):
     metadata: _BookmarkMetadata = _BookmarkMetadata()
 
 

@@ -27,11 +27,6 @@ _SUFFIX_LENGTH = 5
 _NAME_BASE_LIMIT = 253 - _SUFFIX_LENGTH
 
 
-def has_status(kind: type[Resource]) -> bool:
-    """Whether the kind has a status half that is written apart."""
-    return kind.info.halves and "status" in kind.__struct_fields__
-
-
 def status_of(obj: Resource) -> Any:
     """The status half of an object whose kind has one."""
     return cast("Any", obj).status
@@ -60,7 +55,7 @@ def create(batch: Batch, obj: R, *, ids: Ids, now: Instant) -> Write:
             deletion_timestamp=None,
         ),
     )
-    if has_status(kind):
+    if kind.has_status():
         draft = _with_status(draft, _default_status(kind))
     key = key_of(meta.namespace, name)
     if batch.raw(kind, key) is not None:
@@ -74,7 +69,7 @@ def replace(batch: Batch, obj: R) -> Write:
     old, wanted = current.metadata, obj.metadata
     meta = _replace(old, labels=wanted.labels, annotations=wanted.annotations, finalizers=wanted.finalizers)
     draft = _replace(obj, metadata=meta)
-    if has_status(type(obj)):
+    if type(obj).has_status():
         draft = _with_status(draft, status_of(current))
     if _replace(draft, metadata=old) != current:
         draft = _replace(draft, metadata=_replace(meta, generation=old.generation + 1))
@@ -95,7 +90,7 @@ def replace(batch: Batch, obj: R) -> Write:
 def replace_status(batch: Batch, obj: R) -> Write:
     """Compare-and-swap of the status half."""
     kind = type(obj)
-    if not has_status(kind):
+    if not kind.has_status():
         raise Invalid(f"{kind.kind()} has no status of its own", remedy="use replace: it is one document")
     current, key = _swapped(batch, obj)
     return _accept(batch, key, current, _with_status(current, status_of(obj)))

@@ -17,7 +17,6 @@ from outlive.base.errors import Forbidden, NotFound
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import to_builtins
 from outlive.store.contract import Change, Page, Store
-from outlive.store.rules import has_status
 from outlive.store.selectors import Selector
 
 _WRITABLE_METADATA = ("labels", "annotations", "finalizers")
@@ -202,7 +201,7 @@ def _document(obj: Resource) -> dict[str, Any]:
     document: dict[str, Any] = to_builtins(obj)
     for name in ("kind", "apiVersion"):
         document.pop(name, None)
-    if has_status(type(obj)):
+    if type(obj).has_status():
         document.pop("status", None)
     document["metadata"] = {name: document["metadata"].get(name) for name in _WRITABLE_METADATA}
     return document
