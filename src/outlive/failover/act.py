@@ -38,6 +38,12 @@ class Hand:
     def __init__(self, slots: Iterable[SlotView], objects: Mapping[str, Reservation]) -> None:
         self._views = {slot.name: slot for slot in slots}
         self._objects = dict(objects)
+        self._unconfirmed: set[str] = set()
+
+    @property
+    def confirmed(self) -> tuple[SlotView, ...]:
+        """The slots whose members the store is known to have, by name."""
+        return tuple(self._views[name] for name in sorted(self._views) if name not in self._unconfirmed)
 
     @property
     def views(self) -> tuple[SlotView, ...]:
@@ -55,9 +61,13 @@ class Hand:
         """What a write to this slot replaces."""
         return self._objects[name]
 
-    def put(self, slot: Reservation) -> SlotView:
-        """The slot looks like this now."""
+    def put(self, slot: Reservation, *, confirmed: bool = True) -> SlotView:
+        """The slot looks like this now; not ``confirmed`` where its status was not acknowledged."""
         view = slot_view(slot)
+        if confirmed:
+            self._unconfirmed.discard(slot.name)
+        else:
+            self._unconfirmed.add(slot.name)
         self._views[slot.name] = view
         self._objects[slot.name] = slot
         return view
@@ -130,7 +140,7 @@ class CleanUp:
         for _ in range(REREADS):
             try:
                 fresh = await self._writer.fresh(name)
-                done = await self._write_again(given, fresh, hand)
+                await self._write_again(given, fresh, hand)
             except NotFound:
                 hand.drop(name)
                 return
@@ -139,11 +149,10 @@ class CleanUp:
             except OutliveError as error:
                 _log.warning("slot.not_written", slot=name, error=str(error))
                 return
-            if done:
-                return
+            return
         _log.warning("slot.kept_changing", slot=name, rereads=REREADS)
 
-    async def _write_again(self, given: CleanInput, fresh: Reservation, hand: Hand) -> bool:
+    async def _write_again(self, given: CleanInput, fresh: Reservation, hand: Hand) -> None:
         view = hand.put(fresh)
         others = tuple(slot for slot in given.slots if slot.name != fresh.name)
         slots = tuple(sorted((*others, view), key=lambda slot: slot.name))
@@ -159,7 +168,6 @@ class CleanUp:
             left = {vm: host for vm, host in view.members.items() if vm not in {drop.vm for drop in drops}}
             hand.put(await self._writer.set_members(fresh, left))
             self._tell(fresh, drops)
-        return True
 
     def _tell(self, slot: Reservation, drops: Sequence[Drop]) -> None:
         for drop in drops:
@@ -325,7 +333,7 @@ class _Run:
             self._unmade.add(action.slot_key)
             _log.warning("slot.not_created", host=action.host, vm=action.vm, error=str(error))
             return
-        view = self._hand.put(opened.slot)
+        view = self._hand.put(opened.slot, confirmed=opened.complete)
         self._names[action.slot_key] = view.name
         self.outcome.created += 1
         self.outcome.opened.append(view)

@@ -148,12 +148,12 @@ class Step(enum.StrEnum):
 
 
 class Aborted(Unavailable):
-    """A cycle that could not go on, and during which step. Nothing was written."""
+    """A cycle that could not go on, and during which step. If it could not read, nothing was written."""
 
     code = "cycle-aborted"
 
     def __init__(self, step: Step, error: OutliveError) -> None:
-        super().__init__(f"cycle aborted: cannot read {step}: {error}", remedy=error.remedy)
+        super().__init__(f"cycle aborted at step {step.value}: {error}")
         self.step = step
 
 

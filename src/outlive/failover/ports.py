@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from outlive.failover.actions import Offer
 from outlive.failover.calls import Call
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
-
-Given = TypeVar("Given")
-Result = TypeVar("Result")
+from outlive.resources.codec import decode_as, encode_canonical
+from outlive.runtime.decisions import Decision
 
 
 class VMSource(Protocol):
@@ -42,16 +40,16 @@ class PlacementPort(Protocol):
 
 
 class Computer(Protocol):
-    """Where a long pure computation runs, so that the event loop stays free."""
+    """Where a long decision is computed, so that the event loop stays free."""
 
-    async def compute(self, function: Callable[[Given], Result], given: Given) -> Result:
-        """``function(given)``; both sides are plain data, ``function`` is importable by name."""
+    async def compute(self, decision: Decision[Any, Any], raw: bytes) -> bytes:
+        """The answer to a JSON input, as canonical JSON. ``Unavailable`` where it could not be computed."""
         ...
 
 
 class Inline:
-    """Computes on the spot: for simulation, where everything is one process, and for small inputs."""
+    """Computes on the spot: for simulation, where everything is one process."""
 
-    async def compute(self, function: Callable[[Given], Result], given: Given) -> Result:
-        """``function(given)``, at once."""
-        return function(given)
+    async def compute(self, decision: Decision[Any, Any], raw: bytes) -> bytes:
+        """The answer, at once."""
+        return encode_canonical(decision.function(decode_as(decision.input, raw)))

@@ -1,0 +1,392 @@
+"""A small cloud for failover's tests: hosts, VMs and slots in a memory store, placement over the same hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from outlive.base.clock import LoopClock, as_datetime
+from outlive.base.errors import OutliveError
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.covering import CoverageWriter
+from outlive.failover.decide import Decider
+from outlive.failover.model import SlotView
+from outlive.failover.observe import StoreVMs, StoreWorld, slot_view
+from outlive.failover.periodic import Parts, PeriodicCycle
+from outlive.failover.placing import InProcessPlacement, free_capacity
+from outlive.failover.ports import Inline, PlacementPort, VMSource
+from outlive.failover.reporting import Reporter
+from outlive.failover.writes import SlotWriter
+from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import PlacementRequest
+from outlive.placement.settings import PlacementSettings
+from outlive.resources import (
+    RESERVATION_TYPE_LABEL,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    Condition,
+    Coverage,
+    DomainCapabilities,
+    FailoverSpec,
+    FailoverStatus,
+    Hypervisor,
+    HypervisorSpec,
+    Instance,
+    ObjectMeta,
+    ObjectRef,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.metrics import Metrics
+from outlive.store.contract import Page
+from outlive.store.memory import MemoryStore
+from outlive.store.writers import WriterStore
+
+GIB = 2**30
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong, where, how often, and whether the write happened all the same."""
+
+    call: str
+    error: OutliveError
+    where: Callable[[Any], bool] = lambda _: True
+    times: int = 1
+    applied: bool = False
+    before: Callable[[], Any] | None = None
+    """Awaited first: somebody else does something in between."""
+
+
+class ScriptedStore:
+    """A store whose calls fail as a test says; everything else goes through."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self._inner = inner
+        self.faults: list[Fault] = []
+        self.calls: list[tuple[str, str, str]] = []
+        """(call, kind, name) of every write."""
+
+    async def _through(self, call: str, subject: Any, doing: Callable[[], Any]) -> Any:
+        if call not in ("get", "list"):
+            ref = subject if isinstance(subject, ObjectRef) else subject.ref
+            self.calls.append((call, ref.kind, ref.name))
+        for fault in self.faults:
+            if fault.call == call and fault.times > 0 and fault.where(subject):
+                fault.times -= 1
+                if fault.before is not None:
+                    await fault.before()
+                    if fault.error.code == "error":
+                        break
+                if fault.applied:
+                    await doing()
+                raise fault.error
+        return await doing()
+
+    async def get(self, kind: type[Any], name: str, **how: Any) -> Any:
+        return await self._through("get", kind, lambda: self._inner.get(kind, name, **how))
+
+    async def list(self, kind: type[Any], **how: Any) -> Page[Any]:
+        return await self._through("list", kind, lambda: self._inner.list(kind, **how))
+
+    def observe(self, kind: type[Any], **how: Any) -> Any:
+        return self._inner.observe(kind, **how)
+
+    async def create(self, obj: Any) -> Any:
+        return await self._through("create", obj, lambda: self._inner.create(obj))
+
+    async def replace(self, obj: Any) -> Any:
+        return await self._through("replace", obj, lambda: self._inner.replace(obj))
+
+    async def replace_status(self, obj: Any) -> Any:
+        return await self._through("replace_status", obj, lambda: self._inner.replace_status(obj))
+
+    async def delete(self, ref: ObjectRef, **how: Any) -> None:
+        await self._through("delete", ref, lambda: self._inner.delete(ref, **how))
+
+    async def patch_metadata(self, ref: ObjectRef, **how: Any) -> Resource:
+        return await self._through("patch_metadata", ref, lambda: self._inner.patch_metadata(ref, **how))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@dataclass(slots=True)
+class Told:
+    """One event."""
+
+    kind: str
+    name: str
+    reason: str
+    note: str
+    type: str
+    action: str
+
+
+class EventList:
+    """Keeps events in a list."""
+
+    def __init__(self) -> None:
+        self.all: list[Told] = []
+
+    def emit(self, regarding: ObjectRef, reason: str, note: str, *, type: str = "Normal", action: str = "") -> None:
+        self.all.append(Told(regarding.kind, regarding.name, reason, note, type, action))
+
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.all]
+
+    def of(self, reason: str) -> list[Told]:
+        return [event for event in self.all if event.reason == reason]
+
+
+class DirectRanker:
+    """Placement without a service around it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.requests: list[PlacementRequest] = []
+        self.error: OutliveError | None = None
+        self.fail_when: Callable[[PlacementRequest], bool] = lambda _: True
+
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        self.requests.append(request)
+        if self.error is not None and self.fail_when(request):
+            raise self.error
+        return self._engine.rank(request, why=why)
+
+
+class FleetShown:
+    """Lets the fleet follow the writes of slots."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
+        self._fleet.upsert_reservation(obj)
+
+    def note_gone(self, ref: ObjectRef) -> None:
+        self._fleet.remove_reservation(ref.name)
+
+
+@dataclass
+class Cloud:
+    """Everything a cycle needs. ``config`` keys are those of the section ``failover``, as in the file."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    source: VMSource | None = None
+    port: PlacementPort | None = None
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        self.clock = LoopClock()
+        self.random = Random(self.seed)
+        self.ids = SeededIds(self.random.fork("ids"))
+        self.memory = MemoryStore(self.clock, SeededIds(self.random.fork("store")))
+        self.store = ScriptedStore(self.memory)
+        self.own = WriterStore(self.store, writer="failover")
+        keys = {"limitOneNewReservationPerHypervisor": False, "maxVMsToProcess": -1, **self.config}
+        self.failover = msgspec.convert(keys, FailoverConfig).apply_defaults()
+        self.upkeep_settings = msgspec.convert(dict(self.settings), FailoverUpkeepSettings)
+        compat = self.failover.deviations
+        placement = PlacementSettings().with_compat(compat.ids)
+        self.fleet = Fleet(placement)
+        self.ranker = DirectRanker(Engine(self.fleet, PipelineTable.shipped(placement)))
+        self.events = EventList()
+        self.metrics = Metrics()
+        self.decisions = DecisionLog(self.clock)
+        self.parts = Parts(
+            world=StoreWorld(self.own),
+            source=self.source or StoreVMs(self.own, self.clock),
+            placement=self.port or InProcessPlacement(self.ranker, self.fleet),
+            free=lambda: free_capacity(self.fleet, keep_unknown=compat.reverted("D13")),
+            writer=SlotWriter(
+                self.own,
+                clock=self.clock,
+                ids=self.ids,
+                creator=self.failover.creator,
+                compat=compat,
+                shown=FleetShown(self.fleet),
+            ),
+            decider=Decider(self.decisions, Inline()),
+            coverage=CoverageWriter(self.own, self.clock),
+            reporter=Reporter(self.metrics, self.events),
+            clock=self.clock,
+            random=self.random.fork("cycle"),
+            ids=self.ids,
+            config=self.failover,
+            settings=self.upkeep_settings,
+        )
+        self.periodic = PeriodicCycle(self.parts)
+
+    async def cycle(self) -> float:
+        return await self.periodic.cycle()
+
+    # Hosts
+
+    async def host(
+        self, name: str, *, zone: str = "z", cpu: int = 64_000, memory: int = 256 * GIB, **spec: Any
+    ) -> None:
+        host = await self.memory.create(
+            Hypervisor(metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone}), spec=HypervisorSpec(**spec))
+        )
+        capacity = Amounts(cpu=cpu, memory=memory)
+        await self.set_host(
+            host,
+            capacity=capacity,
+            allocation=Amounts(cpu=0, memory=0),
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+        )
+
+    async def set_host(self, host: Hypervisor, **status: Any) -> None:
+        changed = msgspec.structs.replace(host, status=msgspec.structs.replace(host.status, **status))
+        self.fleet.upsert_host(await self.memory.replace_status(changed))
+
+    async def hosts(self, *names: str, **how: Any) -> None:
+        for name in names:
+            await self.host(name, **how)
+
+    async def get_host(self, name: str) -> Hypervisor:
+        return await self.memory.get(Hypervisor, name)
+
+    async def instances(self, name: str, change: Callable[[tuple[Instance, ...]], Iterable[Instance]]) -> None:
+        host = await self.get_host(name)
+        instances = tuple(change(host.status.instances))
+        await self.set_host(host, instances=instances, num_instances=len(instances))
+
+    # VMs
+
+    async def vm(
+        self,
+        name: str,
+        host: str,
+        *,
+        flavor: str = "std",
+        cpu: int = 2_000,
+        memory: int = 4 * GIB,
+        zone: str = "z",
+        **spec: Any,
+    ) -> None:
+        vm = await self.memory.create(
+            VirtualMachine(
+                metadata=ObjectMeta(name=name),
+                spec=VirtualMachineSpec(flavor=flavor, zone=zone, resources=Amounts(cpu=cpu, memory=memory), **spec),
+            )
+        )
+        status = VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=host))
+        await self.memory.replace_status(msgspec.structs.replace(vm, status=status))
+        await self.instances(host, lambda there: (*there, Instance(id=name, name=name)))
+
+    async def move(self, name: str, host: str) -> None:
+        vm = await self.memory.get(VirtualMachine, name)
+        assert vm.status.assigned is not None
+        await self.instances(vm.status.assigned.hypervisor, lambda there: (i for i in there if i.id != name))
+        status = msgspec.structs.replace(vm.status, assigned=Assigned(hypervisor=host))
+        await self.memory.replace_status(msgspec.structs.replace(vm, status=status))
+        await self.instances(host, lambda there: (*there, Instance(id=name)))
+
+    async def stop(self, name: str) -> None:
+        vm = await self.memory.get(VirtualMachine, name)
+        assert vm.status.assigned is not None
+        await self.instances(
+            vm.status.assigned.hypervisor,
+            lambda there: (msgspec.structs.replace(i, active=False) if i.id == name else i for i in there),
+        )
+
+    async def remove_vm(self, name: str, *, also_from_host: bool = True) -> None:
+        vm = await self.memory.get(VirtualMachine, name)
+        assert vm.status.assigned is not None
+        if also_from_host:
+            await self.instances(vm.status.assigned.hypervisor, lambda there: (i for i in there if i.id != name))
+        await self.memory.delete(vm.ref)
+
+    # Slots
+
+    async def slot(
+        self,
+        name: str,
+        host: str,
+        members: Mapping[str, str] | None,
+        *,
+        cpu: int = 2_000,
+        memory: int = 4 * GIB,
+        ready: bool | None = True,
+        zone: str = "z",
+        labelled: bool = True,
+        resources: Amounts | None = None,
+    ) -> Reservation:
+        slot = await self.memory.create(
+            Reservation(
+                metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"} if labelled else {}),
+                spec=ReservationSpec(
+                    type="FailoverReservation",
+                    availability_zone=zone,
+                    target_host=host,
+                    resources=resources if resources is not None else Amounts(cpu=cpu, memory=memory),
+                    failover_reservation=FailoverSpec(resource_group="std"),
+                ),
+            )
+        )
+        if members is not None:
+            ready_words = {True: "True", False: "False"}
+            conditions = (
+                ()
+                if ready is None
+                else (Condition(type="Ready", status=ready_words[ready], reason="ReservationActive"),)
+            )
+            status = ReservationStatus(
+                host=host,
+                conditions=conditions,
+                failover_reservation=FailoverStatus(
+                    allocations=dict(members), last_changed=as_datetime(self.clock.now())
+                ),
+            )
+            slot = await self.memory.replace_status(msgspec.structs.replace(slot, status=status))
+        self.fleet.upsert_reservation(slot)
+        return slot
+
+    async def slots(self) -> dict[str, SlotView]:
+        page = await self.memory.list(Reservation, limit=5000)
+        return {slot.name: slot_view(slot) for slot in page.items}
+
+    async def members(self) -> dict[str, dict[str, str]]:
+        return {name: slot.members for name, slot in (await self.slots()).items()}
+
+    async def set_members(self, name: str, members: Mapping[str, str]) -> None:
+        """Somebody else changes a slot behind the cycle's back."""
+        slot = await self.memory.get(Reservation, name)
+        failover = FailoverStatus(allocations=dict(members), last_changed=as_datetime(self.clock.now()))
+        status = msgspec.structs.replace(slot.status, failover_reservation=failover)
+        self.fleet.upsert_reservation(await self.memory.replace_status(msgspec.structs.replace(slot, status=status)))
+
+    async def covered(self) -> dict[str, bool]:
+        page = await self.memory.list(Coverage, limit=5000)
+        return {one.name: one.status.covered for one in page.items}
+
+    async def coverage(self, vm: str) -> Any:
+        return (await self.memory.get(Coverage, vm)).status
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one series; 0 where there is none."""
+        for line in self.metrics.render().decode().splitlines():
+            head, _, value = line.rpartition(" ")
+            series, _, given = head.partition("{")
+            found = dict(part.split("=", 1) for part in given.rstrip("}").split(",") if part)
+            if series == f"outlive_{name}" and all(found.get(k) == f'"{v}"' for k, v in labels.items()):
+                return float(value)
+        return 0.0
