@@ -40,7 +40,7 @@ the status subresource where the kind has a status half.
 | `generation` | integer | set by the store; counts changes of what is wanted |
 | `creationTimestamp`, `deletionTimestamp` | time | set by the store |
 | `finalizers` | list | the object stays, marked, until the last is removed |
-| `labels` | map | keys `name` or `prefix/name`, values of at most {WORD_LENGTH_LIMIT} letters, digits, `-`, `_` and `.` |
+| `labels` | map | keys `name` or `prefix/name`, values of at most {WORD_LENGTH_LIMIT} of letters, digits, `-_.` |
 | `annotations` | map | keys as for labels, any values, 256 KiB together |
 """
 

@@ -239,4 +239,4 @@ def _own_field_docs(struct: type) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.replace("``", "").split())
+    return " ".join(text.replace("``", "`").split())
