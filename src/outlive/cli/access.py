@@ -81,9 +81,10 @@ class Access:
         return store
 
     def _remote(self, address: str) -> Store:
+        from outlive.base.random import system_random
         from outlive.store.http import HttpStore
 
-        return HttpStore(address, token=self._token(), clock=self.clock)
+        return HttpStore(address, self._token(), clock=self.clock, random=system_random())
 
     async def _local(self, write: bool) -> Store:
         from outlive.base.ids import SystemIds

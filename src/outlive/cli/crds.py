@@ -18,10 +18,10 @@ def crds(
     """Print the manifests of all kinds for a Kubernetes cluster, as YAML: outlive crds | kubectl apply -f -."""
     from outlive.cli.output import write, yaml_text
     from outlive.resources import KINDS
-    from outlive.resources.schema import manifest
+    from outlive.resources.schema import crd
 
     chosen = [kind_named(name) for name in kinds] if kinds else list(KINDS.values())
-    write("---\n".join(yaml_text(manifest(kind)) for kind in chosen))
+    write("---\n".join(yaml_text(crd(kind)) for kind in chosen))
 
 
 app = single("crds", crds)

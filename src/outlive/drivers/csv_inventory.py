@@ -259,6 +259,8 @@ class _Table:
         for count, (cells, line) in enumerate(self._cells(progress)):
             if count > limit:
                 raise BadInput(f"more than {limit} rows", place=f"{self.path}:{line}", remedy="split the file")
+            if any("\0" in cell for cell in cells):
+                raise BadInput("not CSV: a zero byte", place=f"{self.path}:{line}", remedy="save the file as text")
             if len(cells) != len(self._header):
                 message = f"{len(cells)} cells, but the header has {len(self._header)}"
                 self.problems.add(f"{self.path}:{line}", message, "quote cells that hold a comma")

@@ -18,7 +18,7 @@ from outlive.base.errors import BadInput
 
 PROBLEMS_SHOWN: Final = 20
 """Problems of one input that are reported one by one; the rest is a count."""
-DOCUMENT_NODES: Final = 5_000_000
+DOCUMENT_NODES: Final = 1_000_000
 """Values in all documents of one YAML file, aliases counted as often as they are used."""
 _BYTE = re.compile(r"\s*\(byte (\d+)\)")
 

@@ -15,6 +15,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.resources import (
     CREATOR_LABEL,
+    ZONE_LABEL,
     Amounts,
     Flavor,
     FlavorSpec,
@@ -24,6 +25,7 @@ from outlive.resources import (
     check_name,
 )
 from outlive.resources.documents import Problems
+from outlive.resources.validity import check_labels
 from outlive.roles.records import (
     IMPORT_HOSTS_LIMIT,
     IMPORT_VMS_LIMIT,
@@ -92,6 +94,7 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
         _check_object_name(vm.id, vm.place, problems)
     for host in hosts.values():
         _check_object_name(host.name, host.place, problems)
+        _check_labels(host, problems)
         check_amounts(host.capacity, host.place, problems, what=f"host {host.name!r}")
     for flavor in flavors.values():
         check_amounts(flavor.resources, flavor.place, problems, what=f"flavor {flavor.name!r}")
@@ -122,6 +125,15 @@ def _check_object_name(name: str, place: str, problems: Problems) -> None:
         check_name(name)
     except BadInput as error:
         problems.add(place, error.message, error.remedy)
+
+
+def _check_labels(host: HostRecord, problems: Problems) -> None:
+    """Zone and failure domains become values of labels, which take less than any text."""
+    for what, value in (("zone", host.zone or ""), *host.domains.items()):
+        try:
+            check_labels({ZONE_LABEL: value})
+        except BadInput as error:
+            problems.add(host.place, f"{what} {value[:80]!r} of host {host.name!r} is no label", error.remedy)
 
 
 def _sized(

@@ -1,0 +1,66 @@
+"""``outlive config``: the settings in force, and the reference of all settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output, write
+
+app = group("Show the settings in force, or the reference of all settings.")
+
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")]
+HIDDEN = "(hidden)"
+
+
+@command(app, "show")
+def show(access: Access, output: Output, config: Config = None) -> None:
+    """The settings that outlive up would start with here, with defaults filled in."""
+    import msgspec
+
+    from outlive.cli.output import table
+    from outlive.cli.settings import config_file, load
+    from outlive.roles.settings import role_settings
+    from outlive.runtime.units import encode_unit
+
+    file = config_file(config, access.directory)
+    sections = load(file)
+    settings = role_settings(sections)
+    shown: dict[str, Any] = {**sections, "failover": settings.failover, "scheduler": settings.scheduler}
+    document = {name: msgspec.to_builtins(section, enc_hook=encode_unit) for name, section in shown.items()}
+    document["failoverUpkeep"]["databaseUrl"] = _without_password(document["failoverUpkeep"]["databaseUrl"])
+    rows = [(f"{name}.{key}", _text(value)) for name, section in document.items() for key, value in section.items()]
+    output.show(
+        document, lambda: [f"from {file}" if file else "defaults and environment", table(("key", "value"), rows)]
+    )
+
+
+@command(app, "reference")
+def reference() -> None:
+    """The reference of all settings, as Markdown."""
+    from outlive.cli.settings import all_sections
+    from outlive.runtime.config import reference_page
+
+    write(reference_page(all_sections()))
+
+
+def _without_password(address: str) -> str:
+    scheme, separator, rest = address.partition("://")
+    if "@" not in rest:
+        return address
+    user, _, host = rest.rpartition("@")
+    return f"{scheme}{separator}{user.partition(':')[0]}{':' + HIDDEN if ':' in user else ''}@{host}"
+
+
+def _text(value: Any) -> str:
+    if value == "":
+        return ""
+    if isinstance(value, dict | list | tuple):
+        import msgspec
+
+        return msgspec.json.encode(value).decode()
+    return str(value).lower() if isinstance(value, bool) else str(value)

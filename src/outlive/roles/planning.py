@@ -1,0 +1,123 @@
+"""The whole fleet at once: what failover would see, what placement offers, and what a plan from here would do.
+
+Works on any store, a state file included, and changes nothing; ``outlive failover`` asks it. What a plan is made of is
+the same as in a cycle (docs/reference/failover.md#cycle), only without the limits of one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.failover.calls import Caller, pins_projects
+from outlive.failover.model import VmView
+from outlive.failover.observe import Observation, StoreWorld, observe
+from outlive.failover.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
+from outlive.failover.plan import PlanInput
+from outlive.failover.ports import VMSource
+from outlive.failover.requirements import Requirements
+from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import PlacementRequest
+from outlive.resources import Pipeline, Reservation
+from outlive.roles.settings import RoleSettings
+from outlive.store import Store, list_all
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a cluster: what is there, what is needed, and the hosts as placement has them."""
+
+    observation: Observation
+    required: dict[str, int]
+    """VM → slots that it needs; VMs that need none are left out."""
+    sizes: dict[str, ResolvedSize]
+    """VM → size of its slots."""
+    fleet: Fleet
+    engine: Engine
+    settings: RoleSettings
+
+    @property
+    def vms(self) -> tuple[VmView, ...]:
+        """All VMs that failover sees."""
+        return self.observation.vms
+
+
+class _Local:
+    """The engine as a ranker: nobody else places here, so there is nothing to lock."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        return self._engine.rank(request, why=why)
+
+
+async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: int | None = None) -> Gathered:
+    """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
+    world = StoreWorld(store)
+    observation = await observe(world, source, trust_hosts=settings.failover.trust_hypervisor_location)
+    requirements = Requirements({"*": k} if k is not None else settings.failover.requirements)
+    counts = {vm.id: k if k is not None else requirements.required(vm.flavor) for vm in observation.vms}
+    grouped = settings.failover.use_flavor_group_resources
+    groups = groups_by_flavor(await world.groups()) if grouped else None
+    whole = settings.compat.reverted("D13")
+    sizes = {vm.id: enough_for(vm, resolve_size(vm, groups, whole_mib=whole)) for vm in observation.vms}
+    fleet = Fleet(settings.scheduler)
+    for host in observation.hypervisors:
+        fleet.upsert_host(host)
+    async for reservation in list_all(store, Reservation):
+        fleet.upsert_reservation(reservation)
+    pipelines = PipelineTable.shipped(settings.scheduler)
+    async for pipeline in list_all(store, Pipeline):
+        pipelines.put(pipeline, settings.scheduler)
+    return Gathered(
+        observation=observation,
+        required={vm: count for vm, count in counts.items() if count > 0},
+        sizes=sizes,
+        fleet=fleet,
+        engine=Engine(fleet, pipelines),
+        settings=settings,
+    )
+
+
+async def plan_input(gathered: Gathered) -> PlanInput:
+    """The input of the plan: every VM that misses slots with its class, and what placement offers each class."""
+    observation, settings = gathered.observation, gathered.settings
+    wishes = _wishes(gathered)
+    offers = Offers(reuse={}, new={})
+    if wishes:
+        offers = await gather_offers(
+            InProcessPlacement(_Local(gathered.engine), gathered.fleet),
+            Caller(profile=settings.upkeep.profile, compat=settings.compat),
+            wishes,
+            requests={},
+            request_id="",
+        )
+    return PlanInput(
+        vms=observation.vms,
+        required=gathered.required,
+        slots=observation.slots,
+        sizes=gathered.sizes,
+        classes={wish.vm.id: wish.offer_class for wish in wishes},
+        reuse=offers.reuse,
+        new=offers.new,
+        free=free_capacity(gathered.fleet, keep_unknown=settings.compat.reverted("D13")),
+        hosts=gathered.fleet.names,
+        compat=settings.compat,
+    )
+
+
+def _wishes(gathered: Gathered) -> list[Wanted]:
+    present: dict[str, int] = {}
+    for slot in gathered.observation.slots:
+        for member in slot.members:
+            present[member] = present.get(member, 0) + 1
+    with_project = pins_projects(gathered.observation.hypervisors)
+    wishes: list[Wanted] = []
+    for vm in gathered.observation.vms:
+        missing = gathered.required.get(vm.id, 0) - present.get(vm.id, 0)
+        if missing > 0:
+            wishes.append(wanted(vm, missing, gathered.sizes[vm.id], with_project=with_project))
+    return wishes

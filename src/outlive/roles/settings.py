@@ -1,0 +1,109 @@
+"""All settings of a role in one place: which sections there are, and what must hold between them.
+
+A section belongs to the package that reads it; here they meet. What is wrong only in combination, or needs more than
+types to see (a malformed pattern), is found here, before anything starts (docs/reference/configuration.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.failover.compat import Compat
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.requirements import Requirements
+from outlive.placement.settings import PlacementSettings
+from outlive.runtime.election import ROUNDS_LEAST
+from outlive.runtime.units import Duration
+
+_PREFIX = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,40}\Z")
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What is logged, to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important events that are logged."""
+    form: Literal["console", "json"] = "console"
+    """Lines for people, or one JSON document an event."""
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How metrics are named."""
+
+    prefix: str = "outlive_"
+    """Before the name of every metric."""
+
+    def __post_init__(self) -> None:
+        if self.prefix and not _PREFIX.match(self.prefix):
+            raise ValueError(f"{self.prefix!r} cannot begin a metric's name; write letters, digits, '_' and ':'")
+
+
+class ElectionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which of several equal processes does optional work."""
+
+    renew: Duration = Duration(2.0)
+    """How often the leader says that it is there."""
+    silence: Duration = Duration(12.0)
+    """How long others hear nothing of it before one takes over; at least four renewals."""
+
+    def __post_init__(self) -> None:
+        if self.renew <= 0 or self.silence < ROUNDS_LEAST * self.renew:
+            raise ValueError(f"silence {self.silence} is less than {ROUNDS_LEAST} renewals of {self.renew}")
+
+
+SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "failover": FailoverConfig,
+    "failoverUpkeep": FailoverUpkeepSettings,
+    "scheduler": PlacementSettings,
+    "election": ElectionSettings,
+    "metrics": MetricsSettings,
+    "log": LogSettings,
+}
+"""Sections of ``outlive.yaml`` that every role reads."""
+
+
+class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a role, filled and consistent."""
+
+    failover: FailoverConfig = FailoverConfig()
+    upkeep: FailoverUpkeepSettings = FailoverUpkeepSettings()
+    scheduler: PlacementSettings = PlacementSettings()
+    election: ElectionSettings = ElectionSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def compat(self) -> Compat:
+        """Deviations of failover that are switched back."""
+        return Compat.parse(self.failover.compat)
+
+
+def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
+    """The loaded sections as one whole; ``BadInput`` names the key that does not go with the rest."""
+    failover: FailoverConfig = sections["failover"].apply_defaults()
+    check_requirements(failover)
+    return RoleSettings(
+        failover=failover,
+        upkeep=sections["failoverUpkeep"],
+        scheduler=sections["scheduler"].with_compat(Compat.parse(failover.compat).ids),
+        election=sections["election"],
+        metrics=sections["metrics"],
+        log=sections["log"],
+    )
+
+
+def check_requirements(failover: FailoverConfig) -> None:
+    """``BadInput`` for a malformed pattern or a negative count; the reference skips such a pattern silently."""
+    if failover.compat == "reference":
+        return
+    place = "failover.flavorFailoverRequirements"
+    for pattern, why in Requirements(failover.requirements).malformed.items():
+        raise BadInput(why, place=f"{place}.{pattern}", remedy="see docs/reference/failover.md#patterns")
+    for pattern, count in failover.requirements.items():
+        if count < 0:
+            raise BadInput(f"{count} slots are required", place=f"{place}.{pattern}", remedy="write 0 or more")

@@ -1,0 +1,161 @@
+"""What the openstack command prints, in the forms of old and new clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive.base.errors import BadInput, NotFound
+from outlive.drivers.openstack_inventory import read_openstack
+
+GIB = 2**30
+OLD_HYPERVISOR = {
+    "ID": 1, "Hypervisor Hostname": "n1.example.org", "Hypervisor Type": "QEMU", "Host IP": "10.0.0.1", "State": "up",
+    "vCPUs Used": 6, "vCPUs": 64, "Memory MB Used": 8704, "Memory MB": 262144,
+}  # fmt: skip
+NEW_HYPERVISOR = {
+    "ID": "0f3a",
+    "Hypervisor Hostname": "n2",
+    "Hypervisor Type": "QEMU",
+    "Host IP": "10.0.0.2",
+    "State": "up",
+}
+SHOWN_HYPERVISOR = {
+    "hypervisor_hostname": "n2", "service_host": "n2", "vcpus": 32, "vcpus_used": 0, "memory_mb": 131072,
+    "memory_mb_used": 512, "state": "up", "status": "enabled", "cpu_info": '{"arch": "x86_64"}',
+}  # fmt: skip
+OLD_SERVER = {
+    "ID": "11111111-1111-4111-8111-111111111111", "Name": "web", "Status": "ACTIVE", "Task State": None,
+    "Power State": 1, "Flavor Name": "m1.large", "Flavor ID": "42", "Availability Zone": "az1", "Host": "n1.example.org",
+    "Properties": "",
+}  # fmt: skip
+NEW_SERVER = {
+    "ID": "22222222-2222-4222-8222-222222222222", "Name": "db", "Status": "SHUTOFF", "Flavor": "m1.small",
+    "Availability Zone": "az1", "Host": "n2", "Properties": {},
+}  # fmt: skip
+FLAVORS = [
+    {"ID": "42", "Name": "m1.large", "RAM": 8192, "Disk": 80, "Ephemeral": 0, "VCPUs": 4, "Is Public": True,
+     "Swap": 0, "RXTX Factor": 1.0, "Properties": {"hw:cpu_policy": "shared"}},
+    {"ID": "1", "Name": "m1.small", "RAM": 2048, "Disk": 20, "Ephemeral": 10, "VCPUs": 1,
+     "Properties": "trait:CUSTOM_X='required', quota:hw_version='2101'"},
+]  # fmt: skip
+AGGREGATES = [
+    {"ID": 1, "Name": "fast", "Availability Zone": "az1", "Properties": {"ssd": "true"}, "Hosts": ["n1.example.org"]}
+]
+SERVICES = [
+    {"ID": 3, "Binary": "nova-compute", "Host": "n1", "Zone": "az1", "Status": "enabled", "State": "up"},
+    {"ID": 4, "Binary": "nova-compute", "Host": "n2", "Zone": "az2", "Status": "disabled", "State": "down",
+     "Disabled Reason": "broken fan"},
+    {"ID": 5, "Binary": "nova-scheduler", "Host": "ctl", "Zone": "internal", "Status": "enabled", "State": "up"},
+]  # fmt: skip
+
+
+def folder(path: Path, **files: Any) -> Path:
+    content: dict[str, Any] = {
+        "hypervisors": [OLD_HYPERVISOR, NEW_HYPERVISOR],
+        "servers": [OLD_SERVER, NEW_SERVER],
+        "flavors": FLAVORS,
+        "aggregates": AGGREGATES,
+        "services": SERVICES,
+        "hypervisors/n2": SHOWN_HYPERVISOR,
+        **files,
+    }
+    for name, value in content.items():
+        if value is None:
+            continue
+        file = path / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def test_sizes_come_from_the_list_or_from_what_show_printed(tmp_path: Path) -> None:
+    one, two = read_openstack(folder(tmp_path)).hosts
+    assert one.capacity.wire() == {"cpu": "64", "memory": "256Gi"}
+    assert one.used is not None
+    assert one.used.memory_bytes == 8704 * 2**20
+    assert two.capacity.wire() == {"cpu": "32", "memory": "128Gi"}
+    assert two.cpu_arch == "x86_64"
+
+
+def test_hosts_are_named_as_their_compute_service(tmp_path: Path) -> None:
+    assert [host.name for host in read_openstack(folder(tmp_path)).hosts] == ["n1", "n2"]
+
+
+def test_servers_find_their_host_under_any_of_its_names(tmp_path: Path) -> None:
+    assert [vm.host for vm in read_openstack(folder(tmp_path)).vms] == ["n1", "n2"]
+
+
+def test_zone_and_state_come_from_the_services(tmp_path: Path) -> None:
+    one, two = read_openstack(folder(tmp_path)).hosts
+    assert (one.zone, one.disabled, one.down) == ("az1", "", False)
+    assert (two.zone, two.disabled) == ("az2", "broken fan")
+
+
+def test_aggregates_are_attached_with_their_properties(tmp_path: Path) -> None:
+    one, two = read_openstack(folder(tmp_path)).hosts
+    assert one.aggregates is not None
+    assert [(aggregate.name, aggregate.metadata) for aggregate in one.aggregates] == [("fast", {"ssd": "true"})]
+    assert two.aggregates == ()
+
+
+def test_properties_are_read_as_objects_and_as_text(tmp_path: Path) -> None:
+    large, small = read_openstack(folder(tmp_path)).flavors
+    assert large.extra_specs == {"hw:cpu_policy": "shared"}
+    assert small.extra_specs == {"trait:CUSTOM_X": "required", "quota:hw_version": "2101"}
+    assert (small.ephemeral_gib, small.resources.memory_bytes) == (10, 2 * GIB)
+
+
+def test_old_and_new_flavor_columns_are_known(tmp_path: Path) -> None:
+    shown = {"id": "33333333-3333-4333-8333-333333333333", "name": "x", "status": "ACTIVE", "flavor": "m1.large (42)",
+             "OS-EXT-SRV-ATTR:host": "n1", "OS-EXT-AZ:availability_zone": "az1", "project_id": "p1"}  # fmt: skip
+    found = read_openstack(folder(tmp_path, servers=[OLD_SERVER, NEW_SERVER, shown])).vms
+    assert [vm.flavor for vm in found] == ["m1.large", "m1.small", "m1.large"]
+    assert found[2].project == "p1"
+    assert found[1].phase == "SHUTOFF"
+
+
+def test_a_flavor_that_is_gone_is_read_from_the_server(tmp_path: Path) -> None:
+    shown = {"flavor": {"original_name": "old.one", "vcpus": 2, "ram": 4096, "disk": 10, "extra_specs": {"a": "b"}}}
+    server = {"ID": "44444444-4444-4444-8444-444444444444", "Name": "x", "Host": "n1", "Status": "ACTIVE"}
+    inventory = read_openstack(folder(tmp_path, servers=[server], **{f"servers/{server['ID']}": shown}))
+    vm = inventory.vms[0]
+    assert vm.flavor == "old.one"
+    assert vm.resources is not None
+    assert vm.resources.wire() == {"cpu": "2", "memory": "4Gi"}
+    assert vm.extra_specs == {"a": "b"}
+
+
+def test_a_server_without_a_host_is_nowhere(tmp_path: Path) -> None:
+    server = {**NEW_SERVER, "Host": None}
+    assert read_openstack(folder(tmp_path, servers=[server])).vms[0].host == ""
+
+
+def test_a_hypervisor_without_sizes_is_a_problem_that_names_the_remedy(tmp_path: Path) -> None:
+    inventory = read_openstack(folder(tmp_path, **{"hypervisors/n2": None}))
+    assert [host.name for host in inventory.hosts] == ["n1"]
+    assert "n2" in inventory.problems.shown[0].message
+    assert "hypervisors/n2.json" in inventory.problems.shown[0].remedy
+
+
+def test_only_hypervisors_and_servers_are_needed(tmp_path: Path) -> None:
+    inventory = read_openstack(folder(tmp_path, flavors=None, aggregates=None, services=None))
+    assert len(inventory.hosts) == 2
+    with pytest.raises(NotFound, match="openstack server list"):
+        read_openstack(folder(tmp_path / "b", servers=None) if (tmp_path / "b").mkdir() is None else tmp_path)
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ('{"a": 1}', "not a list"), ("", "not JSON")])
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_openstack(folder(tmp_path, hypervisors=text))
+    assert "hypervisors.json" in caught.value.place
+    assert words in caught.value.message
+
+
+def test_a_missing_folder_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        read_openstack(tmp_path / "nowhere")
