@@ -158,8 +158,8 @@ class Informer(Generic[R]):
         note = self._notes.get(key)
         if note is None or note.uid != uid:
             self._begin_note(key, uid, replaced).latest = version
-        else:
-            note.write(version, replaced)
+        elif note.write(version, replaced):
+            del self._notes[key]
         self._show(key, obj if self._selects(obj) else None, noted=True)
 
     def note_gone(self, ref: ObjectRef) -> None:
@@ -172,15 +172,20 @@ class Informer(Generic[R]):
         if now is None or now.metadata.uid != ref.uid or now.metadata.deletion_timestamp is not None:
             return
         self._begin_note(key, ref.uid, None)
+        self._left.leave(key, ref.uid, now.metadata.resource_version, gone=True)
         self._show(key, None, noted=True)
 
     def _is_past(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
         """Whether the cache shows this write or is known to be beyond it."""
+        note = self._notes.get(key)
+        if note is not None and note.uid == uid:
+            return note.is_past(version, replaced) or self._left.passed(key, uid, version, replaced)
         now = self._objects.get(key)
-        if now is not None and now.metadata.uid == uid:
-            is_it = now.metadata.resource_version == version
-            if is_it or (replaced == "" and key not in self._notes):
-                return True
+        if self._is_cached(key, uid, version):
+            return True
+        if now is not None and now.metadata.uid == uid and replaced in ("", now.metadata.resource_version):
+            # A creation comes before every other state; a write against what is shown is the next one.
+            return replaced == ""
         return self._left.passed(key, uid, version, replaced)
 
     def _begin_note(self, key: str, uid: str, replaced: str | None) -> Note[R]:
@@ -276,8 +281,8 @@ class Informer(Generic[R]):
     def _miss(self, key: str) -> None:
         """A complete listing did not name this object."""
         note = self._notes.get(key)
-        if note is not None and note.latest:
-            # Noted after the listing began, or deleted since: nobody can say yet.
+        if note is not None and (note.latest or not note.reached):
+            # Noted after the listing began, or deleted since, or the listing is old: nobody can say yet.
             self._hold(note, None)
             return
         self._notes.pop(key, None)
@@ -307,10 +312,8 @@ class Informer(Generic[R]):
             if ref.uid in note.dead:
                 return
             # With a selector this may only say that some state, perhaps an old one, was not selected.
-            if note.latest and (self._selector is not None or not note.is_final(ref)):
+            if not note.is_final(ref) or (note.latest and self._selector is not None):
                 self._hold(note, None)
-                return
-            if not note.latest and not note.is_final(ref):
                 return
             del self._notes[key]
         self._show(key, None)

@@ -59,16 +59,28 @@ class Note(Generic[R]):
     held: R | None = None
     """The held arrival; ``None`` with a deadline: the object was missing."""
 
-    def write(self, version: str, replaced: str | None) -> None:
-        """One more noted write, against ``replaced`` (``None``: nobody knows against which)."""
+    def is_past(self, version: str, replaced: str | None) -> bool:
+        """Whether a write of this uid is proven to be no newer than the noted one."""
+        return version == self.latest or version in self.older or replaced == "" or replaced in self.older
+
+    def write(self, version: str, replaced: str | None) -> bool:
+        """One more noted write, against ``replaced`` (``None``: nobody knows against which).
+
+        Returns whether the stream is known to have shown it already, so that the note has served. What is held
+        stays: it is what the stream said last.
+        """
         if replaced is None or replaced != self.latest:
             self.born = self.adjoins = False
         if replaced:
             self.older.add(replaced)
-        if self.latest:
-            self.older.add(self.latest)
         self.latest = version
-        self.older.discard(version)
+        held = self.held.metadata if self.held is not None else None
+        if held is None or held.uid != self.uid:
+            return False
+        if replaced and held.resource_version == replaced:
+            self.adjoins = self.reached = True
+            self.let_go()
+        return held.resource_version == version
 
     def age(self, obj: R) -> Age:
         """How old an arriving state is, compared with what was noted."""

@@ -1,0 +1,167 @@
+"""The ordered task group behaves as the standard one, and cancels in the order of creation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.runtime.tasks import OrderedTaskGroup
+from tests.support.loops import run
+
+GROUPS = (asyncio.TaskGroup, OrderedTaskGroup)
+
+
+class Broken(Exception):
+    """An error of the test's own."""
+
+
+async def _child(number: int, delay: float, fails: bool, stubborn: bool, log: list[object]) -> int:
+    try:
+        await asyncio.sleep(delay)
+    except asyncio.CancelledError:
+        log.append(("cancelled", number, asyncio.get_running_loop().time()))
+        if stubborn:
+            await asyncio.sleep(1)
+            raise Broken(f"late {number}") from None
+        raise
+    if fails:
+        raise Broken(str(number))
+    log.append(("ended", number, asyncio.get_running_loop().time()))
+    return number
+
+
+async def _story(group_class, children, body_delay, body_fails, cancel_at):
+    """What a parent with this group does, as a log and an outcome."""
+    log: list[object] = []
+
+    async def parent():
+        async with group_class() as group:
+            for number, (delay, fails, stubborn) in enumerate(children):
+                group.create_task(_child(number, delay, fails, stubborn, log))
+            await asyncio.sleep(body_delay)
+            if body_fails:
+                raise Broken("body")
+            log.append("body ended")
+        log.append("left")
+
+    task = asyncio.create_task(parent())
+    if cancel_at is not None:
+        asyncio.get_running_loop().call_at(cancel_at, task.cancel)
+    try:
+        await task
+        outcome: object = "ok"
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+    except BaseExceptionGroup as error:
+        outcome = sorted(str(each) for each in error.exceptions)
+    return sorted(log, key=str), outcome, task.cancelling()
+
+
+moments = st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+@given(
+    children=st.lists(st.tuples(moments, st.booleans(), st.booleans()), max_size=5),
+    body_delay=moments.map(lambda moment: moment + 0.25),
+    body_fails=st.booleans(),
+    cancel_at=st.none() | moments.map(lambda moment: moment + 0.5),
+)
+def test_it_tells_the_same_story_as_the_standard_group(children, body_delay, body_fails, cancel_at):
+    stories = [run(_story(group, children, body_delay, body_fails, cancel_at)) for group in GROUPS]
+    assert stories[0] == stories[1]
+
+
+def test_children_are_cancelled_in_the_order_of_their_creation():
+    cancelled: list[int] = []
+
+    async def waits(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(number)
+
+    async def main():
+        async with OrderedTaskGroup() as group:
+            for number in range(100):
+                group.create_task(waits(number))
+            await asyncio.sleep(1)
+            raise Broken
+
+    with pytest.raises(BaseExceptionGroup):
+        run(main())
+    assert cancelled == list(range(100))
+
+
+@pytest.mark.parametrize("group_class", GROUPS)
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_the_body_leaves_as_it_is(group_class, kind):
+    async def main():
+        async with group_class() as group:
+            group.create_task(asyncio.sleep(100))
+            raise kind
+
+    with pytest.raises(kind):
+        run(main())
+
+
+def test_results_are_those_of_the_tasks():
+    async def main():
+        async with OrderedTaskGroup() as group:
+            tasks = [group.create_task(asyncio.sleep(number, number), name=f"n{number}") for number in range(3)]
+        return [task.result() for task in tasks], [task.get_name() for task in tasks]
+
+    assert run(main()) == ([0, 1, 2], ["n0", "n1", "n2"])
+
+
+def test_children_may_start_children():
+    async def main():
+        ended: list[int] = []
+        async with OrderedTaskGroup() as group:
+
+            async def start(depth: int) -> None:
+                await asyncio.sleep(1)
+                if depth:
+                    group.create_task(start(depth - 1))
+                ended.append(depth)
+
+            group.create_task(start(3))
+        return ended
+
+    assert run(main()) == [3, 2, 1, 0]
+
+
+def test_a_group_cannot_be_used_before_after_or_twice():
+    async def main():
+        group = OrderedTaskGroup()
+        with pytest.raises(RuntimeError, match="not been entered"):
+            group.create_task(asyncio.sleep(0))
+        async with group:
+            pass
+        with pytest.raises(RuntimeError, match="finished"):
+            group.create_task(asyncio.sleep(0))
+        with pytest.raises(RuntimeError, match="entered before"):
+            await group.__aenter__()
+
+    run(main())
+
+
+def test_a_failing_group_takes_no_more_tasks():
+    async def main():
+        async with OrderedTaskGroup() as group:
+
+            async def adds_late() -> None:
+                try:
+                    await asyncio.sleep(10)
+                finally:
+                    with pytest.raises(RuntimeError, match="shutting down"):
+                        group.create_task(asyncio.sleep(0))
+
+            group.create_task(adds_late())
+            await asyncio.sleep(1)
+            raise Broken
+
+    with pytest.raises(BaseExceptionGroup):
+        run(main())
