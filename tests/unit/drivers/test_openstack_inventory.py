@@ -29,8 +29,8 @@ SHOWN_HYPERVISOR = {
 }  # fmt: skip
 OLD_SERVER = {
     "ID": "11111111-1111-4111-8111-111111111111", "Name": "web", "Status": "ACTIVE", "Task State": None,
-    "Power State": 1, "Flavor Name": "m1.large", "Flavor ID": "42", "Availability Zone": "az1", "Host": "n1.example.org",
-    "Properties": "",
+    "Power State": 1, "Flavor Name": "m1.large", "Flavor ID": "42", "Availability Zone": "az1",
+    "Host": "n1.example.org", "Properties": "",
 }  # fmt: skip
 NEW_SERVER = {
     "ID": "22222222-2222-4222-8222-222222222222", "Name": "db", "Status": "SHUTOFF", "Flavor": "m1.small",
