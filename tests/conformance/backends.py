@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tests.support.api import api
 from tests.support.loops import run, run_real
 
 from outlive.base.clock import LoopClock, SystemClock
@@ -72,10 +73,19 @@ async def faultless(_: Path) -> AsyncIterator[Store]:
     await store.close()
 
 
+@asynccontextmanager
+async def http(_: Path) -> AsyncIterator[Store]:
+    async with api(kinds=KINDS_AND_NOTES) as server:
+        store = server.client(kinds=KINDS_AND_NOTES)
+        yield store
+        await store.close()
+
+
 BACKENDS: tuple[Backend, ...] = (
     Backend("memory", memory, run),
     Backend("sqlite", sqlite),
     Backend("faults", faultless, run),
+    Backend("http", http),
 )
 
 Claim = Callable[[Store], Coroutine[Any, Any, None]]

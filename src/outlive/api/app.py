@@ -47,7 +47,7 @@ class ApiDeps:
     tokens: Tokens
     metrics: Metrics
     version: str
-    settings: ApiSettings = ApiSettings()
+    settings: ApiSettings = field(default_factory=ApiSettings)
     scheduler_auth: SchedulerAuth = "token"
     placement: PlacementPort | None = None
     ready: Callable[[], str] = lambda: ""

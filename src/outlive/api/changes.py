@@ -23,7 +23,7 @@ def metadata_only(patch: Any) -> bool:
     if not patch.keys() <= {"apiVersion", "kind", "metadata"}:
         return False
     metadata = patch["metadata"]
-    return bool(metadata) and metadata.keys() <= {"labels", "annotations"} and None not in metadata.values()
+    return bool(metadata) and metadata.keys() <= {"labels", "annotations", "uid"} and None not in metadata.values()
 
 
 def names_version(patch: Any) -> bool:
@@ -51,7 +51,9 @@ def apply(patch: Any, media: str, current: Resource) -> Resource:
     metadata = patched["metadata"]
     for name, value in (("name", current.metadata.name), ("namespace", current.metadata.namespace)):
         if (metadata.get(name) or "") != value:
-            raise Invalid(f"metadata.{name} cannot be patched", place=f"metadata.{name}", remedy="create another object")
+            raise Invalid(
+                f"metadata.{name} cannot be patched", place=f"metadata.{name}", remedy="create another object"
+            )
     for name, value in (("uid", current.metadata.uid), ("resourceVersion", current.metadata.resource_version)):
         if metadata.get(name) != value:
             raise Conflict(

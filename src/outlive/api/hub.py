@@ -199,7 +199,12 @@ class Hub:
         known = self._numbers.get(version)
         if known is not None:
             return known[1]
-        if version.isascii() and version.isdigit() and len(version) < 20 and self._oldest <= int(version) <= self.number:
+        if (
+            version.isascii()
+            and version.isdigit()
+            and len(version) < 20
+            and self._oldest <= int(version) <= self.number
+        ):
             return int(version)
         raise self._expired(version)
 

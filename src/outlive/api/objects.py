@@ -14,8 +14,17 @@ from typing import Any, Final, cast
 import msgspec
 
 from outlive.api.auth import Access, Identity, allow, may_write
-from outlive.api.changes import JSON_PATCH, MERGE_PATCH, PATCH_REMEDY, apply, label_changes, metadata_only, names_version
-from outlive.api.changes import same_but_labels, string_map
+from outlive.api.changes import (
+    JSON_PATCH,
+    MERGE_PATCH,
+    PATCH_REMEDY,
+    apply,
+    label_changes,
+    metadata_only,
+    names_version,
+    same_but_labels,
+    string_map,
+)
 from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
 from outlive.api.hub import Entry, Hubs
 from outlive.api.problems import Expired, MethodNotAllowed, success_document
@@ -88,7 +97,8 @@ class Objects:
         match call.method:
             case "GET" if call.flag("watch"):
                 allow(identity, Access.READ)
-                return await self._watch(call, target)
+                await self._watch(call, target)
+                return None
             case "GET":
                 allow(identity, Access.READ)
                 return await self._list(call, target)
@@ -234,7 +244,9 @@ class Objects:
         def one_row(entry: Entry) -> bytes:
             obj = decode(target.kind, entry.raw)
             metadata: dict[str, Any] = {"resourceVersion": entry.version}
-            document = table(target.kind, (), version=version, now=self._clock.now(), include=include, metadata=metadata)
+            document = table(
+                target.kind, (), version=version, now=self._clock.now(), include=include, metadata=metadata
+            )
             document["rows"] = [row(obj, self._clock.now(), include)]
             return msgspec.json.encode(document)
 
@@ -269,7 +281,8 @@ class Objects:
             raise BadInput("a patch of type application/json", place="Content-Type", remedy=PATCH_REMEDY)
         patch = document_of(await call.body())
         if media == MERGE_PATCH and not target.status and metadata_only(patch):
-            return object_answer(await self._patch_metadata(target, patch["metadata"]))
+            metadata = patch["metadata"]
+            return object_answer(await self._patch_metadata(target, metadata, str(metadata.get("uid", ""))))
         conditional = names_version(patch)
         attempt = 1
         while True:
@@ -277,17 +290,19 @@ class Objects:
             wanted = apply(patch, media, current)
             try:
                 if not conditional and not target.status and same_but_labels(wanted, current):
-                    return object_answer(await self._patch_metadata(target, label_changes(current, wanted)))
+                    return object_answer(
+                        await self._patch_metadata(target, label_changes(current, wanted), current.metadata.uid)
+                    )
                 return object_answer(await self._write(target, wanted))
             except Conflict:
                 if conditional or attempt == PATCH_ATTEMPTS:
                     raise
                 attempt += 1
 
-    async def _patch_metadata(self, target: Target, metadata: Mapping[str, Any]) -> Resource:
+    async def _patch_metadata(self, target: Target, metadata: Mapping[str, Any], uid: str) -> Resource:
         labels = string_map(metadata.get("labels"), "metadata.labels")
         annotations = string_map(metadata.get("annotations"), "metadata.annotations")
-        ref = ObjectRef(kind=target.kind.kind(), name=target.name, namespace=target.namespace)
+        ref = ObjectRef(kind=target.kind.kind(), name=target.name, namespace=target.namespace, uid=uid)
         return await self._store.patch_metadata(ref, labels=labels, annotations=annotations)
 
     async def _current(self, target: Target) -> Resource:
@@ -305,10 +320,12 @@ class Objects:
         refuse_dry_run(options.get("dryRun"))
         conditions = options.get("preconditions") or {}
         if not isinstance(conditions, dict) or not all(isinstance(item, str | None) for item in conditions.values()):
-            raise BadInput("preconditions are a map of strings", place="preconditions", remedy="give uid, resourceVersion")
+            raise BadInput(
+                "preconditions are a map of strings", place="preconditions", remedy="give uid, resourceVersion"
+            )
         uid, version = conditions.get("uid") or "", conditions.get("resourceVersion") or ""
         current = await self._current(target)
-        await self._store.delete(current.ref, uid=uid, version=version)
+        await self._store.delete(msgspec.structs.replace(current.ref, uid=""), uid=uid, version=version)
         if current.metadata.finalizers:
             try:
                 return object_answer(await self._current(target))

@@ -17,9 +17,9 @@ from outlive.api.auth import Access
 from outlive.api.changes import JSON_PATCH, MERGE_PATCH
 from outlive.api.gate import Route
 from outlive.api.objects import has_status
+from outlive.api.schemas import components
 from outlive.base.hashing import stable_hash
 from outlive.resources import API_VERSION, GROUP, VERSION, Resource
-from outlive.api.schemas import components
 
 PREFIX: Final = "dev.outlive.v1alpha1."
 """Before the names of our schemas, as Kubernetes names those of a group."""
@@ -63,7 +63,11 @@ class Documents:
     def _document(self, paths: dict[str, Any]) -> dict[str, Any]:
         return {
             "openapi": "3.0.0",
-            "info": {"title": "Outlive", "version": self._version, "description": "Virtual machines that outlive their hosts."},
+            "info": {
+                "title": "Outlive",
+                "version": self._version,
+                "description": "Virtual machines that outlive their hosts.",
+            },
             "paths": dict(sorted(paths.items())),
             "components": {
                 "schemas": schemas(self._plurals.values()),
@@ -87,9 +91,7 @@ class Documents:
 def schemas(kinds: Iterable[type[Resource]]) -> dict[str, Any]:
     """The schemas of all kinds and their parts, and of what the protocol adds."""
     kinds = list(kinds)
-    result: dict[str, Any] = {
-        f"{PREFIX}{name}": schema for name, schema in components(kinds, ref_template=REF).items()
-    }
+    result: dict[str, Any] = {f"{PREFIX}{name}": schema for name, schema in components(kinds, ref_template=REF).items()}
     for kind in kinds:
         schema = result[f"{PREFIX}{kind.kind()}"]
         schema["x-kubernetes-group-version-kind"] = [gvk(kind)]
@@ -99,7 +101,10 @@ def schemas(kinds: Iterable[type[Resource]]) -> dict[str, Any]:
             "properties": {
                 "apiVersion": {"type": "string"},
                 "kind": {"type": "string"},
-                "metadata": {"type": "object", "properties": {name: {"type": "string"} for name in ("continue", "resourceVersion")}},
+                "metadata": {
+                    "type": "object",
+                    "properties": {name: {"type": "string"} for name in ("continue", "resourceVersion")},
+                },
                 "items": {"type": "array", "items": _ref(kind)},
             },
             "required": ["items"],

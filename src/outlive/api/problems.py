@@ -24,6 +24,7 @@ defect of ours: it answers 500 with the request id and nothing else; the log has
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -118,6 +119,8 @@ STATUSES: Final[tuple[tuple[type[errors.OutliveError], Status], ...]] = (
     (errors.Unknown, Status(http=504, reason="Timeout")),
 )
 """Errors and their answers; the first that fits counts."""
+_PATH = re.compile(r"`\$\.?([^`]*)`")
+"""Where msgspec says that a document is wrong."""
 INTERNAL: Final = Status(http=500, reason="InternalError")
 INTERNAL_CODE: Final = "internal"
 
@@ -167,11 +170,10 @@ def status_document(error: BaseException, request_id: str, *, plural: str = "", 
     if name:
         details["name"] = name
     if isinstance(error, errors.OutliveError):
-        message = f"{error.message} ({error.remedy})" if error.remedy else error.message
-        cause = {"reason": error.code, "message": message}
-        if error.place:
-            cause["field"] = error.place
-        details["causes"] = [cause]
+        text = f"{error.message} ({error.remedy})" if error.remedy else error.message
+        place = error.place or next(iter(_PATH.findall(error.message)), "body")
+        details["causes"] = [{"reason": error.code, "message": text, "field": place}]
+        details |= {"message": error.message, "place": error.place, "remedy": error.remedy}
     return {
         "kind": "Status",
         "apiVersion": "v1",

@@ -11,6 +11,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -130,7 +131,7 @@ def field_texts(cls: type[msgspec.Struct]) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for statement, text in zip(body, body[1:], strict=False):
+        for statement, text in pairwise(body):
             if (
                 isinstance(statement, ast.AnnAssign)
                 and isinstance(statement.target, ast.Name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import os
 import socket
 import ssl
@@ -131,7 +132,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise BadInput(f"{host!r} is no address of this machine: {error}", place=place, remedy="use 127.0.0.1") from None
+        raise BadInput(
+            f"{host!r} is no address of this machine: {error}", place=place, remedy="use 127.0.0.1"
+        ) from None
     sockets: list[socket.socket] = []
     for family, kind, protocol, _, target in dict.fromkeys(found):
         opened = socket.socket(family, kind, protocol)
@@ -165,7 +168,8 @@ def _cannot_listen(error: OSError, host: str, port: int, place: str) -> OutliveE
 def address(opened: socket.socket, *, tls: bool) -> str:
     """The URL of a listening socket, reachable from this machine."""
     host, port = opened.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 

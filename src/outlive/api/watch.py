@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -83,7 +83,7 @@ class Watches:
             self._gauge(self._open)
 
     async def _stream(self, call: Call, hub: Hub, wish: Wish, render: Render, request_id: str) -> None:
-        ends = [
+        ends: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(call.until_gone()),
             asyncio.ensure_future(self._closing.wait()),
         ]
@@ -97,7 +97,7 @@ class Watches:
                 end.cancel()
 
     async def _chunks(
-        self, hub: Hub, wish: Wish, render: Render, ends: list[asyncio.Future[None]]
+        self, hub: Hub, wish: Wish, render: Render, ends: list[asyncio.Future[Any]]
     ) -> AsyncIterator[bytes]:
         deadline = self._clock.monotonic() + wish.seconds
         if wish.initial or wish.version in ("", "0"):
@@ -166,5 +166,3 @@ def gathered(lines: Iterable[bytes]) -> Iterable[bytes]:
             parts, size = [], 0
     if parts:
         yield b"".join(parts)
-
-

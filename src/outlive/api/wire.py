@@ -84,7 +84,9 @@ class Call:
             try:
                 pairs = parse_qsl(raw, keep_blank_values=True, max_num_fields=QUERY_PARAMETERS, errors="strict")
             except ValueError as error:
-                raise BadInput(f"the query string is malformed: {error}", remedy="send UTF-8, at most 64 parameters")
+                raise BadInput(
+                    f"the query string is malformed: {error}", remedy="send UTF-8, at most 64 parameters"
+                ) from None
             self._query = dict(pairs)
         return self._query
 
@@ -169,8 +171,9 @@ class Call:
 
     async def until_gone(self) -> None:
         """Return when the client has closed the connection. Reads and drops what is left of the body."""
-        while (await self.receive())["type"] != "http.disconnect":
-            await asyncio.sleep(0)
+        message = await self.receive()
+        while message["type"] != "http.disconnect":
+            message = await self.receive()
 
 
 async def within(seconds: float, work: Awaitable[Any]) -> Any:

@@ -14,21 +14,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, cast
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from outlive.base import errors, limits
+from outlive.base import limits
 from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, Invalid, NotFound, OutliveError, Unavailable, Unknown
+from outlive.base.errors import Conflict, Invalid, NotFound, Unavailable, Unknown
 from outlive.base.logging import get_logger, global_request_id
 from outlive.base.random import Random
 from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
-from outlive.resources.codec import decode, encode
-from outlive.store.contract import Change, Delete, Page, Reset, Synced, Upsert
+from outlive.resources.codec import encode
+from outlive.store.contract import Change, Page, Reset, Synced
+from outlive.store.http_answers import ListPage, change_of, decoded, lines_of, lost, object_of, read_answer, refusal
 from outlive.store.selectors import Selector
 
 CONNECT_SECONDS: Final = 10.0
@@ -40,89 +41,20 @@ SILENCE_SECONDS: Final = 45.0
 PAUSE_LEAST_SECONDS: Final = 0.2
 PAUSE_MOST_SECONDS: Final = 30.0
 """How long to wait before observing again: doubling, up to this, with jitter."""
-ANSWER_BYTES: Final = 512 * 1024 * 1024
-"""The largest answer that is read."""
-LINE_BYTES: Final = 2 * limits.OBJECT_BYTES
-"""The longest line of a watch."""
+AHEAD_CHANGES: Final = 1000
+"""Changes that are read before the observer asks for them."""
 CONNECTIONS: Final = 64
 KEEP_ALIVE_SECONDS: Final = 30.0
 """How long an idle connection is kept; shorter than the server keeps it, so that no write goes into a closing one."""
+WATCH_PARAMETERS: Final[Mapping[str, str]] = {
+    "watch": "true",
+    "sendInitialEvents": "true",
+    "resourceVersionMatch": "NotOlderThan",
+    "allowWatchBookmarks": "true",
+}
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 _log = get_logger("store.http")
-
-_KINDS: Final[tuple[type[OutliveError], ...]] = (
-    errors.Refused,
-    errors.BadInput,
-    errors.Invalid,
-    errors.NotFound,
-    errors.InUse,
-    errors.AlreadyExists,
-    errors.Conflict,
-    errors.Unavailable,
-    errors.Unknown,
-    errors.Forbidden,
-    errors.LimitExceeded,
-)
-_BY_CODE: Final[Mapping[str, type[OutliveError]]] = {
-    **{kind.code: kind for kind in _KINDS},
-    "unauthenticated": errors.Forbidden,
-    "timeout": errors.Unknown,
-    "too-many": errors.Unavailable,
-    "body-too-large": errors.LimitExceeded,
-}
-"""Errors by the stable word in ``details.code``."""
-_BY_STATUS: Final[dict[int, type[OutliveError]]] = {
-    400: errors.BadInput,
-    401: errors.Forbidden,
-    403: errors.Forbidden,
-    404: errors.NotFound,
-    409: errors.Conflict,
-    413: errors.LimitExceeded,
-    422: errors.Invalid,
-    429: errors.Unavailable,
-}
-"""Errors by status, for an answer that has no such word: something between us and the server gave it."""
-
-
-class _Details(msgspec.Struct, frozen=True):
-    code: str = ""
-    message: str = ""
-    place: str = ""
-    remedy: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True):
-    message: str = ""
-    details: _Details = _Details()
-
-
-class _ListMetadata(msgspec.Struct, frozen=True):
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class _List(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata
-    items: tuple[msgspec.Raw, ...]
-
-
-class _Event(msgspec.Struct, frozen=True):
-    type: str
-    object: msgspec.Raw
-
-
-class _BookmarkMetadata(msgspec.Struct, frozen=True):
-    annotations: dict[str, str] = {}
-
-
-class _Bookmark(msgspec.Struct, frozen=True):
-    metadata: _BookmarkMetadata = _BookmarkMetadata()
-
-
-class Expired(errors.Unavailable):
-    """The server cannot continue this watch; a new one can begin."""
-
-    code = "expired"
 
 
 class HttpStore:
@@ -147,12 +79,14 @@ class HttpStore:
         self._tls = tls
         self._silence_s = silence_s
         self._session: aiohttp.ClientSession | None = None
+        self._observations: list[HttpObservation[Resource]] = []
         self._closed = False
 
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """The object; ``NotFound``. Without ``fresh`` the server may answer from what it last saw."""
         parameters = {} if fresh else {"resourceVersion": "0"}
-        return decode(kind, await self._call("GET", self._path(kind, namespace, self._named(kind, name)), parameters))
+        raw = await self._call("GET", self._path(kind, namespace, self._named(kind, name)), parameters)
+        return object_of(kind, raw, writing=False)
 
     async def list(
         self,
@@ -172,10 +106,10 @@ class HttpStore:
         if selector is not None and selector.terms:
             parameters["labelSelector"] = str(selector)
         raw = await self._call("GET", self._path(kind, namespace), parameters)
-        page = _decoded(_List, raw)
+        page = decoded(ListPage, raw)
         items: list[R] = []
         for item in page.items:
-            items.append(decode(kind, item))
+            items.append(object_of(kind, item, writing=False))
             if len(items) % limits.YIELD_OBJECTS == 0:
                 await asyncio.sleep(0)
         return Page(tuple(items), page.metadata.continue_)
@@ -184,7 +118,7 @@ class HttpStore:
         """Write a new object; ``AlreadyExists`` if the name is taken."""
         kind = type(obj)
         raw = await self._call("POST", self._path(kind, obj.metadata.namespace), body=_encoded(obj))
-        return decode(kind, raw)
+        return object_of(kind, raw, writing=True)
 
     async def replace(self, obj: R) -> R:
         """Compare-and-swap of everything but the status half."""
@@ -206,7 +140,7 @@ class HttpStore:
             )
         kind = type(obj)
         path = self._path(kind, meta.namespace, self._named(kind, meta.name)) + half
-        return decode(kind, await self._call("PUT", path, body=_encoded(obj)))
+        return object_of(kind, await self._call("PUT", path, body=_encoded(obj)), writing=True)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
         """Delete, or mark where there are finalizers."""
@@ -230,28 +164,33 @@ class HttpStore:
             metadata["uid"] = ref.uid
         body = msgspec.json.encode({"metadata": metadata})
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
-        return decode(self._kinds[ref.kind], raw)
+        return object_of(self._kinds[ref.kind], raw, writing=True)
 
     async def close(self) -> None:
-        """Close all connections; further calls and observers raise ``Unavailable``."""
+        """Close all connections; further calls and all observers raise ``Unavailable``."""
         self._closed = True
+        observations, self._observations = self._observations, []
+        for observation in observations:
+            await observation.fail(_closed())
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def observe(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None
-    ) -> AsyncIterator[Change[R]]:
+    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> HttpObservation[R]:
         """Lists, says ``Synced``, then follows, over any number of connections."""
         path = self._path(kind, namespace)
-        parameters = {
-            "watch": "true",
-            "sendInitialEvents": "true",
-            "resourceVersionMatch": "NotOlderThan",
-            "allowWatchBookmarks": "true",
-        }
+        if self._closed:
+            raise _closed()
+        parameters = dict(WATCH_PARAMETERS)
         if selector is not None and selector.terms:
             parameters["labelSelector"] = str(selector)
+        observation: HttpObservation[R] = HttpObservation(self._follow(kind, path, parameters))
+        self._observations = [other for other in self._observations if not other.ended]
+        self._observations.append(cast("HttpObservation[Resource]", observation))
+        return observation
+
+    async def _follow(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
+        """One connection after the other, with ``Reset`` in between."""
         pause = PAUSE_LEAST_SECONDS
         while True:
             try:
@@ -262,7 +201,7 @@ class HttpStore:
                 why = "the server ended the watch"
             except (Unavailable, Unknown) as error:
                 if self._closed:
-                    raise Unavailable("the store was closed", remedy="open it again") from None
+                    raise
                 why = str(error)
             yield Reset()
             wait = pause * self._random.uniform(0.5, 1.0)
@@ -278,13 +217,13 @@ class HttpStore:
                 self._url(path, parameters), headers=self._headers(), timeout=timeout
             ) as answer:
                 if answer.status != 200:
-                    raise _refusal(answer.status, await _read(answer), writing=False)
-                async for line in _lines(answer.content):
-                    change = _change(kind, line)
+                    raise refusal(answer.status, await read_answer(answer), writing=False)
+                async for line in lines_of(answer.content):
+                    change = change_of(kind, line)
                     if change is not None:
                         yield change
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _lost(error, self._base, writing=False) from error
+            raise lost(error, self._base, writing=False) from error
 
     async def _call(
         self,
@@ -304,16 +243,16 @@ class HttpStore:
             async with self._connected().request(
                 method, self._url(path, parameters), data=body, headers=headers, allow_redirects=False
             ) as answer:
-                raw = await _read(answer)
+                raw = await read_answer(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _lost(error, self._base, writing=writing) from error
+            raise lost(error, self._base, writing=writing) from error
         if not 200 <= answer.status < 300:
-            raise _refusal(answer.status, raw, writing=writing)
+            raise refusal(answer.status, raw, writing=writing)
         return raw
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise Unavailable("the store was closed", remedy="open it again")
+            raise _closed()
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 limit=CONNECTIONS,
@@ -363,89 +302,70 @@ class HttpStore:
         return self._path(kind, ref.namespace, self._named(kind, ref.name))
 
 
+class HttpObservation(Generic[R]):
+    """One observer's stream, read ahead by a task of its own, so that a cancelled wait loses nothing."""
+
+    def __init__(self, changes: AsyncIterator[Change[R]]) -> None:
+        self._queue: asyncio.Queue[Change[R] | None] = asyncio.Queue(AHEAD_CHANGES)
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._task = asyncio.create_task(self._read(changes), name="http-observation")
+        self._task.add_done_callback(self._ended)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return self._task.done()
+
+    def __aiter__(self) -> HttpObservation[R]:
+        return self
+
+    async def __anext__(self) -> Change[R]:
+        """The next change; waits for ever if there is none."""
+        if self._closed:
+            raise StopAsyncIteration
+        change = None if self._failure is not None and self._queue.empty() else await self._queue.get()
+        if change is not None:
+            return change
+        if self._failure is not None and not self._closed:
+            raise self._failure
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop; whoever waits for a change sees the end of the stream."""
+        self._closed = True
+        await self._stop()
+
+    async def fail(self, failure: Exception) -> None:
+        """Stop; whoever waits for a change gets the failure."""
+        self._failure = self._failure or failure
+        await self._stop()
+
+    async def _stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
+
+    async def _read(self, changes: AsyncIterator[Change[R]]) -> None:
+        async for change in changes:
+            await self._queue.put(change)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._failure = failure
+            if self._queue.empty():
+                self._queue.put_nowait(None)
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the store was closed", remedy="open it again")
+
+
 def _encoded(obj: Resource) -> bytes:
     try:
         return encode(obj)
     except (TypeError, ValueError, OverflowError) as error:
         raise Invalid(f"{obj.kind()}/{obj.metadata.name} has no JSON form: {error}") from None
-
-
-def _decoded(kind: type[Any], raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
-        raise Unavailable(f"the server's answer is not understood: {error}", remedy="is it Outlive's?") from None
-
-
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in answer.content.iter_any():
-        size += len(part)
-        if size > ANSWER_BYTES:
-            raise errors.LimitExceeded(f"an answer of more than {ANSWER_BYTES} bytes", remedy="ask for smaller pages")
-        parts.append(part)
-    return b"".join(parts)
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The complete lines of a stream; what is left of a broken one at its end is dropped."""
-    rest = b""
-    async for part in content.iter_any():
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
-        if len(rest) > LINE_BYTES:
-            raise Unavailable(f"a line of more than {LINE_BYTES} bytes in a watch", remedy="is it Outlive's?")
-        await asyncio.sleep(0)
-
-
-def _change(kind: type[R], line: bytes) -> Change[R] | None:
-    """What a line of a watch says; ``None`` for a sign of life."""
-    event = cast("_Event", _decoded(_Event, line))
-    match event.type:
-        case "ADDED" | "MODIFIED":
-            return Upsert(decode(kind, event.object))
-        case "DELETED":
-            last = decode(kind, event.object)
-            return Delete(last.ref, last)
-        case "BOOKMARK":
-            annotations = cast("_Bookmark", _decoded(_Bookmark, event.object)).metadata.annotations
-            return Synced() if annotations.get("k8s.io/initial-events-end") == "true" else None
-        case "ERROR":
-            raise _refusal(0, bytes(event.object), writing=False)
-        case other:
-            raise Unavailable(f"an event of type {other[:40]!r} in a watch", remedy="is the server newer than this?")
-
-
-def _refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
-    """The error that an answer stands for."""
-    try:
-        body = msgspec.json.decode(raw, type=_Status)
-    except msgspec.DecodeError:
-        body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
-    code = body.details.code
-    kind = _BY_CODE.get(code) or (Expired if code == "expired" else None)
-    if kind is None:
-        if status not in _BY_STATUS:
-            text = f"the server answered {status}: {body.message[:200]}"
-            if writing:
-                return Unknown(text, remedy="read the object to see whether it was applied")
-            return Unavailable(text, remedy="see the server's log")
-        kind = _BY_STATUS[status]
-    if kind is Unknown and not writing:
-        kind = Unavailable
-    details = body.details
-    message = details.message or body.message or f"the server answered {status}"
-    return kind(message, place=details.place, remedy=details.remedy)
-
-
-def _lost(error: Exception, base: str, *, writing: bool) -> OutliveError:
-    """What a failing connection means: certainly not applied, or perhaps."""
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-        return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
-    text = f"the connection to {base} was lost: {error or type(error).__name__}"
-    if writing:
-        return Unknown(text, remedy="read the object to see whether it was applied")
-    return Unavailable(text, remedy="try again")

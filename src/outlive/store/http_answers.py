@@ -1,0 +1,194 @@
+"""What the answers of another Outlive process mean: pages, lines of a watch, and errors as ours.
+
+A refusal carries its stable word, message, place and remedy in ``details``; where something in between answered
+instead, the status has to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, cast
+
+import aiohttp
+import msgspec
+
+from outlive.base import errors, limits
+from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.resources import R
+from outlive.resources.codec import decode
+from outlive.store.contract import Change, Delete, Synced, Upsert
+
+ANSWER_BYTES: Final = 512 * 1024 * 1024
+"""The largest answer that is read."""
+LINE_BYTES: Final = 2 * limits.OBJECT_BYTES
+"""The longest line of a watch."""
+
+_KINDS: Final[tuple[type[OutliveError], ...]] = (
+    errors.Refused,
+    errors.BadInput,
+    errors.Invalid,
+    errors.NotFound,
+    errors.InUse,
+    errors.AlreadyExists,
+    errors.Conflict,
+    errors.Unavailable,
+    errors.Unknown,
+    errors.Forbidden,
+    errors.LimitExceeded,
+)
+_BY_CODE: Final[Mapping[str, type[OutliveError]]] = {
+    **{kind.code: kind for kind in _KINDS},
+    "unauthenticated": errors.Forbidden,
+    "timeout": errors.Unknown,
+    "too-many": errors.Unavailable,
+    "body-too-large": errors.LimitExceeded,
+}
+"""Errors by the stable word in ``details.code``."""
+_BY_STATUS: Final[dict[int, type[OutliveError]]] = {
+    400: errors.BadInput,
+    401: errors.Forbidden,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.LimitExceeded,
+    422: errors.Invalid,
+    429: errors.Unavailable,
+}
+"""Errors by status, for an answer that has no such word: something between us and the server gave it."""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    code: str = ""
+    message: str = ""
+    place: str = ""
+    remedy: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    details: _Details = _Details()
+
+
+class ListMetadata(msgspec.Struct, frozen=True):
+    """The part of a list's metadata that is read."""
+
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ListPage(msgspec.Struct, frozen=True):
+    """A page, its items still encoded."""
+
+    metadata: ListMetadata
+    items: tuple[msgspec.Raw, ...]
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _BookmarkMetadata(msgspec.Struct, frozen=True):
+    annotations: dict[str, str] = {}
+
+
+class _Bookmark(msgspec.Struct, frozen=True):
+    metadata: _BookmarkMetadata = _BookmarkMetadata()
+
+
+class Expired(errors.Unavailable):
+    """The server cannot continue this watch; a new one can begin."""
+
+    code = "expired"
+
+
+def decoded(kind: type[Any], raw: bytes) -> Any:
+    """The document of an answer; ``Unavailable`` for one that is not understood."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"the server's answer is not understood: {error}", remedy="is it Outlive's?") from None
+
+
+def object_of(kind: type[R], raw: bytes | msgspec.Raw, *, writing: bool) -> R:
+    """The object of an answer. One that is not understood leaves the outcome of a write open."""
+    try:
+        return decode(kind, bytes(raw))
+    except errors.Invalid as error:
+        failure = Unknown if writing else Unavailable
+        raise failure(f"the server's answer is not understood: {error.message}", remedy="is it newer?") from None
+
+
+async def read_answer(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body of an answer, up to a limit."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES:
+            raise errors.LimitExceeded(f"an answer of more than {ANSWER_BYTES} bytes", remedy="ask for smaller pages")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The complete lines of a stream; what is left of a broken one at its end is dropped."""
+    rest = b""
+    async for part in content.iter_any():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+        if len(rest) > LINE_BYTES:
+            raise Unavailable(f"a line of more than {LINE_BYTES} bytes in a watch", remedy="is it Outlive's?")
+        await asyncio.sleep(0)
+
+
+def change_of(kind: type[R], line: bytes) -> Change[R] | None:
+    """What a line of a watch says; ``None`` for a sign of life."""
+    event = cast("_Event", decoded(_Event, line))
+    match event.type:
+        case "ADDED" | "MODIFIED":
+            return Upsert(object_of(kind, event.object, writing=False))
+        case "DELETED":
+            last = object_of(kind, event.object, writing=False)
+            return Delete(last.ref, last)
+        case "BOOKMARK":
+            annotations = cast("_Bookmark", decoded(_Bookmark, event.object)).metadata.annotations
+            return Synced() if annotations.get("k8s.io/initial-events-end") == "true" else None
+        case "ERROR":
+            raise refusal(0, bytes(event.object), writing=False)
+        case other:
+            raise Unavailable(f"an event of type {other[:40]!r} in a watch", remedy="is the server newer than this?")
+
+
+def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
+    """The error that an answer stands for."""
+    try:
+        body = msgspec.json.decode(raw, type=_Status)
+    except msgspec.DecodeError:
+        body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
+    code = body.details.code
+    kind = _BY_CODE.get(code) or (Expired if code == "expired" else None)
+    if kind is None:
+        if status not in _BY_STATUS:
+            text = f"the server answered {status}: {body.message[:200]}"
+            if writing:
+                return Unknown(text, remedy="read the object to see whether it was applied")
+            return Unavailable(text, remedy="see the server's log")
+        kind = _BY_STATUS[status]
+    if kind is Unknown and not writing:
+        kind = Unavailable
+    details = body.details
+    message = details.message or body.message or f"the server answered {status}"
+    return kind(message, place=details.place, remedy=details.remedy)
+
+
+def lost(error: Exception, base: str, *, writing: bool) -> OutliveError:
+    """What a failing connection means: certainly not applied, or perhaps."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
+        return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
+    text = f"the connection to {base} was lost: {error or type(error).__name__}"
+    if writing:
+        return Unknown(text, remedy="read the object to see whether it was applied")
+    return Unavailable(text, remedy="try again")

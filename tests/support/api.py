@@ -1,0 +1,85 @@
+"""A real HTTP server for tests: our application over a given store, on a free port of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from outlive.api import ApiDeps, Identity, Role, Serving, Tokens, create_app, serving
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SystemIds
+from outlive.base.random import Random
+from outlive.resources import KINDS, Resource
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store
+from outlive.store.http import HttpStore
+from outlive.store.memory import MemoryStore
+
+TOKENS: dict[Role, str] = {role: f"{role}-token-of-the-tests" for role in Role}
+GROUP = "/apis/outlive.dev/v1alpha1"
+
+
+@dataclass
+class Api:
+    """A server, what is behind it, and how to talk to it."""
+
+    serving: Serving
+    store: Store
+    metrics: Metrics
+    session: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return self.serving.url
+
+    async def call(
+        self, method: str, path: str, *, role: Role | None = Role.ADMIN, **options: Any
+    ) -> tuple[int, Any, Mapping[str, str]]:
+        """Status, body (decoded where it is JSON) and headers of one call."""
+        headers = dict(options.pop("headers", {}))
+        if role is not None:
+            headers.setdefault("Authorization", f"Bearer {TOKENS[role]}")
+        async with self.session.request(method, f"{self.url}{path}", headers=headers, **options) as answer:
+            if answer.content_type == "application/json":
+                return answer.status, await answer.json(), answer.headers
+            return answer.status, await answer.text(), answer.headers
+
+    def client(self, role: Role = Role.ADMIN, **options: Any) -> HttpStore:
+        return HttpStore(self.url, TOKENS[role], clock=SystemClock(), random=Random(1), **options)
+
+
+@asynccontextmanager
+async def api(
+    store: Store | None = None,
+    *,
+    kinds: Mapping[str, type[Resource]] = KINDS,
+    state_dir: Path | None = None,
+    **deps: Any,
+) -> AsyncIterator[Api]:
+    """A server while the block runs."""
+    behind = store or MemoryStore(SystemClock(), SystemIds(), kinds=kinds)
+    metrics = Metrics()
+    tokens = Tokens([(token, Identity(f"{role}-of-tests", role)) for role, token in TOKENS.items()])
+    app = create_app(
+        ApiDeps(
+            store=behind,
+            clock=SystemClock(),
+            ids=SystemIds(),
+            tokens=tokens,
+            metrics=metrics,
+            version="0.0.0",
+            plurals={kind.info.plural: kind for kind in kinds.values()},
+            **deps,
+        )
+    )
+    settings = deps.get("settings")
+    async with (
+        serving(app, "127.0.0.1", 0, state_dir=state_dir, version="0.0.0", settings=settings) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Api(server, behind, metrics, session)
