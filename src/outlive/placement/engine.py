@@ -20,12 +20,16 @@ from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
 from outlive.placement.ranking import Ranking, StepTrace
 from outlive.placement.request import HYPERVISOR_TYPE, Intent, PlacementRequest
-from outlive.placement.scaling import squash
+from outlive.placement.scaling import squash, squash_one
 from outlive.placement.steps import Levels, LevelWeigher, Reason, Run
 from outlive.placement.ties import best_first, host_hashes, tie_keys
 from outlive.placement.weighers.slots import own_slot_rows
 
+__all__ = ["Engine", "Ranking"]
+
 _log = get_logger("placement")
+STEP_ERRORS: Final = (StepFailed, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+"""What a step may raise without taking the run down: its own failure, or a mistake of ours in it."""
 _GATHERED_TYPES: Final = frozenset({"qemu", "ch"})
 
 
@@ -45,7 +49,7 @@ class Engine:
         pipeline, or candidates that the pipeline may not gather.
         """
         started = self._now()
-        pipeline = self._pipeline(request)
+        pipeline = self.pipeline(request)
         run = self.start(request, pipeline)
         start = np.flatnonzero(run.candidates)
         raw = self._incoming(run, start, pipeline)
@@ -71,7 +75,7 @@ class Engine:
                 at, total = at[:0], total[:0]
             elif trace.levels is not None:
                 low, rows, high = trace.levels
-                contribution = Levels(squash(low), rows, squash(high)).over(run.length)[at]
+                contribution = Levels(squash_one(low), rows, squash_one(high)).over(run.length)[at]
                 total = total + trace.multiplier * contribution
             elif trace.scores is not None:
                 total = total + trace.multiplier * squash(trace.scores)
@@ -91,7 +95,7 @@ class Engine:
 
     def explain(self, request: PlacementRequest, hosts: tuple[str, ...]) -> dict[str, tuple[Reason, ...]]:
         """Every reason of every filter against each of these hosts, not only the first; none means it may stay."""
-        pipeline = self._pipeline(request)
+        pipeline = self.pipeline(request)
         run = self.start(request, pipeline)
         found: dict[str, list[Reason]] = {host: [] for host in hosts}
         for bound in pipeline.filters:
@@ -112,7 +116,8 @@ class Engine:
 
     # -- before the steps ------------------------------------------------------------------------------
 
-    def _pipeline(self, request: PlacementRequest) -> BuiltPipeline:
+    def pipeline(self, request: PlacementRequest) -> BuiltPipeline:
+        """The pipeline of a request whose options are consistent; ``RunRefused`` otherwise."""
         try:
             request.options.check()
         except BadInput as error:
@@ -186,7 +191,7 @@ class Engine:
                 if len(mask) != len(before):
                     raise StepFailed(f"answered for {len(mask)} hosts instead of {len(before)}", code="wrong-answer")
                 after = before & mask
-            except StepFailed as failure:
+            except STEP_ERRORS as failure:
                 error = self._failed(step.name, failure, bound.on_error)
                 after = run.nobody() if bound.on_error == "reject" else before
         if rejected is not None and after is not before:
@@ -220,7 +225,7 @@ class Engine:
                     scores = step.weigh(run, at)
                 if scores is not None and (len(scores) != len(at) or not np.isfinite(scores).all()):
                     raise StepFailed("did not score every host with a number", code="wrong-answer")
-            except StepFailed as failure:
+            except STEP_ERRORS as failure:
                 error, scores, levels = self._failed(step.name, failure, bound.on_error), None, None
         return StepTrace(
             name=step.name,
@@ -236,9 +241,11 @@ class Engine:
         )
 
     @staticmethod
-    def _failed(step: str, failure: StepFailed, on_error: str) -> Reason:
-        _log.warning("placement.step_failed", step=step, code=failure.code, error=str(failure), on_error=on_error)
-        return Reason(step, failure.code, str(failure))
+    def _failed(step: str, failure: Exception, on_error: str) -> Reason:
+        code = failure.code if isinstance(failure, StepFailed) else "step-crashed"
+        text = str(failure) if isinstance(failure, StepFailed) else f"{type(failure).__name__}: {failure}"
+        _log.warning("placement.step_failed", step=step, code=code, error=text, on_error=on_error)
+        return Reason(step, code, text)
 
     # -- after the steps -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,13 @@ NEVER = -(2**60)
 _FIRST_ROWS = 64
 
 
+class Sizes(NamedTuple):
+    """An amount of every row, and where it is known."""
+
+    values: FloatVector
+    known: BoolVector
+
+
 class Fleet:
     """Hosts and reservations as columns."""
 
@@ -58,6 +65,8 @@ class Fleet:
         self._masks_revision = -1
         self._available: OrderedDict[tuple[object, ...], NDArray[np.int64]] = OrderedDict()
         self._available_revision = (-1, -1)
+        self._sizes: dict[tuple[str, str], Sizes] = {}
+        self._sizes_revision = -1
         self._rows: dict[str, int] = {}
         self._hosts: list[Hypervisor | None] = []
         self._facts: list[HostFacts | None] = []
@@ -263,6 +272,21 @@ class Fleet:
     def present(self, key: str) -> BoolVector:
         """(resources, rows): where such an amount is known."""
         return self._present[key][:, : self.size]
+
+    def sizes(self, key: str, resource: str) -> Sizes:
+        """One amount of every row as numbers to calculate with, kept until a figure changes."""
+        if self._sizes_revision != self.figures_revision:
+            self._sizes.clear()
+            self._sizes_revision = self.figures_revision
+        found = self._sizes.get((key, resource))
+        if found is None:
+            column = self.resources.get(resource)
+            if column is None:
+                found = Sizes(np.zeros(self.size), np.zeros(self.size, dtype=np.bool_))
+            else:
+                found = Sizes(self.amounts(key)[column].astype(np.float64), self.present(key)[column].copy())
+            self._sizes[key, resource] = found
+        return found
 
     def base(self, *, ignore_allocations: bool) -> IntVector:
         """(resources, rows): free before reservations; ``NEVER`` where unknown or negative."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -58,6 +58,8 @@ class Run:
     """Hosts of the request that nobody knows, and their positions behind the rows."""
     candidates: BoolVector
     """Hosts that are still in."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What steps derived from the request, for each other."""
 
     @property
     def length(self) -> int:
@@ -93,13 +95,6 @@ class Run:
         """What is known of a host."""
         return self.fleet.facts(host)
 
-    def known_rows(self, at: Rows) -> tuple[BoolVector | bool, Rows]:
-        """Which of these positions are rows of the fleet, and rows to read (any row for the others)."""
-        if not self.extra:
-            return True, at
-        known = at < self.size
-        return known, np.where(known, at, 0)
-
 
 class Step(ABC):
     """A filter or a weigher, with its parameters."""
@@ -129,6 +124,10 @@ class Filter(Step):
     @abstractmethod
     def check(self, run: Run, host: str) -> Reason | None:
         """Why this host may not stay, ``None`` when it may. Plain Python; agrees with ``mask``."""
+
+    def prepare_plain(self, run: Run) -> None:
+        """Raise ``StepFailed`` where ``mask`` would, before hosts are checked one by one."""
+        return
 
     def events(self, run: Run) -> list[Event]:
         """What is worth counting about this run, also when the step skips."""

@@ -43,11 +43,14 @@ def tie_keys(resource_id: str, host_hashes: KeyVector) -> KeyVector:
     """``tie_key`` for many hosts, given ``stable_hash(name)`` of each; same length and order."""
     word = host_hashes ^ np.uint64(stable_hash(resource_id))
     word += np.uint64(_STEP)
-    word ^= word >> np.uint64(30)
+    shifted = word >> np.uint64(30)
+    word ^= shifted
     word *= np.uint64(_FIRST)
-    word ^= word >> np.uint64(27)
+    np.right_shift(word, np.uint64(27), out=shifted)
+    word ^= shifted
     word *= np.uint64(_SECOND)
-    word ^= word >> np.uint64(31)
+    np.right_shift(word, np.uint64(31), out=shifted)
+    word ^= shifted
     word >>= np.uint64(64 - KEY_BITS)
     return word
 
@@ -79,7 +82,8 @@ def best_first(scores: FloatVector, keys: Callable[[], KeyVector], name_of: Call
     np.cumsum(~same, out=groups[1:])
     tied_keys = keys()[order]
     key_bits = min(KEY_BITS, 64 - 2 * bits)
-    words = (groups << np.uint64(64 - bits)) | (tied_keys >> np.uint64(KEY_BITS - key_bits) << np.uint64(bits))
+    words = groups << np.uint64(64 - bits)
+    words |= tied_keys >> np.uint64(KEY_BITS - key_bits) << np.uint64(bits)
     within = _order_of(words, bits)
     return _settle(order[within], groups[within], tied_keys[within], name_of)
 
@@ -87,16 +91,20 @@ def best_first(scores: FloatVector, keys: Callable[[], KeyVector], name_of: Call
 def _falling(scores: FloatVector) -> KeyVector:
     """Words that rise as the scores fall."""
     signed = (0.0 - scores).view(np.int64)
-    flips = (signed >> np.int64(63)) | np.int64(-(2**63))
-    return (signed ^ flips).view(np.uint64)
+    flips = signed >> np.int64(63)
+    flips |= np.int64(-(2**63))
+    flips ^= signed
+    return flips.view(np.uint64)
 
 
 def _order_of(words: KeyVector, bits: int) -> NDArray[np.intp]:
     """Positions in rising order of the words, of which the lowest bits are not looked at."""
     low = np.uint64((1 << bits) - 1)
-    packed = (words & ~low) | np.arange(len(words), dtype=np.uint64)
+    packed = words & ~low
+    packed |= np.arange(len(words), dtype=np.uint64)
     packed.sort()
-    return (packed & low).astype(np.intp)
+    packed &= low
+    return packed.view(np.intp)
 
 
 def _settle(

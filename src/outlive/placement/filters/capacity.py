@@ -96,6 +96,10 @@ class EnoughCapacity(Filter):
         kept: BoolVector = fleet.live & (~known | ((free[column] < 0) & (held <= 0)))
         return kept
 
+    def prepare_plain(self, run: Run) -> None:
+        """A VM of no size."""
+        demand(run.request, run.settings)
+
     def check(self, run: Run, host: str) -> Reason | None:
         """The first resource that does not suffice, with the figures."""
         record = run.fleet.host(host)

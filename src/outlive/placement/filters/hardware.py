@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from outlive.placement.errors import StepFailed
+from outlive.placement.facts import HostFacts
 from outlive.placement.filters.operators import has_operator, satisfies
 from outlive.placement.fleet import BoolVector
 from outlive.placement.request import INTERNAL_CALLS, SOURCE_HOST_HINT, Intent
@@ -118,8 +119,12 @@ class HypervisorCapabilities(Filter):
 
 
 def _capabilities(run: Run) -> tuple[tuple[str, str], ...]:
-    specs = run.request.extra_specs
-    return tuple(sorted((key, value) for key, value in specs.items() if key.startswith(_CAPABILITY)))
+    found: tuple[tuple[str, str], ...] | None = run.memo.get(_CAPABILITY)
+    if found is None:
+        specs = run.request.extra_specs
+        found = tuple(sorted((key, value) for key, value in specs.items() if key.startswith(_CAPABILITY)))
+        run.memo[_CAPABILITY] = found
+    return found
 
 
 class RequestedTraits(Filter):
@@ -160,13 +165,17 @@ class RequestedTraits(Filter):
 
 def _traits(run: Run) -> tuple[tuple[str, bool], ...]:
     """(trait, required or else forbidden); other values than these two words say nothing."""
-    return tuple(
-        sorted(
-            (key[len(_TRAIT) :], value == "required")
-            for key, value in run.request.extra_specs.items()
-            if key.startswith(_TRAIT) and value in ("required", "forbidden")
+    found: tuple[tuple[str, bool], ...] | None = run.memo.get(_TRAIT)
+    if found is None:
+        found = tuple(
+            sorted(
+                (key[len(_TRAIT) :], value == "required")
+                for key, value in run.request.extra_specs.items()
+                if key.startswith(_TRAIT) and value in ("required", "forbidden")
+            )
         )
-    )
+        run.memo[_TRAIT] = found
+    return found
 
 
 class _NeedsTrait(Filter):
@@ -229,12 +238,21 @@ class LiveMigratable(Filter):
         """No live migration, or nobody said from where."""
         return run.request.intent is not Intent.LIVE_MIGRATION or not run.request.hints.get(SOURCE_HOST_HINT)
 
-    def mask(self, run: Run) -> BoolVector:
-        """Hosts of the same architecture with at least the source's modes, features and devices."""
-        name, fleet = run.request.hints[SOURCE_HOST_HINT], run.fleet
-        source = fleet.facts(name)
+    def prepare_plain(self, run: Run) -> None:
+        """The source must be known."""
+        self._source(run)
+
+    @staticmethod
+    def _source(run: Run) -> HostFacts:
+        name = run.request.hints[SOURCE_HOST_HINT]
+        source = run.facts(name)
         if source is None:
             raise StepFailed(f"source host {name} is not known", code="unknown-source-host")
+        return source
+
+    def mask(self, run: Run) -> BoolVector:
+        """Hosts of the same architecture with at least the source's modes, features and devices."""
+        source, fleet = self._source(run), run.fleet
 
         def build() -> BoolVector:
             words = fleet.word("migration")
@@ -250,10 +268,10 @@ class LiveMigratable(Filter):
 
     def check(self, run: Run, host: str) -> Reason | None:
         """What the host lacks."""
-        source, facts = run.facts(run.request.hints[SOURCE_HOST_HINT]), run.facts(host)
+        source, facts = self._source(run), run.facts(host)
         if facts is None:
             return self.unknown(host)
-        if source is None or facts.takes_migration_from(source):
+        if facts.takes_migration_from(source):
             return None
         if facts.cpu_arch != source.cpu_arch:
             return self.no("wrong-architecture", f"cpu is {facts.cpu_arch}, the source's is {source.cpu_arch}")

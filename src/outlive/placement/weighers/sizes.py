@@ -9,7 +9,7 @@ import numpy as np
 
 from outlive.placement.blocking import AMOUNT_LIMIT
 from outlive.placement.filters.capacity import vm_amounts
-from outlive.placement.fleet import FloatVector, Rows
+from outlive.placement.fleet import BoolVector, FloatVector, Rows, Sizes
 from outlive.placement.steps import Run, Weigher
 from outlive.resources import CPU, MEMORY, Amounts
 
@@ -54,20 +54,20 @@ class PreferSmallerHosts(Weigher):
 
     def weigh(self, run: Run, at: Rows) -> FloatVector:
         """Weighted mean over the resources that count."""
-        total, weights = np.zeros(len(at)), np.zeros(len(at))
-        known, rows = run.known_rows(at)
+        parts: list[Part] = []
         for resource, weight in self.params.resource_weights.items():
-            column = run.fleet.resources[resource]
-            has = run.fleet.present("effective")[column][rows] & known
-            if not has.any():
+            sizes, has = _here(run, run.fleet.sizes("effective", resource), at)
+            known = sizes if has is None else sizes[has]
+            if not len(known):
                 continue
-            size = run.fleet.amounts("effective")[column][rows]
-            smallest, largest = int(size[has].min()), int(size[has].max())
+            smallest, largest = float(known.min()), float(known.max())
             if smallest == largest:
                 continue
-            total += np.where(has, weight * (1.0 - (size - smallest) / (largest - smallest)), 0.0)
-            weights += np.where(has, weight, 0.0)
-        return _mean(total, weights)
+            score = sizes - smallest
+            score /= largest - smallest
+            np.subtract(1.0, score, out=score)
+            parts.append((weight, score, has))
+        return _mean(parts, len(at))
 
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same, host by host."""
@@ -98,19 +98,16 @@ class BinPack(Weigher):
 
     def weigh(self, run: Run, at: Rows) -> FloatVector:
         """Weighted mean over the resources that the host states."""
-        total, weights = np.zeros(len(at)), np.zeros(len(at))
-        known, rows = run.known_rows(at)
+        parts: list[Part] = []
         needed = vm_amounts(run.request, run.settings)
-        fleet = run.fleet
         for resource, weight in self.params.resource_weights.items():
-            column = fleet.resources[resource]
-            size = fleet.amounts("effective")[column][rows]
-            has = fleet.present("effective")[column][rows] & fleet.present("allocation")[column][rows] & known
-            has &= size != 0
-            used = (fleet.amounts("allocation")[column][rows] + needed.get(resource, 0)) / np.where(has, size, 1)
-            total += np.where(has, weight * used, 0.0)
-            weights += np.where(has, weight, 0.0)
-        return _mean(total, weights)
+            sizes, has_size = _here(run, run.fleet.sizes("effective", resource), at)
+            used, has_used = _here(run, run.fleet.sizes("allocation", resource), at)
+            has = _both(_both(has_size, has_used), None if sizes.all() else sizes != 0)
+            used = used + float(needed.get(resource, 0))
+            used /= sizes if has is None else np.where(has, sizes, 1.0)
+            parts.append((weight, used, has))
+        return _mean(parts, len(at))
 
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same, host by host."""
@@ -130,7 +127,35 @@ class BinPack(Weigher):
         return scores
 
 
-def _mean(total: FloatVector, weights: FloatVector) -> FloatVector:
+Part = tuple[float, FloatVector, BoolVector | None]
+"""A weight, the score of each host, and where it counts (``None``: everywhere)."""
+
+
+def _here(run: Run, sizes: Sizes, at: Rows) -> tuple[FloatVector, BoolVector | None]:
+    """The sizes at these positions, and where they are known (``None``: everywhere)."""
+    values, known = sizes
+    if run.extra:
+        values = np.concatenate((values, np.zeros(len(run.extra))))
+        known = run.pad(known, keep_unknown=False)
+    known = known[at]
+    return values[at], None if known.all() else known
+
+
+def _both(one: BoolVector | None, other: BoolVector | None) -> BoolVector | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _mean(parts: list[Part], count: int) -> FloatVector:
+    """The weighted mean of the parts that count for each host, 0 where none does."""
+    if len(parts) == 1 and parts[0][2] is None and parts[0][0] > 0:
+        weight, score, _ = parts[0]
+        return score if weight == 1.0 else weight * score / weight
+    total, weights = np.zeros(count), np.zeros(count)
+    for weight, score, has in parts:
+        total += weight * score if has is None else np.where(has, weight * score, 0.0)
+        weights += weight if has is None else np.where(has, weight, 0.0)
     counts = weights > 0
     return np.where(counts, total / np.where(counts, weights, 1.0), 0.0)
 

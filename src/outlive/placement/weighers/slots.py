@@ -22,7 +22,7 @@ def own_slot_rows(fleet: Fleet, vm: str) -> list[int]:
     return sorted({entry.host_row for entry in bucket.entries.values() if entry.host_row >= 0})
 
 
-def _own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
+def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
     """The same as names, from the reservations themselves."""
     hosts: set[str] = set()
     for reservation in fleet.reservations():
@@ -58,7 +58,7 @@ class FailoverEvacuation(LevelWeigher):
 
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same, host by host."""
-        own = _own_slot_hosts(run.fleet, run.request.resource_id)
+        own = own_slot_hosts(run.fleet, run.request.resource_id)
         return [self.params.failover_host_weight if host in own else self.params.default_host_weight for host in hosts]
 
 

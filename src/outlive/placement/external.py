@@ -1,0 +1,299 @@
+"""Nova's external scheduler call, both sides: reading requests and writing answers, and the other way round.
+
+Status codes, members and the ``code`` of an error are fixed, the wording of messages is not
+(docs/reference/placement.md#errors). A step that refuses everybody is an answer with no hosts, never an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from outlive.base import limits
+from outlive.base.errors import OutliveError, Unavailable
+from outlive.placement import shipped, wire
+from outlive.placement.errors import BadRequest, RunRefused
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import (
+    CHECK_TYPE_HINT,
+    HYPERVISOR_TYPE,
+    Destination,
+    InstanceGroup,
+    Options,
+    PlacementRequest,
+    hint_word,
+    intent_of,
+    readable_hints,
+)
+from outlive.placement.settings import MIB
+from outlive.resources import CPU, MEMORY, Amounts
+from outlive.resources.reservations import ReservationType
+
+HANA_TRAIT: Final = "trait:CUSTOM_HANA_EXCLUSIVE_HOST"
+_TYPES: Final[tuple[ReservationType, ...]] = (
+    "CommittedResourceReservation",
+    "FailoverReservation",
+    "InFlightReservation",
+)
+_KVM: Final = frozenset({"qemu", "ch"})
+_VMWARE: Final = "vmware vcenter server"
+_request_decoder: Final = msgspec.json.Decoder(wire.WireRequest)
+_answer_decoder: Final = msgspec.json.Decoder(wire.WireAnswer)
+
+
+class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes back over HTTP; ``code`` is empty for a success."""
+
+    status: int
+    body: bytes
+    code: str = ""
+    content_type: str = "application/json"
+
+
+# -- reading a request -------------------------------------------------------------------------------------
+
+
+def decode_request(body: bytes) -> PlacementRequest:
+    """The request of a body; ``BadRequest`` says what is wrong with it.
+
+    Weights must name exactly the hosts. Without a pipeline the flavor decides.
+    """
+    try:
+        message = _request_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(
+            f"failed to decode request body: {error}", remedy="see docs/reference/placement.md#wire"
+        ) from None
+    spec = _data(message.spec) or wire.WireSpec()
+    flavor = _data(spec.flavor) or wire.WireFlavor()
+    extra_specs = flavor.extra_specs or {}
+    hosts, weights = _candidates(message)
+    hints = readable_hints(spec.scheduler_hints)
+    context = message.context or wire.WireContext()
+    return PlacementRequest(
+        resource_id=spec.instance_uuid or "",
+        project=spec.project_id or "",
+        user=spec.user_id or "",
+        zone=spec.availability_zone or "",
+        num_instances=spec.num_instances or 0,
+        need=Amounts({CPU: (flavor.vcpus or 0) * 1000, MEMORY: (flavor.memory_mb or 0) * MIB}),
+        flavor_name=flavor.name or "",
+        extra_specs=extra_specs,
+        intent=intent_of(hints),
+        hints=hints,
+        ignore_hosts=tuple(spec.ignore_hosts or ()),
+        force_hosts=None if spec.force_hosts is None else tuple(spec.force_hosts),
+        destination=_destination(_data(spec.requested_destination)),
+        group=_group(_data(spec.instance_group)),
+        image_properties=_image_properties(_data(spec.image)),
+        hosts=hosts,
+        weights=weights,
+        pipeline=message.pipeline or infer_pipeline(extra_specs),
+        options=_options(message.options or wire.WireOptions()),
+        request_id=context.request_id or "",
+        global_request_id=context.global_request_id or "",
+    )
+
+
+def infer_pipeline(extra_specs: Mapping[str, str]) -> str:
+    """The pipeline for a flavor, by its hypervisor type and whether it wants exclusive hosts."""
+    kind = extra_specs.get(HYPERVISOR_TYPE, "").lower()
+    if kind not in _KVM and kind != _VMWARE:
+        raise BadRequest(
+            f"failed to determine hypervisor type from request data: {HYPERVISOR_TYPE} is {kind or 'absent'!r}",
+            code="no-hypervisor-type",
+            remedy="name a pipeline, or give the flavor that extra spec",
+        )
+    exclusive = extra_specs.get(HANA_TRAIT, "forbidden").lower()
+    if exclusive not in ("forbidden", "required"):
+        raise BadRequest(
+            f"failed to determine flavor type from request data: {HANA_TRAIT} is {exclusive!r}",
+            code="no-flavor-type",
+            remedy="name a pipeline, or make it required or forbidden",
+        )
+    if exclusive == "required":
+        return shipped.HANA if kind in _KVM else shipped.VMWARE_HANA
+    return shipped.GENERAL_PURPOSE if kind in _KVM else shipped.VMWARE_GENERAL_PURPOSE
+
+
+def _data(wrapped: wire.Wrapped[wire.T] | None) -> wire.T | None:
+    return wrapped.data if wrapped is not None else None
+
+
+def _candidates(message: wire.WireRequest) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Distinct hosts in order, and their weights; no weights when all are zero."""
+    hosts = tuple(dict.fromkeys([host.host or "" for host in message.hosts or ()]))
+    weights = message.weights or {}
+    try:
+        aligned = tuple([weights[host] for host in hosts])
+    except KeyError as error:
+        raise BadRequest(f"missing weight for host {error.args[0]!r}", code="missing-weight") from None
+    if len(weights) != len(hosts):
+        stranger = sorted(set(weights).difference(hosts))[0]
+        raise BadRequest(f"weight assigned to unknown host {stranger!r}", code="unknown-weight")
+    if not any(aligned):
+        return hosts, ()
+    if not all(map(math.isfinite, aligned)):
+        raise BadRequest("failed to decode request body: a weight is too large")
+    return hosts, aligned
+
+
+def _destination(data: wire.WireDestination | None) -> Destination | None:
+    if data is None:
+        return None
+    return Destination(host=data.host or "", aggregates=tuple(data.aggregates or ()))
+
+
+def _group(data: wire.WireGroup | None) -> InstanceGroup | None:
+    if data is None:
+        return None
+    return InstanceGroup(
+        policy=data.policy or "",
+        members=tuple(data.members or ()),
+        hosts=tuple(data.hosts or ()),
+        max_server_per_host=_limit((data.rules or {}).get("max_server_per_host")),
+    )
+
+
+def _limit(value: Any) -> int:
+    """A positive whole number, however it was written; anything else is one."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return 1
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 1
+    return int(value) if math.isfinite(value) and value >= 1 and value == int(value) else 1
+
+
+def _image_properties(image: wire.WireImage | None) -> dict[str, Any]:
+    properties = _data(image.properties) if image is not None else None
+    return properties or {}
+
+
+def _options(options: wire.WireOptions) -> Options:
+    return Options(
+        read_only=bool(options.read_only),
+        assume_empty_hosts=bool(options.assume_empty_hosts),
+        lock_reservations=bool(options.lock_reservations),
+        ignored_reservation_types=tuple(kind for kind in _TYPES if kind in (options.ignored_reservation_types or ())),
+        max_candidates=max(0, options.max_candidates or 0),
+        skip_history=bool(options.skip_history),
+        skip_inflight=bool(options.skip_inflight),
+        skip_committed_resource_tracking=bool(options.skip_committed_resource_tracking),
+    )
+
+
+# -- writing an answer -------------------------------------------------------------------------------------
+
+
+def answer(hosts: tuple[str, ...] | list[str], ranking: Ranking) -> ExternalAnswer:
+    """Hosts, best first. Where a failed step refused everybody, the reason stands beside the empty list."""
+    refusal = ranking.refusal
+    if refusal is None:
+        return ExternalAnswer(status=200, body=msgspec.json.encode({"hosts": hosts}))
+    return ExternalAnswer(status=200, body=msgspec.json.encode({"hosts": [], "reason": refusal}))
+
+
+def refusal(error: OutliveError) -> ExternalAnswer:
+    """The answer to a call that could not be carried out."""
+    status = error.status if isinstance(error, RunRefused) else 503 if isinstance(error, Unavailable) else 500
+    message = error.message if status != 500 else f"failed to process scheduling decision: {error.message}"
+    document = {"code": error.code, "message": message}
+    if error.remedy:
+        document["remedy"] = error.remedy
+    return ExternalAnswer(status=status, body=msgspec.json.encode(document), code=error.code)
+
+
+# -- our own client ----------------------------------------------------------------------------------------
+
+
+def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None = None) -> bytes:
+    """The body of a call to another scheduler; empty members are left out.
+
+    ``candidates`` are needed where the request itself means all hosts.
+    """
+    hosts = request.hosts if request.hosts is not None else candidates or ()
+    weights = request.weights or (0.0,) * len(hosts)
+    document: dict[str, Any] = {
+        "spec": {"nova_object.data": _spec_document(request)},
+        "context": _filled(
+            {
+                "project_id": request.project,
+                "request_id": request.request_id,
+                "global_request_id": request.global_request_id,
+            }
+        ),
+        "hosts": [{"host": host, "hypervisor_hostname": ""} for host in hosts],
+        "weights": {host: _number(weight) for host, weight in zip(hosts, weights, strict=True)},
+        "pipeline": request.pipeline,
+        "options": request.options,
+    }
+    return msgspec.json.encode(document)
+
+
+def _spec_document(request: PlacementRequest) -> dict[str, Any]:
+    word = hint_word(request.intent)
+    hints = {**({CHECK_TYPE_HINT: word} if word is not None else {}), **request.hints}
+    spec = _filled(
+        {
+            "instance_uuid": request.resource_id,
+            "project_id": request.project,
+            "user_id": request.user,
+            "availability_zone": request.zone,
+        }
+    )
+    spec["num_instances"] = request.num_instances
+    if request.ignore_hosts:
+        spec["ignore_hosts"] = request.ignore_hosts
+    if request.force_hosts is not None:
+        spec["force_hosts"] = request.force_hosts
+    spec["scheduler_hints"] = hints
+    spec["flavor"] = {"nova_object.data": _flavor_document(request)}
+    if request.image_properties:
+        spec["image"] = {"nova_object.data": {"properties": {"nova_object.data": request.image_properties}}}
+    if request.destination is not None:
+        where = {"host": request.destination.host, "aggregates": request.destination.aggregates}
+        spec["requested_destination"] = {"nova_object.data": _filled(where)}
+    if request.group is not None:
+        group = request.group
+        members = {"policy": group.policy, "members": group.members, "hosts": group.hosts}
+        rules = {"_rules": {"max_server_per_host": group.max_server_per_host}}
+        spec["instance_group"] = {"nova_object.data": {**_filled(members), **rules}}
+    return spec
+
+
+def _flavor_document(request: PlacementRequest) -> dict[str, Any]:
+    """Sizes in the wire's units, rounded up."""
+    return {
+        "name": request.flavor_name,
+        "memory_mb": -(-request.need.memory_bytes // MIB),
+        "vcpus": -(-request.need.cpu_milli // 1000),
+        "extra_specs": request.extra_specs,
+    }
+
+
+def _filled(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value}
+
+
+def _number(weight: float) -> int | float:
+    return int(weight) if weight.is_integer() else weight
+
+
+def decode_answer(status: int, body: bytes) -> tuple[str, ...]:
+    """The hosts of another scheduler's answer; ``Unavailable`` carries what it said instead."""
+    if status != 200:
+        _not_answered(f"the scheduler answered {status}: {body[: limits.ERROR_BODY_BYTES].decode(errors='replace')}")
+    try:
+        return tuple(_answer_decoder.decode(body).hosts or ())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _not_answered(f"the scheduler's answer cannot be read: {error}")
+
+
+def _not_answered(message: str) -> NoReturn:
+    raise Unavailable(message, remedy="see the scheduler's log under the request id")

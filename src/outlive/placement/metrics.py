@@ -1,0 +1,207 @@
+"""What placement counts about its runs (docs/reference/placement.md#metrics).
+
+A run has some forty figures and takes less than a millisecond, so they are kept in plain lists and only become
+Prometheus metrics when somebody asks. Figures that need sorted lists before and after each step (where hosts came
+from, how far they moved) are taken from every n-th run only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from outlive.placement.filters.quota import DECISION
+from outlive.placement.fleet import FloatVector, Rows
+from outlive.placement.ranking import Ranking, StepTrace
+from outlive.placement.scaling import squash
+from outlive.placement.settings import PlacementSettings
+from outlive.runtime.metrics import Metrics
+
+SECONDS: Final = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+HOSTS: Final = tuple(round(1000.0 ** (step / 9), 3) for step in range(10))
+"""Ten buckets, each the same factor wider, from 1 to 1000."""
+RANKS: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+IMPACT: Final = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
+_FIRST_RANKS: Final = 5
+_SERIES_LIMIT: Final = 10_000
+_STEP_LABELS: Final = ("pipeline", "step")
+_PREFIX: Final = "filter_weigher_pipeline"
+
+Labels = tuple[str, ...]
+
+
+class Tally:
+    """A histogram as plain lists: counts of each bucket, the last one for all beyond, then the sum."""
+
+    def __init__(self, name: str, doc: str, labels: Labels, limits: tuple[float, ...]) -> None:
+        self._family = (name, doc, labels)
+        self._limits = limits
+        self._series: dict[Labels, list[float]] = {}
+
+    def observe(self, labels: Labels, value: float) -> None:
+        """Count one value; beyond the limit of series it is not kept."""
+        series = self._series.get(labels)
+        if series is None:
+            if len(self._series) >= _SERIES_LIMIT:
+                return
+            series = self._series[labels] = [0.0] * (len(self._limits) + 2)
+        series[bisect_left(self._limits, value)] += 1
+        series[-1] += value
+
+    def family(self) -> Metric:
+        """As Prometheus wants it: cumulative."""
+        name, doc, label_names = self._family
+        family = HistogramMetricFamily(name, doc, labels=label_names)
+        for labels, series in self._series.items():
+            total, buckets = 0.0, []
+            for limit, count in zip((*map(str, self._limits), "+Inf"), series[:-1], strict=True):
+                total += count
+                buckets.append((limit, total))
+            family.add_metric(labels, buckets=buckets, sum_value=series[-1])
+        return family
+
+
+class PlacementMetrics:
+    """Counts every run. Hand it to ``Metrics`` once; it lives as long as the process."""
+
+    def __init__(self, settings: PlacementSettings, metrics: Metrics | None = None) -> None:
+        self._settings = settings
+        self._runs = 0
+        self._requests: dict[str, int] = {}
+        self._events: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], int] = {}
+        self._quota: dict[tuple[tuple[str, str], ...], int] = {}
+        self._modified: dict[Labels, float] = {}
+        self._run_seconds = Tally(f"{_PREFIX}_run_duration_seconds", "Time of a run", ("pipeline",), SECONDS)
+        self._hosts_in = Tally(f"{_PREFIX}_host_number_in", "Candidates of a run", ("pipeline",), HOSTS)
+        self._hosts_out = Tally(f"{_PREFIX}_host_number_out", "Hosts of an answer", ("pipeline",), HOSTS)
+        self._step_seconds = Tally(f"{_PREFIX}_step_run_duration_seconds", "Time of a step", _STEP_LABELS, SECONDS)
+        self._removed = Tally(f"{_PREFIX}_step_removed_hosts", "Hosts that a step refused", _STEP_LABELS, HOSTS)
+        self._origin = Tally(f"{_PREFIX}_step_shift_origin", "Rank before the step", (*_STEP_LABELS, "outidx"), RANKS)
+        self._impact = Tally(
+            f"{_PREFIX}_step_impact", "How much a step moved its first hosts", (*_STEP_LABELS, "stat", "unit"), IMPACT
+        )
+        if metrics is not None:
+            metrics.register_collector(self.collect)
+
+    def observe(self, ranking: Ranking) -> None:
+        """Count one run."""
+        pipeline = ranking.pipeline
+        self._runs += 1
+        self._requests[pipeline] = self._requests.get(pipeline, 0) + 1
+        self._run_seconds.observe((pipeline,), ranking.seconds)
+        self._hosts_in.observe((pipeline,), float(len(ranking.start)))
+        self._hosts_out.observe((pipeline,), float(len(ranking.order)))
+        for trace in ranking.traces:
+            labels = (pipeline, trace.name)
+            self._step_seconds.observe(labels, trace.seconds)
+            self._removed.observe(labels, float(trace.removed))
+            for event in trace.events:
+                self._count(pipeline, trace.name, event.name, event.labels, event.count)
+        if self._runs % self._settings.metrics_detail_every == 0:
+            self._look_closer(ranking)
+
+    def _count(self, pipeline: str, step: str, event: str, labels: tuple[tuple[str, str], ...], count: int) -> None:
+        if event == DECISION:
+            if labels in self._quota or len(self._quota) < _SERIES_LIMIT:
+                self._quota[labels] = self._quota.get(labels, 0) + count
+            return
+        own = tuple((name, value) for name, value in labels if name not in ("pipeline", "step", "event"))
+        key = (pipeline, step, event, own)
+        if key in self._events or len(self._events) < _SERIES_LIMIT:
+            self._events[key] = self._events.get(key, 0) + count
+
+    def _look_closer(self, ranking: Ranking) -> None:
+        """What each step did to the order of the hosts that it left."""
+        weights = np.zeros(ranking.run.length)
+        weights[ranking.start] = ranking.normalized
+        before = ranking.start
+        for trace in ranking.traces:
+            after = np.flatnonzero(trace.kept)
+            change = np.zeros(len(weights))
+            if trace.kind == "weigher":
+                change[after] = trace.multiplier * squash(trace.activations())
+            self._shift(ranking, trace, before, after, weights, weights + change)
+            weights = weights + change
+            self._add_modification(ranking, trace, after, change)
+            before = after
+
+    def _shift(
+        self, ranking: Ranking, trace: StepTrace, before: Rows, after: Rows, old: FloatVector, new: FloatVector
+    ) -> None:
+        labels = (ranking.pipeline, trace.name)
+        first = _by_weight(after, new)[:_FIRST_RANKS]
+        was = _by_weight(before, old)
+        rank_of = {int(at): rank for rank, at in enumerate(was)} if len(first) else {}
+        statistics = dict(zip(after.tolist(), trace.activations().tolist(), strict=True)) if trace.statistic else {}
+        impact = 0.0
+        for rank, at in enumerate(first):
+            origin = rank_of[int(at)]
+            self._origin.observe((*labels, str(rank)), float(origin))
+            there = int(was[rank])
+            moved = abs(statistics.get(int(at), 0.0) - statistics.get(there, 0.0))
+            impact += abs(rank - origin) * moved
+        if trace.statistic:
+            self._impact.observe((*labels, trace.statistic, ""), impact)
+
+    def _add_modification(self, ranking: Ranking, trace: StepTrace, after: Rows, change: FloatVector) -> None:
+        if trace.kind != "weigher":
+            return
+        hosts = ranking.names(after) if self._settings.metrics_host_label else [""]
+        amounts = change[after].tolist() if self._settings.metrics_host_label else [float(change.sum())]
+        for host, amount in zip(hosts, amounts, strict=True):
+            labels = (ranking.pipeline, host, trace.name)
+            if labels in self._modified or len(self._modified) < _SERIES_LIMIT:
+                self._modified[labels] = self._modified.get(labels, 0.0) + amount
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything so far, without the prefix."""
+        yield _counter(
+            f"{_PREFIX}_requests",
+            "Runs",
+            [({"pipeline": name}, float(count)) for name, count in self._requests.items()],
+        )
+        for tally in (
+            self._run_seconds,
+            self._hosts_in,
+            self._hosts_out,
+            self._step_seconds,
+            self._removed,
+            self._origin,
+            self._impact,
+        ):
+            yield tally.family()
+        yield _counter(
+            f"{_PREFIX}_step_events",
+            "What steps noticed",
+            [
+                ({"pipeline": pipeline, "step": step, "event": event, **dict(labels)}, float(count))
+                for (pipeline, step, event, labels), count in self._events.items()
+            ],
+        )
+        yield _counter(
+            "nova_filter_quota_enforcement_decisions",
+            "Decisions of the quota filter",
+            [(dict(labels), float(count)) for labels, count in self._quota.items()],
+        )
+        hosted = self._settings.metrics_host_label
+        names = ("pipeline", "host", "step") if hosted else ("pipeline", "step")
+        modified = GaugeMetricFamily(f"{_PREFIX}_step_weight_modification", "Weight that a step added", labels=names)
+        for (pipeline, host, step), amount in self._modified.items():
+            modified.add_metric((pipeline, host, step) if hosted else (pipeline, step), amount)
+        yield modified
+
+
+def _by_weight(at: Rows, weights: FloatVector) -> Rows:
+    return at[np.argsort(-weights[at], kind="stable")]
+
+
+def _counter(name: str, doc: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    """A counter family whose series may have labels of their own."""
+    family = CounterMetricFamily(name, doc)
+    for labels, value in samples:
+        family.add_sample(f"{name}_total", labels, value)
+    return family

@@ -1,0 +1,162 @@
+"""Placement as the rest of the process uses it: one fleet kept current, one engine, one lock.
+
+Calls that change nothing run together, every other call runs alone, which is what keeps two placements of one process
+from taking the same room (docs/reference/placement.md#concurrency). Several processes are not kept apart by this; then
+only the elected one may place.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger, request_context
+from outlive.base.random import Random
+from outlive.placement.capacity import CapacityTable, capacity_table
+from outlive.placement.engine import Engine
+from outlive.placement.external import ExternalAnswer, answer, decode_request, refusal
+from outlive.placement.fleet import Fleet
+from outlive.placement.lock import ReadWriteLock
+from outlive.placement.metrics import PlacementMetrics
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import SILENT, Intent, PlacementRequest
+from outlive.placement.shuffle import shuffled
+from outlive.placement.steps import Reason
+from outlive.placement.weighers.slots import own_slot_rows
+from outlive.resources import Hypervisor, Pipeline, Reservation
+from outlive.runtime.informer import Informer
+from outlive.runtime.metrics import Metrics
+
+API_PATH = "/scheduler/nova/external"
+_log = get_logger("placement")
+_API_LABELS = ("method", "path", "status", "error")
+
+
+class PlacementService:
+    """See the module. ``random`` permutes evacuations and nothing else."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        pipelines: PipelineTable,
+        *,
+        clock: Clock,
+        random: Random,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.settings = fleet.settings
+        self.pipelines = pipelines
+        self.engine = Engine(fleet, pipelines, clock=clock)
+        self._clock = clock
+        self._random = random
+        self._lock = ReadWriteLock(self.settings.waiting_calls)
+        self._figures = PlacementMetrics(self.settings, metrics)
+        self._durations = (
+            metrics.histogram("scheduler_api_request_duration_seconds", "Time of a scheduler call", _API_LABELS)
+            if metrics is not None
+            else None
+        )
+
+    # -- what is known ---------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        *,
+        hypervisors: Informer[Hypervisor],
+        reservations: Informer[Reservation],
+        pipelines: Informer[Pipeline],
+    ) -> None:
+        """Follow these informers from now on, what they hold included."""
+        hypervisors.subscribe(self.on_hypervisor)
+        reservations.subscribe(self.on_reservation)
+        pipelines.subscribe(self.on_pipeline)
+
+    def on_hypervisor(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        """A host appeared, changed or went."""
+        if new is not None:
+            self.fleet.upsert_host(new)
+        elif old is not None:
+            self.fleet.remove_host(old.name)
+
+    def on_reservation(self, old: Reservation | None, new: Reservation | None) -> None:
+        """A reservation appeared, changed or went."""
+        if new is not None:
+            self.fleet.upsert_reservation(new)
+        elif old is not None:
+            self.fleet.remove_reservation(old.name)
+
+    def on_pipeline(self, old: Pipeline | None, new: Pipeline | None) -> None:
+        """A pipeline appeared, changed or went; calls in progress keep theirs."""
+        if new is not None:
+            if old is None or old.spec != new.spec:
+                self.pipelines.put(new, self.settings)
+        elif old is not None:
+            self.pipelines.remove(old.name)
+
+    # -- questions -------------------------------------------------------------------------------------
+
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        """The hosts for a request, best first; ``RunRefused`` when it cannot be answered as a whole."""
+        async with self._lock.hold(shared=request.options.read_only):
+            ranking = self.engine.rank(request, why=why)
+        self._figures.observe(ranking)
+        return ranking
+
+    async def capacity(self, request: PlacementRequest) -> CapacityTable:
+        """What each host has, holds and could give to the request."""
+        async with self._lock.hold(shared=True):
+            return capacity_table(self.fleet, request)
+
+    async def external(self, body: bytes) -> ExternalAnswer:
+        """Answer Nova's call; never raises for what is in the body."""
+        started = self._clock.monotonic()
+        try:
+            request = decode_request(body)
+            with request_context(greq=request.global_request_id, req=request.request_id):
+                ranking = await self.rank(request)
+                result = answer(self._hosts(ranking), ranking)
+        except OutliveError as error:
+            _log.warning("placement.call_refused", code=error.code, error=str(error))
+            result = refusal(error)
+        if self._durations is not None:
+            taken = self._clock.monotonic() - started
+            self._durations.labels("POST", API_PATH, str(result.status), result.code).observe(taken)
+        return result
+
+    async def explain(self, body: bytes) -> ExternalAnswer:
+        """The same question without any effect, answered with every step's figures and a reason per refused host."""
+        try:
+            asked = decode_request(body)
+            options = msgspec.structs.replace(
+                asked.options,
+                read_only=True,
+                skip_history=SILENT.skip_history,
+                skip_inflight=SILENT.skip_inflight,
+                skip_committed_resource_tracking=SILENT.skip_committed_resource_tracking,
+            )
+            ranking = await self.rank(msgspec.structs.replace(asked, options=options), why=True)
+        except OutliveError as error:
+            return refusal(error)
+        return ExternalAnswer(status=200, body=msgspec.json.encode(ranking.document()))
+
+    async def why_not(self, request: PlacementRequest, hosts: tuple[str, ...]) -> dict[str, tuple[Reason, ...]]:
+        """Every reason of every filter against these hosts."""
+        async with self._lock.hold(shared=True):
+            return self.engine.explain(request, hosts)
+
+    def _hosts(self, ranking: Ranking) -> tuple[str, ...] | list[str]:
+        """The answer's hosts; those of an evacuation permuted at the top."""
+        request, settings = ranking.run.request, self.settings
+        if request.intent is not Intent.EVACUATE or settings.evacuation_shuffle_k < 2:
+            return ranking.hosts
+        own = {ranking.run.name(row) for row in own_slot_rows(self.fleet, request.resource_id)}
+        return shuffled(
+            ranking.hosts,
+            own,
+            first=settings.evacuation_shuffle_k,
+            random=self._random,
+            across_classes=settings.shuffle_across_classes,
+        )

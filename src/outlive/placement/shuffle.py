@@ -1,0 +1,33 @@
+"""The permutation of the first hosts of an evacuation, because Nova uses only the first one.
+
+Hosts that hold a slot of the VM and hosts that do not are permuted among themselves, so that the VM never loses its
+promised place to the permutation (docs/reference/placement.md#after-the-run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from outlive.base.random import Random
+
+
+def shuffled(
+    hosts: Sequence[str], own: Collection[str], *, first: int, random: Random, across_classes: bool = False
+) -> list[str]:
+    """The hosts with the first few permuted: places of own hosts among themselves, the others likewise."""
+    result = list(hosts)
+    head = range(min(first, len(result)))
+    classes = (
+        (list(head),)
+        if across_classes
+        else (
+            [at for at in head if result[at] in own],
+            [at for at in head if result[at] not in own],
+        )
+    )
+    for places in classes:
+        names = [result[at] for at in places]
+        random.shuffle(names)
+        for at, name in zip(places, names, strict=True):
+            result[at] = name
+    return result
