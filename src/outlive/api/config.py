@@ -11,6 +11,7 @@ import msgspec
 
 from outlive.base import limits
 from outlive.base.errors import BadInput
+from outlive.runtime.units import Duration, Size
 
 SchedulerAuth = Literal["token", "mtls", "none"]
 
@@ -38,8 +39,8 @@ LIST_OBJECTS: Final = 10 * limits.PAGE_OBJECTS
 """Objects on one page at most, whatever the client asks for."""
 
 
-class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Section ``api``."""
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The HTTP server. Keys are camelCase in the file and on the command line."""
 
     listen: str = "127.0.0.1:8080"
     """Address and port; ``[::1]:8080`` for IPv6, port 0 for any free one."""
@@ -53,27 +54,27 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Authorities (PEM) whose client certificates are believed; needed for ``scheduler.auth: mtls``."""
     metrics_auth: Literal["token", "none"] = "token"
     """Whether ``/metrics`` asks for a token with at least the role viewer."""
-    body_bytes: int = limits.REQUEST_BODY_BYTES
+    body_limit: Size = Size(limits.REQUEST_BODY_BYTES)
     """The largest request body."""
-    request_seconds: float = 60.0
-    """How long a request may take, watches excepted."""
+    request_timeout: Duration = Duration(60.0)
+    """How long a request may take, lists and watches excepted."""
     watches: int = 256
     """Watches at the same time."""
     connections: int = 1024
     """Connections at the same time; more are answered 503."""
 
     def __post_init__(self) -> None:
-        """``BadInput`` for values that make no sense, alone or together."""
-        parse_listen(self.listen)
+        try:
+            parse_listen(self.listen)
+        except BadInput as error:
+            raise ValueError(f"listen: {error.message} ({error.remedy})") from None
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise BadInput("TLS needs a certificate and a key", place="api.tls_key", remedy="set both or none")
+            raise ValueError("tlsCertificate and tlsKey go together: set both or none")
         if self.tls_client_ca and not self.tls_certificate:
-            raise BadInput(
-                "client certificates need TLS", place="api.tls_client_ca", remedy="set api.tls_certificate and tls_key"
-            )
-        for name in ("body_bytes", "request_seconds", "watches", "connections"):
+            raise ValueError("tlsClientCa needs TLS: set tlsCertificate and tlsKey")
+        for name in ("body_limit", "request_timeout", "watches", "connections"):
             if getattr(self, name) <= 0:
-                raise BadInput(f"{getattr(self, name)} is not above 0", place=f"api.{name}", remedy="give a limit")
+                raise ValueError(f"{name} {getattr(self, name)} is not above 0")
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -94,5 +95,5 @@ def check_scheduler_auth(auth: SchedulerAuth, settings: ApiSettings) -> None:
         raise BadInput(
             "scheduler.auth is mtls but no authority for client certificates is set",
             place="scheduler.auth",
-            remedy="set api.tls_certificate, api.tls_key and api.tls_client_ca",
+            remedy="set api.tlsCertificate, api.tlsKey and api.tlsClientCa",
         )

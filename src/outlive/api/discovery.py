@@ -6,8 +6,8 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from outlive.api.objects import has_status
 from outlive.resources import API_VERSION, GROUP, VERSION, Resource
+from outlive.resources.schema import singular
 
 SERVED_MAJOR, SERVED_MINOR = "1", "32"
 """The release of Kubernetes whose protocol is served a part of."""
@@ -44,7 +44,7 @@ def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
         served.append(
             {
                 "name": plural,
-                "singularName": info.singular or kind.kind().lower(),
+                "singularName": singular(kind),
                 "namespaced": info.namespaced,
                 "kind": kind.kind(),
                 "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
@@ -52,7 +52,7 @@ def resources(plurals: Mapping[str, type[Resource]]) -> dict[str, Any]:
                 "categories": ["outlive"],
             }
         )
-        if has_status(kind):
+        if kind.has_status():
             served.append(
                 {
                     "name": f"{plural}/status",

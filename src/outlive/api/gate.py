@@ -29,7 +29,20 @@ from outlive.api.problems import (
     plain_problem,
     status_of,
 )
-from outlive.api.wire import ERROR, IDENTITY, JSON, PATH, PEER, REQUEST_ID, ROUTE, Answer, Call, ClientGone, within
+from outlive.api.wire import (
+    ERROR,
+    IDENTITY,
+    JSON,
+    PATH,
+    PEER,
+    PLACED,
+    REQUEST_ID,
+    ROUTE,
+    Answer,
+    Call,
+    ClientGone,
+    within,
+)
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.ids import Ids
@@ -87,7 +100,7 @@ class Recorder:
         known = method if method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS") else "other"
         self._requests.labels(known, route, str(status)).inc()
         self._seconds.labels(known, route).observe(seconds)
-        if route.startswith(_SCHEDULER):
+        if route.startswith(_SCHEDULER) and not scope.get(PLACED):
             self._scheduler.labels(known, route, str(status), error).observe(seconds)
         quiet = status < 400 and (method in ("GET", "HEAD") or route.startswith(_SCHEDULER))
         (_log.debug if quiet else _log.info)(
@@ -207,14 +220,14 @@ class Endpoints:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             raw: Any = scope
             raw[ROUTE] = route.path
-            call = Call(raw, receive, send, body_limit=self._settings.body_bytes)
+            call = Call(raw, receive, send, body_limit=self._settings.body_limit)
             identity = self._identify(raw, route.access)
             raw[IDENTITY] = identity
             if call.method not in route.methods:
                 raise MethodNotAllowed(call.method, route.methods)
             work = route.handler(call, identity)
             streams = route.streams and call.method == "GET"
-            answer = await work if streams else await within(self._settings.request_seconds, work)
+            answer = await work if streams else await within(self._settings.request_timeout, work)
             if answer is not None:
                 if answer.status >= 400 and ERROR not in raw:
                     raw[ERROR] = str(answer.status)

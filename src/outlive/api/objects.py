@@ -128,7 +128,7 @@ class Objects:
 
     async def status(self, call: Call, identity: Identity, target: Target) -> Answer | None:
         """Read, replace or patch the status half of one object."""
-        if not has_status(target.kind):
+        if not target.kind.has_status():
             raise NotFound(f"{target.kind.info.plural} have no status of their own", remedy="write the whole document")
         match call.method:
             case "GET":
@@ -333,11 +333,6 @@ class Objects:
                 pass
         plural = target.kind.info.plural
         return json_answer(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
-
-
-def has_status(kind: type[Resource]) -> bool:
-    """Whether the kind has a status half that is written apart."""
-    return kind.info.halves and "status" in kind.__struct_fields__
 
 
 def object_answer(obj: Resource, status: int = 200) -> Answer:

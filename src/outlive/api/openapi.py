@@ -8,7 +8,7 @@ shows. Both are built once, at the first request.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,10 +16,9 @@ import msgspec
 from outlive.api.auth import Access
 from outlive.api.changes import JSON_PATCH, MERGE_PATCH
 from outlive.api.gate import Route
-from outlive.api.objects import has_status
-from outlive.api.schemas import components
 from outlive.base.hashing import stable_hash
-from outlive.resources import API_VERSION, GROUP, VERSION, Resource
+from outlive.resources import API_VERSION, GROUP, KINDS, VERSION, Resource
+from outlive.resources.schema import openapi_schemas
 
 PREFIX: Final = "dev.outlive.v1alpha1."
 """Before the names of our schemas, as Kubernetes names those of a group."""
@@ -70,7 +69,7 @@ class Documents:
             },
             "paths": dict(sorted(paths.items())),
             "components": {
-                "schemas": schemas(self._plurals.values()),
+                "schemas": schemas(),
                 "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
             },
             "security": [{"bearer": []}],
@@ -79,38 +78,20 @@ class Documents:
     def _kind_paths(self) -> dict[str, Any]:
         paths: dict[str, Any] = {}
         for plural, kind in self._plurals.items():
+            if kind.kind() not in KINDS:
+                continue
             base = f"/apis/{API_VERSION}/"
             base += f"namespaces/{{namespace}}/{plural}" if kind.info.namespaced else plural
             paths[base] = collection_operations(kind)
             paths[f"{base}/{{name}}"] = item_operations(kind, ("get", "put", "patch", "delete"))
-            if has_status(kind):
+            if kind.has_status():
                 paths[f"{base}/{{name}}/status"] = item_operations(kind, ("get", "put", "patch"), status=True)
         return paths
 
 
-def schemas(kinds: Iterable[type[Resource]]) -> dict[str, Any]:
-    """The schemas of all kinds and their parts, and of what the protocol adds."""
-    kinds = list(kinds)
-    result: dict[str, Any] = {f"{PREFIX}{name}": schema for name, schema in components(kinds, ref_template=REF).items()}
-    for kind in kinds:
-        schema = result[f"{PREFIX}{kind.kind()}"]
-        schema["x-kubernetes-group-version-kind"] = [gvk(kind)]
-        result[f"{PREFIX}{kind.kind()}List"] = {
-            "type": "object",
-            "description": f"A page of {kind.info.plural}.",
-            "properties": {
-                "apiVersion": {"type": "string"},
-                "kind": {"type": "string"},
-                "metadata": {
-                    "type": "object",
-                    "properties": {name: {"type": "string"} for name in ("continue", "resourceVersion")},
-                },
-                "items": {"type": "array", "items": _ref(kind)},
-            },
-            "required": ["items"],
-            "x-kubernetes-group-version-kind": [gvk(kind) | {"kind": f"{kind.kind()}List"}],
-        }
-    result[STATUS_REF["$ref"].rpartition("/")[2]] = {
+def schemas() -> dict[str, Any]:
+    """The schemas of all kinds, and what the protocol adds."""
+    status = {
         "type": "object",
         "description": "How a request failed, or that a deletion succeeded. details.code is a stable word.",
         "properties": {
@@ -120,7 +101,7 @@ def schemas(kinds: Iterable[type[Resource]]) -> dict[str, Any]:
             "code": {"type": "integer"},
         },
     }
-    return dict(sorted(result.items()))
+    return openapi_schemas() | {STATUS_REF["$ref"].rpartition("/")[2]: status}
 
 
 def gvk(kind: type[Resource]) -> dict[str, str]:

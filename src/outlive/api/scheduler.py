@@ -8,43 +8,30 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+import msgspec
+
 from outlive.api.auth import Access, Identity
 from outlive.api.gate import Route
-from outlive.api.wire import ERROR, Answer, Call
+from outlive.api.wire import ERROR, PLACED, Answer, Call
 from outlive.base.errors import Unavailable
+from outlive.placement.errors import RunRefused
+from outlive.placement.external import ExternalAnswer, decode_request, refusal
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import Options, PlacementRequest
 
 EXTERNAL_PATH: Final = "/scheduler/nova/external"
 EXPLAIN_PATH: Final = "/scheduler/nova/explain"
 
 
-class PlacementAnswer(Protocol):
-    """Status, body and stable error code of an answered call."""
-
-    @property
-    def status(self) -> int:
-        """The HTTP status."""
-        ...
-
-    @property
-    def body(self) -> bytes:
-        """The JSON body."""
-        ...
-
-    @property
-    def code(self) -> str:
-        """The stable error code; empty for an answer that is none."""
-        ...
-
-
 class PlacementPort(Protocol):
-    """What answers placement calls."""
+    """What answers placement calls (``outlive.placement.service.PlacementService``)."""
 
-    async def external(self, body: bytes) -> PlacementAnswer:
+    async def external(self, body: bytes) -> ExternalAnswer:
         """Rank the hosts of a call."""
         ...
 
-    async def explain(self, body: bytes) -> PlacementAnswer:
-        """The same without any effect, with the reason for each host that was refused."""
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        """Rank the hosts of a request, with the reason for each that was refused if asked for."""
         ...
 
 
@@ -76,10 +63,19 @@ class Scheduler:
         ]
 
     async def _external(self, call: Call, _identity: Identity) -> Answer:
-        return answered(call, await self._port().external(await call.body()))
+        port = self._port()
+        return answered(call, await port.external(await call.body()))
 
     async def _explain(self, call: Call, _identity: Identity) -> Answer:
-        return answered(call, await self._port().explain(await call.body()))
+        port = self._port()
+        try:
+            request = decode_request(await call.body())
+            ranking = await port.rank(
+                msgspec.structs.replace(request, options=without_effect(request.options)), why=True
+            )
+        except RunRefused as error:
+            return answered(call, refusal(error))
+        return Answer(200, msgspec.json.encode(ranking.document()))
 
     def _port(self) -> PlacementPort:
         if self._placement is None:
@@ -87,8 +83,16 @@ class Scheduler:
         return self._placement
 
 
-def answered(call: Call, answer: PlacementAnswer) -> Answer:
+def without_effect(options: Options) -> Options:
+    """The options under which a run changes nothing."""
+    return msgspec.structs.replace(
+        options, read_only=True, skip_history=True, skip_inflight=True, skip_committed_resource_tracking=True
+    )
+
+
+def answered(call: Call, answer: ExternalAnswer) -> Answer:
     """Placement's answer as ours."""
+    call.scope[PLACED] = True
     if answer.code:
         call.scope[ERROR] = answer.code
     return Answer(answer.status, answer.body)

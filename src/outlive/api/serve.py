@@ -179,10 +179,10 @@ def tls_context(settings: ApiSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    with _naming("api.tls_certificate", f"{settings.tls_certificate} with {settings.tls_key}"):
+    with _naming("api.tlsCertificate", f"{settings.tls_certificate} with {settings.tls_key}"):
         context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     if settings.tls_client_ca:
-        with _naming("api.tls_client_ca", settings.tls_client_ca):
+        with _naming("api.tlsClientCa", settings.tls_client_ca):
             context.load_verify_locations(settings.tls_client_ca)
         context.verify_mode = ssl.CERT_OPTIONAL
     return context

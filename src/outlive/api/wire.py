@@ -26,8 +26,9 @@ ROUTE: Final = "outlive.route"
 ERROR: Final = "outlive.error"
 PATH: Final = "outlive.path"
 PEER: Final = "outlive.peer"
+PLACED: Final = "outlive.placed"
 """Keys of the ASGI scope: who asks, the request's id, the route for metrics, the error's code, the path before
-routing, whether a client certificate was believed."""
+routing, whether a client certificate was believed, whether placement answered (and measured it itself)."""
 QUERY_PARAMETERS: Final = 64
 """Parameters of one query string."""
 
