@@ -9,7 +9,7 @@ completes. One instance at a time is an optimisation, not a condition: two that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from outlive.failover.actions import Fail
 from outlive.failover.assign import AssignInput
 from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.cleanup import CleanInput, CleanResult
+from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.covering import CoverageWriter, assess, counting_slots, rules_broken
 from outlive.failover.decide import Decider
@@ -71,6 +72,16 @@ class Parts:
     settings: FailoverUpkeepSettings = field(default_factory=FailoverUpkeepSettings)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Whoever places or removes members holds it: a cycle, or upkeep."""
+    fails: dict[str, Fail] = field(default_factory=dict)
+    """VM → why it has not got what it misses, as last decided."""
+
+    def note_fail(self, vm: str, fail: Fail | None) -> None:
+        """Remember why, for the VM's coverage; an event only when the reason is another than before."""
+        before = self.fails.pop(vm, None)
+        if fail is not None:
+            self.fails[vm] = fail
+            if before is None or before.reason != fail.reason:
+                self.reporter.vm_without_slot(fail)
 
 
 class Watcher:
@@ -94,7 +105,6 @@ class PeriodicCycle:
         self._watcher = watcher or Watcher()
         self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
         self._cycle = 0
-        self._fails: dict[str, Fail] = {}
         for pattern, why in self._requirements.malformed.items():
             _log.warning("pattern.malformed", pattern=pattern, why=why)
 
@@ -160,7 +170,7 @@ class PeriodicCycle:
             braked=cleaned.brake is not None,
         )
         await self._tell(seen, hand, required, braked=summary.braked)
-        self._watcher.cycle_ended(braked=summary.braked, fails=self._fails)
+        self._watcher.cycle_ended(braked=summary.braked, fails=self._parts.fails)
         return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
 
     async def _clean_up(self, seen: Observation, hand: Hand) -> CleanResult:
@@ -210,7 +220,7 @@ class PeriodicCycle:
         vms = {vm.id: vm for vm in seen.vms}
         with_project = pins_projects(seen.hypervisors)
         wishes = [
-            wanted(vms[one.vm], one.needed, self._size(vms[one.vm], groups), with_project=with_project)
+            wanted(vms[one.vm], one.needed, slot_size(vms[one.vm], groups, self._compat), with_project=with_project)
             for one in selected
         ]
         if not wishes:
@@ -268,23 +278,9 @@ class PeriodicCycle:
         else:
             _log.warning("cycle.left_over", vms=sorted(outcome.left)[:20], rounds=ROUNDS)
             summary = msgspec.structs.replace(summary, failed=summary.failed + len(outcome.left))
-        self._note_fails(vms, fails)
+        for vm in sorted(vms):
+            parts.note_fail(vm, fails.get(vm))
         return summary
-
-    def _size(self, vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None) -> ResolvedSize:
-        if self._compat.reverted("D13"):
-            return resolve_size(vm, groups, whole_mib=True)
-        size = resolve_size(vm, groups)
-        return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size
-
-    def _note_fails(self, served: Iterable[str], fails: Mapping[str, Fail]) -> None:
-        """Remember why, for the VMs' coverage; an event only when the reason is another than before."""
-        for vm in sorted(served):
-            before, now = self._fails.pop(vm, None), fails.get(vm)
-            if now is not None:
-                self._fails[vm] = now
-                if before is None or before.reason != now.reason:
-                    self._parts.reporter.vm_without_slot(now)
 
     async def _tell(self, seen: Observation, hand: Hand, required: Mapping[str, int], *, braked: bool) -> None:
         """Report each VM's coverage. No VM is forgotten that a host still reports, or while the brake holds."""
@@ -293,8 +289,9 @@ class PeriodicCycle:
         counting = counting_slots(seen.vms, slots, compat=self._compat)
         broken = rules_broken(seen.vms, slots)
         here = {vm.id for vm in seen.vms}
-        self._fails = {vm: fail for vm, fail in self._fails.items() if vm in here}
-        told = assess(seen.vms, required, counting, broken=broken, fails=self._fails)
+        for vm in [vm for vm in parts.fails if vm not in here]:
+            del parts.fails[vm]
+        told = assess(seen.vms, required, counting, broken=broken, fails=parts.fails)
         by_reason: dict[str, int] = {}
         for status in told.values():
             if not status.covered:
@@ -327,3 +324,11 @@ class PeriodicCycle:
             return await deciding
         except OutliveError as error:
             raise Aborted(Step.DECIDE, error) from error
+
+
+def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None, compat: Compat) -> ResolvedSize:
+    """The size of the VM's slots; never below the VM's own, except as the reference has it (deviation D13)."""
+    if compat.reverted("D13"):
+        return resolve_size(vm, groups, whole_mib=True)
+    size = resolve_size(vm, groups)
+    return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size

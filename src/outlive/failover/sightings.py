@@ -1,0 +1,69 @@
+"""Which hosts report which VMs as active, kept current host by host, and where a VM therefore is.
+
+The same answers as ``outlive.failover.vms.on_hypervisors`` gives for a whole listing, for one VM at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlive.failover.model import VmView
+from outlive.failover.vms import locate
+from outlive.resources import Hypervisor
+
+
+class Sightings:
+    """Host → the VMs that it reports as active, and back."""
+
+    def __init__(self) -> None:
+        self._on: dict[str, frozenset[str]] = {}
+        self._of: dict[str, tuple[str, ...]] = {}
+
+    def see(self, host: str, resource: Hypervisor | None) -> frozenset[str]:
+        """The host looks like this now (``None``: it is gone); the VMs whose sightings changed."""
+        before = self._on.get(host, frozenset())
+        if resource is None:
+            now: frozenset[str] = frozenset()
+            self._on.pop(host, None)
+        else:
+            now = frozenset(instance.id for instance in resource.status.instances if instance.active)
+            self._on[host] = now
+        for vm in before - now:
+            left = tuple(name for name in self._of[vm] if name != host)
+            if left:
+                self._of[vm] = left
+            else:
+                del self._of[vm]
+        for vm in now - before:
+            self._of[vm] = tuple(sorted((*self._of.get(vm, ()), host)))
+        return before ^ now
+
+    def first(self, vm: str) -> str | None:
+        """The first host, by name, that reports the VM."""
+        found = self._of.get(vm)
+        return found[0] if found else None
+
+    def reports(self, host: str, vm: str) -> bool:
+        """Whether this host reports the VM."""
+        return host in self._of.get(vm, ())
+
+    def located(self, vm: VmView | None, *, trust_hosts: bool) -> VmView | None:
+        """The VM where it is, or ``None`` where nobody vouches for it."""
+        if vm is None:
+            return None
+        return locate(vm, self.first(vm.id), on_own_host=self.reports(vm.host, vm.id), trust_hosts=trust_hosts)
+
+    def on(self, host: str) -> frozenset[str]:
+        """The VMs that the host reports."""
+        return self._on.get(host, frozenset())
+
+    @property
+    def hosts(self) -> list[str]:
+        """All hosts, by name."""
+        return sorted(self._on)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
