@@ -23,10 +23,8 @@ def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, flo
     pipeline = engine.pipeline(request)
     run = engine.start(request, pipeline)
     gathered = engine.gathers(request, pipeline)
-    if gathered or request.hosts is None:
-        hosts = list(engine.fleet.names)
-    else:
-        hosts = list(dict.fromkeys(request.hosts))
+    everybody = gathered or request.hosts is None
+    hosts = list(engine.fleet.names if everybody else dict.fromkeys(request.hosts or ()))
     for bound in pipeline.filters:
         hosts = _keep(run, bound, hosts)
     weights = dict.fromkeys(hosts, 0.0)

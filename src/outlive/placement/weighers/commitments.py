@@ -51,6 +51,7 @@ class CommittedReservations(LevelWeigher):
                 and details is not None
                 and (details.project_id, details.resource_group) == (run.request.project, group)
                 and _has_room(run, reservation)
+                and run.facts(reservation.status.host) is not None
             ):
                 usable.add(reservation.status.host)
         params: CommitmentParams = self.params

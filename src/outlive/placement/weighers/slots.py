@@ -31,7 +31,7 @@ def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
             continue
         if is_ready(reservation, slots_without_condition=fleet.settings.slots_ready_without_condition):
             hosts.add(reservation.status.host)
-    return hosts
+    return {host for host in hosts if fleet.host(host) is not None}
 
 
 class EvacuationParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ class SlotConsolidation(Weigher):
         ]
         scores: list[float] = []
         for host in hosts:
-            here = [of for where, of in slots if where == host]
+            here = [of for where, of in slots if where == host and run.facts(host) is not None]
             score = self.params.total_count_weight / len(slots) * len(here)
             if group and any(of == group for _, of in slots):
                 score -= self.params.same_spec_penalty / len(slots) * here.count(group)
