@@ -54,6 +54,8 @@ class Selector(msgspec.Struct, frozen=True):
                 raise BadInput(f"selector {text[position : position + 80]!r} is malformed", remedy="write key=value")
             terms.append(_term(match))
             position = match.end()
+            if position == len(text) and text.endswith(","):
+                raise BadInput(f"selector {text[-80:]!r} ends in a comma", remedy="write key=value")
         return cls(tuple(terms))
 
     @classmethod

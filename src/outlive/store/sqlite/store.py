@@ -172,7 +172,7 @@ class SqliteStore(LocalStore):
         if fate is Fate.DURABLE:
             for (_, future), answer in zip(taken, answers, strict=True):
                 _answer(future, answer)
-            self._tidier.written(len(batch.final))
+            self._tidier.written(batch.final.values())
             return
         _log.error("store.write_failed", fate=fate.value, writes=len(batch.writes), error=self._database.failure)
         if fate is Fate.HIDDEN:

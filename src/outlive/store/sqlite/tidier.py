@@ -9,12 +9,13 @@ after the next writes, and is safe as it is.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from outlive.store.sqlite.database import Database
+from outlive.store.sqlite.database import PAGE_BYTES, Database
 
-TIDY_WRITES = 2_000
-"""Objects written to the log before it is moved into the file."""
+TIDY_PAGES = 2_000
+"""Pages written to the log before it is moved into the file."""
 
 
 class Tidier:
@@ -27,10 +28,10 @@ class Tidier:
         self._written = 0
         self._running: asyncio.Task[None] | None = None
 
-    def written(self, objects: int) -> None:
-        """So many objects were added to the log."""
-        self._written += objects
-        if self._written >= TIDY_WRITES and self._running is None:
+    def written(self, documents: Iterable[bytes | None]) -> None:
+        """These documents (``None``: removals) were added to the log, each in pages of its own."""
+        self._written += sum(len(document or b"") // PAGE_BYTES + 1 for document in documents)
+        if self._written >= TIDY_PAGES and self._running is None:
             self._written = 0
             self._running = asyncio.create_task(self._tidy(), name="store.sqlite.tidier")
 

@@ -1,0 +1,67 @@
+"""A process that writes to a store until it is killed, and says on its output what was acknowledged.
+
+Lines are ``<name> <number>``, each written after the store had answered; the parent believes those alone.
+Each object carries its number in three places of two halves, so that half a write would show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from tests.conformance.objects import change
+
+from outlive.base.clock import SystemClock
+from outlive.base.errors import Unavailable
+from outlive.base.ids import SystemIds
+from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.store.sqlite import SqliteStore
+
+WRITERS = 16
+
+
+def numbered(obj: VirtualMachine, number: int) -> VirtualMachine:
+    """The object with the number in its labels and its spec, and a body whose length follows from it."""
+    text = str(number)
+    return change(
+        obj,
+        metadata=change(obj.metadata, labels={"number": text}),
+        spec=change(obj.spec, project=text, extra_specs={"body": text * (number % 400)}),
+    )
+
+
+def whole(obj: VirtualMachine) -> int:
+    """The object's number; ``AssertionError`` if its places do not agree."""
+    number = int(obj.spec.project or 0)
+    assert numbered(obj, number) == obj or number == 0, f"half a write: {obj}"
+    return number
+
+
+async def write(store: SqliteStore, name: str) -> None:
+    try:
+        page = await store.list(VirtualMachine)
+        obj = next((one for one in page.items if one.name == name), None)
+        if obj is None:
+            obj = await store.create(VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec()))
+        number = whole(obj)
+        while True:
+            number += 1
+            obj = await store.replace(numbered(obj, number))
+            os.write(1, f"{name} {number}\n".encode())
+    except Unavailable as error:
+        os.write(1, f"full {error.message}\n".encode())
+
+
+async def main(directory: str, max_bytes: int) -> None:
+    store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds(), max_bytes=max_bytes)
+    os.write(1, b"open 0\n")
+    async with asyncio.TaskGroup() as group:
+        for number in range(WRITERS):
+            group.create_task(write(store, f"vm-{number}"))
+    await store.close()
+    os.write(1, b"closed 0\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
