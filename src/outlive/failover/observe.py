@@ -89,15 +89,15 @@ class CachedWorld:
 
     async def hypervisors(self) -> Sequence[Hypervisor]:
         """All hosts, by name."""
-        return _believed(self._hypervisors)
+        return believed(self._hypervisors)
 
     async def slots(self) -> Sequence[Reservation]:
         """All reservations with the label of slots, by name."""
-        return [slot for slot in _believed(self._reservations) if is_slot(slot)]
+        return [slot for slot in believed(self._reservations) if is_slot(slot)]
 
     async def groups(self) -> Sequence[FlavorGroupSpec]:
         """All flavor groups."""
-        return [group.spec for group in _believed(self._groups)]
+        return [group.spec for group in believed(self._groups)]
 
 
 class StoreVMs:
@@ -129,11 +129,11 @@ class CachedVMs:
 
     async def list_vms(self) -> VmList:
         """Every VM that is assigned to a host, by name."""
-        return list_resources(_believed(self._vms), now=self._clock.now())
+        return list_resources(believed(self._vms), now=self._clock.now())
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One VM, if it is assigned to a host."""
-        _believed(self._vms)
+        believed(self._vms)
         found = self._vms.get(vm_id)
         return None if found is None else vm_of_resource(found, now=self._clock.now())
 
@@ -224,7 +224,7 @@ def is_slot(reservation: Reservation) -> bool:
     return SLOT_SELECTOR.matches(reservation.metadata.labels)
 
 
-def _believed(informer: Informer[R]) -> list[R]:
+def believed(informer: Informer[R]) -> list[R]:
     """What the informer shows; ``Unavailable`` while it has never been complete, or is too old to act on."""
     if not informer.synced:
         raise Unavailable(f"{informer.name} have not been listed yet", remedy="wait until the store answers")

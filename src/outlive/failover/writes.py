@@ -114,6 +114,10 @@ class SlotWriter:
         self._blind = compat.reverted("D8")
         self._shown: Shown = shown or NotShown()
 
+    def show_to(self, shown: Shown) -> None:
+        """Show acknowledged writes to this one from now on."""
+        self._shown = shown
+
     async def fresh(self, name: str) -> Reservation:
         """The slot as it is now; ``NotFound``."""
         return await self._store.get(Reservation, name, fresh=True)

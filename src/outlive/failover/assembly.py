@@ -1,0 +1,159 @@
+"""Puts failover together: one writer, one turn, one budget, and the cycle, upkeep and validation that share them.
+
+Everything of the outside is handed in, so that the same assembly runs on real drivers, in simulation and in tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outlive.base.clock import Clock
+from outlive.base.ids import Ids
+from outlive.base.random import Random
+from outlive.failover.budget import RemovalBudget
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.covering import CoverageWriter
+from outlive.failover.decide import Decider
+from outlive.failover.gauges import Gauges
+from outlive.failover.kept import KeptState
+from outlive.failover.observe import CachedVMs, CachedWorld, believed
+from outlive.failover.periodic import Parts, PeriodicCycle
+from outlive.failover.placing import free_capacity
+from outlive.failover.ports import Computer, PlacementPort, VMSource
+from outlive.failover.reporting import Events, Reporter
+from outlive.failover.requirements import Requirements
+from outlive.failover.upkeep import Upkeep
+from outlive.failover.validation import ChangedHosts, SlotValidation
+from outlive.failover.writes import SlotWriter
+from outlive.placement.blocking import blocked_hosts
+from outlive.placement.fleet import Fleet
+from outlive.resources import FlavorGroup, Hypervisor, Reservation, VirtualMachine
+from outlive.runtime.controller import Watch, own_name
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.election import Elector
+from outlive.runtime.informer import Informer
+from outlive.runtime.manager import Manager
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store
+
+HOST_INDEX = "host"
+"""Index of reservations by the hosts that they hold something on."""
+CYCLE_TASK = "failover-cycle"
+UPKEEP_TASK = "failover-upkeep"
+
+
+@dataclass(frozen=True, slots=True)
+class Informers:
+    """The caches that failover reads; ``reservations`` must have the index ``HOST_INDEX`` (``hosts_of``)."""
+
+    hypervisors: Informer[Hypervisor]
+    reservations: Informer[Reservation]
+    groups: Informer[FlavorGroup]
+    vms: Informer[VirtualMachine]
+
+
+def hosts_of(reservation: Reservation) -> Iterable[str]:
+    """The keys of the index ``HOST_INDEX``: where it is wanted and where it is, each once."""
+    return blocked_hosts(reservation)
+
+
+class Failover:
+    """All of failover on one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        informers: Informers,
+        fleet: Fleet,
+        placement: PlacementPort,
+        computer: Computer,
+        config: FailoverConfig,
+        settings: FailoverUpkeepSettings,
+        metrics: Metrics,
+        events: Events,
+        decisions: DecisionLog,
+        clock: Clock,
+        random: Random,
+        ids: Ids,
+        source: VMSource | None = None,
+    ) -> None:
+        """``source`` is a database; without one VMs are our own objects, from ``informers.vms``."""
+        config = config.apply_defaults()
+        compat = config.deviations
+        own_vms = source is None
+        self._settings = settings
+        self._informers = informers
+        turn = asyncio.Lock()
+        budget = RemovalBudget(
+            share=settings.brake_share, number=settings.brake_number, unlimited=compat.reverted("D12")
+        )
+        state = KeptState(
+            Requirements(config.requirements), trust_hosts=config.trust_hypervisor_location, compat=compat
+        )
+        writer = SlotWriter(store, clock=clock, ids=ids, creator=config.creator, compat=compat)
+        reporter = Reporter(metrics, events)
+        parts = Parts(
+            world=CachedWorld(informers.hypervisors, informers.reservations, informers.groups),
+            source=source or CachedVMs(informers.vms, clock),
+            placement=placement,
+            free=lambda: free_capacity(fleet, keep_unknown=compat.reverted("D13")),
+            writer=writer,
+            decider=Decider(decisions, computer, inline_needs=settings.inline_planning_vms),
+            coverage=CoverageWriter(store, clock),
+            reporter=reporter,
+            clock=clock,
+            random=random.fork("failover-cycle"),
+            ids=ids,
+            config=config,
+            settings=settings,
+            turn=turn,
+        )
+        self.upkeep = Upkeep(
+            parts,
+            state,
+            budget,
+            hypervisors=informers.hypervisors,
+            reservations=informers.reservations,
+            vms=informers.vms if own_vms else None,
+        )
+        writer.show_to(self.upkeep)
+        self.cycle = PeriodicCycle(parts, watcher=self.upkeep)
+        self.validation = SlotValidation(
+            store,
+            hosts=informers.hypervisors,
+            locator=self.upkeep,
+            placement=placement,
+            writer=writer,
+            reporter=reporter,
+            budget=budget,
+            config=config,
+            profile=settings.profile,
+            clock=clock,
+            random=random.fork("failover-validation"),
+            ids=ids,
+            turn=turn,
+        )
+        gauges = Gauges(lambda: believed(informers.hypervisors), lambda: believed(informers.reservations))
+        metrics.register_collector(gauges.collect)
+
+    def attach(self, manager: Manager, elector: Elector | None = None) -> None:
+        """Run cycle, upkeep and validation under the manager, while the elector leads."""
+        informers = self._informers
+        for informer in (informers.hypervisors, informers.reservations, informers.groups, informers.vms):
+            manager.add_informer(informer)
+        manager.add_task(CYCLE_TASK, self.cycle.run, elector=elector, after_sync=True)
+        if self._settings.events_react:
+            manager.add_task(UPKEEP_TASK, self.upkeep.run, elector=elector, after_sync=True)
+        changed = ChangedHosts(self.validation, self._slots_on)
+        manager.add_controller(
+            self.validation,
+            [Watch(informers.reservations, own_name), Watch(informers.hypervisors, changed.keys)],
+            self._settings.validation_workers,
+            elector=elector,
+        )
+
+    def _slots_on(self, host: str) -> list[str]:
+        return [slot.name for slot in self._informers.reservations.by_index(HOST_INDEX, host)]
