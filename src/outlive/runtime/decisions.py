@@ -13,16 +13,14 @@ import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
-
-import msgspec
+from typing import Any, Final, Generic, TypeVar
 
 from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
 from outlive.base.logging import get_logger, global_request_id
-from outlive.resources import Amounts
 from outlive.resources.codec import decode_as, encode, encode_canonical
+from outlive.runtime.schemas import Schemas
 
 INPUT_BYTES: Final = limits.IMPORT_FILE_BYTES
 """The largest input of a decision."""
@@ -85,10 +83,9 @@ class DecisionTable:
     def schema(self, name: str) -> dict[str, Any]:
         """``{name, doc, input, output, $defs}``: JSON schemas of input and output; ``NotFound``."""
         decision = self.get(name)
-        (given, answer), components = msgspec.json.schema_components(
-            (decision.input, decision.output), schema_hook=_schema_hook, ref_template="#/$defs/{name}"
-        )
-        return {"name": name, "doc": decision.doc, "input": given, "output": answer, "$defs": components}
+        schemas = Schemas()
+        given, answer = schemas.of(decision.input), schemas.of(decision.output)
+        return {"name": name, "doc": decision.doc, "input": given, "output": answer, "$defs": schemas.parts}
 
     def decide(self, name: str, raw: bytes) -> bytes:
         """The answer to a JSON input as JSON; ``NotFound``, and what ``Decision.function`` raises on bad input."""
@@ -206,16 +203,3 @@ class DecisionLog:
 
 def _digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
-
-
-def _schema_hook(kind: type) -> dict[str, Any]:
-    if kind is Amounts:
-        return cast(
-            "dict[str, Any]",
-            {
-                "type": "object",
-                "description": 'Quantities by resource, such as {"cpu": "4", "memory": "16Gi"}',
-                "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}]},
-            },
-        )
-    raise TypeError(f"{kind.__name__} has no schema")

@@ -6,10 +6,7 @@ read from the module's source.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
-import textwrap
 import typing
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
@@ -17,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from outlive.resources.schema import field_docs
 from outlive.runtime.settings_names import environment_name, struct_in
 from outlive.runtime.units import Duration, Size, encode_unit
 
@@ -43,7 +41,7 @@ def reference_page(sections: Mapping[str, type[msgspec.Struct]]) -> str:
 
 
 def _rows(section: str, struct: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    docs = _field_docs(struct)
+    docs = field_docs(struct)
     for field in msgspec.structs.fields(struct):
         here = (*path, field.encode_name)
         nested = struct_in(field.type)
@@ -66,25 +64,6 @@ def _description(kind: Any) -> str:
         if isinstance(note, msgspec.Meta) and note.description:
             return note.description
     return ""
-
-
-def _field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The docstrings below the fields; empty where there is no source, as in a frozen program."""
-    docs: dict[str, str] = {}
-    for owner in reversed(struct.__mro__):
-        if owner is msgspec.Struct or not issubclass(owner, msgspec.Struct):
-            continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        except (OSError, TypeError, SyntaxError):
-            continue
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for field, below in itertools.pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                text = below.value if isinstance(below, ast.Expr) else None
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    docs[field.target.id] = inspect.cleandoc(text.value)
-    return docs
 
 
 def _default(field: Any) -> str:

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import LimitExceeded
 from outlive.base.random import Random
 from outlive.runtime.queue import QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
-from tests.support.loops import run
 
 
 def _queue(**options) -> WorkQueue:

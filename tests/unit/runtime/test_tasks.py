@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.loops import run
 
 from outlive.runtime.tasks import OrderedTaskGroup
-from tests.support.loops import run
 
 GROUPS = (asyncio.TaskGroup, OrderedTaskGroup)
 
