@@ -42,7 +42,7 @@ def slots(random: Random, count: int, on: list[str], *, sizes: tuple[int, ...] =
 def filled(random: Random, empty: list[SlotView], members: list[VmView], memberships: int) -> list[SlotView]:
     """The slots with random members, without any regard to the rules."""
     inside: list[dict[str, str]] = [{} for _ in empty]
-    for _ in range(memberships):
+    for _ in range(memberships if inside else 0):
         vm = random.choice(members)
         random.choice(inside)[vm.id] = vm.host
     return [

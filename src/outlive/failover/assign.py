@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from outlive.base.errors import BadInput
 from outlive.failover.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.compat import Compat
 from outlive.failover.counters import Counters
@@ -58,8 +59,8 @@ class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 def assign(given: AssignInput) -> AssignResult:
     """Serve every need in order; each VM ends with the slots it misses or with one ``Fail``.
 
-    The VM that is served counts with its current location, everybody else with the recorded one. ``KeyError`` for a
-    need of a VM that is not in ``vms``.
+    The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
+    need of a VM that is not in ``vms``, and for two slots of one name.
     """
     excluded = set(given.excluded_slots)
     slots = [slot for slot in given.slots if slot.name not in excluded]
@@ -77,6 +78,9 @@ def assign(given: AssignInput) -> AssignResult:
     )
     greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
     vms = {vm.id: vm for vm in given.vms}
+    unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
+    if unknown is not None:
+        raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
     actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
     return result_of(slots, actions, greedy.opened)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 
+from outlive.base.errors import BadInput
 from outlive.failover.columns import Columns
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.tallies import Tallies, bits
@@ -25,15 +26,23 @@ class Counters(Tallies):
     def build(
         cls, slots: Iterable[SlotView], vms: Iterable[VmView] = (), required: Mapping[str, int] | None = None
     ) -> Counters:
-        """The state of these slots and VMs; ``required``: VM → slots that it needs."""
+        """The state of these slots and VMs; ``required``: VM → slots that it needs.
+
+        ``BadInput`` where two slots have one name.
+        """
         counters, needs = cls(), required or {}
         for vm in vms:
             counters.add_vm(vm, needs.get(vm.id, 0))
         listed = list(slots)
         for slot in listed:
-            counters.add_slot(slot, judged=False)
+            for vm_id, recorded in slot.members.items():
+                counters.learn_vm(vm_id, recorded)
+        for slot in listed:
+            if slot.name in counters._slot_number:
+                raise BadInput(f"slot {slot.name!r} is there twice", remedy="give every slot a name of its own")
+            counters.fill(counters.new_slot(slot, slot.name), [counters._vm_number[vm] for vm in slot.members])
         columns = Columns(listed, {vm: counters.location(vm) for vm in counters.added})
-        counters.set_faulty(counters.vm(columns.vm_ids[number]) for number in columns.at_fault().tolist())
+        counters.filled(counters._vm_number[columns.vm_ids[number]] for number in columns.at_fault().tolist())
         return counters
 
     def blocked(self, vm: str) -> frozenset[str]:
@@ -83,6 +92,10 @@ class Counters(Tallies):
         """The members of the slot, by id."""
         return sorted(self.vm_names[vm] for vm in self._members[self._slot_number[slot]])
 
+    def size_of_slot(self, slot: str) -> tuple[int, int]:
+        """Milli-cores and bytes that the slot holds."""
+        return self._slot_size[self._slot_number[slot]]
+
     def host_of_slot(self, slot: str) -> str:
         """Where the slot is."""
         return self.host_names[self._slot_host[self._slot_number[slot]]]
@@ -106,7 +119,7 @@ class Counters(Tallies):
 
     def add_vm(self, vm: VmView, required: int = 0) -> None:
         """Add the VM, or take over its location, size and need when it is there already."""
-        number = self._vm(vm.id, vm.host)
+        number = self.learn_vm(vm.id, vm.host)
         self._vm_added[number] = True
         self._vm_size[number] = (vm.cpu_milli, vm.memory_bytes)
         self._required[number] = required
@@ -130,20 +143,17 @@ class Counters(Tallies):
         """The VM runs elsewhere now; it stays in its slots."""
         self._move(self._vm_number[vm], self.host(host))
 
-    def add_slot(self, slot: SlotView, *, rank: str | None = None, judged: bool = True) -> int:
+    def add_slot(self, slot: SlotView, *, rank: str | None = None) -> int:
         """Add a slot with its members and return its number. ``rank`` stands in for the name where names break ties.
 
-        With ``judged=False`` the caller says afterwards for whom a rule is broken. Raises ``ValueError`` when there is
-        a slot of that name.
+        Raises ``ValueError`` when there is a slot of that name.
         """
         if slot.name in self._slot_number:
             raise ValueError(f"slot {slot.name!r} is there already")
-        number = self._new_slot(slot, slot.name if rank is None else rank)
+        number = self.new_slot(slot, slot.name if rank is None else rank)
         for vm, recorded in slot.members.items():
-            member = self._vm(vm, recorded)
-            if not self._vm_added[member]:
-                self._move(member, self.host(recorded))
-            self.join_slot(member, number, proven=not judged)
+            member = self.learn_vm(vm, recorded)
+            self.join_slot(member, number)
         return number
 
     def remove_slot(self, slot: str) -> None:
@@ -157,10 +167,19 @@ class Counters(Tallies):
         gone = ~self._bit[number]
         self._alive &= gone
         self._open &= gone
-        self._with_members[0] &= gone
+        self._by_members.remove(self._bit[number], 0)
         for size in self._fitting:
             self._fitting[size] &= gone
         heapq.heappush(self._free_numbers, number)
+
+    def rename_slot(self, slot: str, name: str) -> None:
+        """Call the slot by another name from now on; ``ValueError`` when that is taken."""
+        if name in self._slot_number:
+            raise ValueError(f"slot {name!r} is there already")
+        number = self._slot_number.pop(slot)
+        self._slot_number[name] = number
+        self.slot_names[number] = self._slot_rank[number] = name
+        self._ranked = False
 
     def set_ready(self, slot: str, ready: bool) -> None:
         """A slot that is not ready covers nobody and is not reused; the rules count it as before."""

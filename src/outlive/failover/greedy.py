@@ -44,12 +44,17 @@ class Greedy:
         for host in self._all_hosts:
             counters.host(host)
         self.ledger = FreeLedger(counters, dict(free))
-        self._reuse_offers, self._new_offers = reuse, new
-        self._reuse: dict[str, ReuseHosts] = {}
-        self._new: dict[str, NewHosts] = {}
+        self.set_offers(reuse, new)
         self._one_new_per_host = one_new_per_host
         self._key_prefix = key_prefix
         self._compat = compat or Compat()
+        self._serial = 0
+
+    def set_offers(self, reuse: Mapping[str, Offer], new: Mapping[str, Offer]) -> None:
+        """Replace what placement answered."""
+        self._reuse_offers, self._new_offers = reuse, new
+        self._reuse: dict[str, ReuseHosts] = {}
+        self._new: dict[str, NewHosts] = {}
 
     def serve(self, vm: VmView, need: Need) -> list[Action]:
         """Give the VM what it needs, as far as that is possible; the last action is ``Fail`` where it is not."""
@@ -123,7 +128,8 @@ class Greedy:
         return offer
 
     def _opened(self, vm: VmView, need: Need, host: str) -> Open:
-        key = f"{self._key_prefix}{len(self.opened) + 1}"
+        self._serial += 1
+        key = f"{self._key_prefix}{self._serial}"
         group = resource_group(vm, need.size)
         slot = SlotView(
             name=key,
@@ -135,7 +141,7 @@ class Greedy:
             memory_bytes=need.size.memory_bytes,
             ready=True,
         )
-        rank = f"{_AFTER_ALL_NAMES}{len(self.opened):012d}"
+        rank = f"{_AFTER_ALL_NAMES}{self._serial:012d}"
         self.opened[key] = slot
         number = self.counters.add_slot(slot, rank=rank)
         self.counters.join_slot(self.counters.vm(vm.id), number, proven=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from outlive.base.errors import BadInput
 from outlive.failover.actions import Offer
 from outlive.failover.tallies import Tallies
 from outlive.placement.ties import host_hashes, tie_keys
@@ -15,6 +16,10 @@ NO_LIMIT = 2**62
 """Free amount of a host without a figure that limits it."""
 
 Ints = NDArray[np.int64]
+
+
+def _clamped(amount: int) -> int:
+    return max(-NO_LIMIT, min(amount, NO_LIMIT))
 
 
 class FreeLedger:
@@ -27,7 +32,7 @@ class FreeLedger:
         self._amounts = np.full((max(1, len(tallies.host_names)), 2), NO_LIMIT, dtype=np.int64)
         self._new_here = np.zeros(len(self._amounts), dtype=bool)
         for host, (cpu, memory) in free.items():
-            self._amounts[tallies.host(host)] = (cpu, memory)
+            self._amounts[tallies.host(host)] = (_clamped(cpu), _clamped(memory))
 
     def grow(self) -> None:
         """Take in hosts that the tallies learnt since."""
@@ -39,7 +44,7 @@ class FreeLedger:
     def set_free(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
         """Replace the figures of a host."""
         self.grow()
-        self._amounts[host] = (cpu_milli, memory_bytes)
+        self._amounts[host] = (_clamped(cpu_milli), _clamped(memory_bytes))
 
     def take(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
         """Deduct a slot; negative amounts give one back."""
@@ -69,7 +74,8 @@ class FreeLedger:
             return None
         amounts = self._amounts[limited]
         wanted = np.maximum(np.array([cpu_milli, memory_bytes]), 1)
-        best = int((amounts / wanted).min(axis=1).argmax())
+        shares = np.minimum(amounts / wanted, 1.0)
+        best = int(np.lexsort((shares.sum(axis=1), shares.min(axis=1)))[-1])
         return limited[best], int(amounts[best, 0]), int(amounts[best, 1])
 
 
@@ -99,6 +105,10 @@ class NewHosts:
     """The hosts of one offer in order, with ties, ready to be walked."""
 
     def __init__(self, tallies: Tallies, offer: Offer) -> None:
+        if offer.scores and len(offer.scores) != len(offer.hosts):
+            raise BadInput(
+                f"an offer has {len(offer.hosts)} hosts and {len(offer.scores)} scores", remedy="give one score a host"
+            )
         self.names = offer.hosts
         self.rejected = offer.rejected
         self.error = offer.error

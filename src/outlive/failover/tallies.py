@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from outlive.failover.fullness import ByCount
 from outlive.failover.model import SlotView
 
 SIZES_REMEMBERED = 4096
@@ -46,13 +47,14 @@ class Tallies:
         self._hosts_of: list[dict[int, int]] = []
         self._crowded: list[int] = []
         self._near: list[int] = []
+        self._meeting: list[int | None] = []
         self._bit: list[int] = []
         self._shared: dict[tuple[int, int], int] = {}
         self._free_numbers: list[int] = []
         self._ranked = True
         self._alive = 0
         self._open = 0
-        self._with_members: list[int] = [0]
+        self._by_members = ByCount()
         self._vm_number: dict[str, int] = {}
         self._vm_host: list[int] = []
         self._vm_size: list[tuple[int, int]] = []
@@ -105,13 +107,12 @@ class Tallies:
         if vm in self._faulty:
             return 0
         own = self._vm_host[vm]
-        near, touching = self._near, self._touching
-        refused = touching[own] | self._slots_at_fault()
+        near = self._near
+        refused = self._touching[own] | self._slots_at_fault()
         for slot in self._slots_at[own]:
             refused |= near[slot]
         for slot in self._slots_of[vm]:
-            for host in self._hosts_of[slot]:
-                refused |= touching[host]
+            refused |= self._meeting_slots(slot)
         return self._alive & ~refused
 
     def fitting(self, size: tuple[int, int]) -> int:
@@ -129,47 +130,15 @@ class Tallies:
 
     def fullest(self, slots: int) -> int | None:
         """The slot with the most members in a bit set; among equals the first by rank."""
-        if not slots:
+        found = self._by_members.highest(slots)
+        if not found:
             return None
-        for group in reversed(self._with_members):
-            found = slots & group
-            if found:
-                if self._ranked:
-                    return (found & -found).bit_length() - 1
-                return min(bits(found), key=self._slot_rank.__getitem__)
-        return None
+        if self._ranked:
+            return (found & -found).bit_length() - 1
+        return min(bits(found), key=self._slot_rank.__getitem__)
 
-    def set_faulty(self, vms: Iterable[int]) -> None:
-        """Say for exactly which VMs a rule does not hold, after changes that were not judged."""
-        self._faulty = set(vms)
-        self._faulty_slots = None
-
-    def join_slot(self, vm: int, slot: int, *, proven: bool = False) -> None:
-        """``join`` by number; ``proven`` says that the slot is admissible for the VM."""
-        members = self._members[slot]
-        if vm in members:
-            return
-        proven = proven or bool(self.admissible(vm) & self._bit[slot])
-        for other in self._slots_of[vm]:
-            self._link(slot, other)
-        bit, size = self._bit[slot], len(members)
-        groups = self._with_members
-        groups[size] &= ~bit
-        if size + 1 == len(groups):
-            groups.append(0)
-        groups[size + 1] |= bit
-        members[vm] = None
-        self._slots_of[vm].append(slot)
-        self._count(slot, self._vm_host[vm])
-        self._counting[vm] += self._covers(vm, slot)
-        self._note_missing(vm)
-        if not proven:
-            for member in members:
-                self._judge(member)
-
-    # Keeping it up to date.
-
-    def _vm(self, name: str, host: str) -> int:
+    def learn_vm(self, name: str, host: str) -> int:
+        """The number of a VM that a slot has recorded at this host; one that was added keeps its own location."""
         number = self._vm_number.get(name)
         if number is None:
             number = self._vm_number[name] = len(self.vm_names)
@@ -180,7 +149,96 @@ class Tallies:
             self._slots_of.append([])
             self._required.append(0)
             self._counting.append(0)
+        elif not self._vm_added[number]:
+            self._move(number, self.host(host))
         return number
+
+    def new_slot(self, slot: SlotView, rank: str) -> int:
+        """A number for a slot, without its members."""
+        size = (slot.cpu_milli, slot.memory_bytes)
+        if self._free_numbers:
+            number = heapq.heappop(self._free_numbers)
+            self._ranked = False
+            self.slot_names[number], self._slot_rank[number] = slot.name, rank
+            self._slot_size[number] = size
+        else:
+            number = len(self.slot_names)
+            self._ranked = self._ranked and (not number or self._slot_rank[-1] < rank)
+            self.slot_names.append(slot.name)
+            self._slot_rank.append(rank)
+            self._slot_host.append(0)
+            self._slot_size.append(size)
+            self._slot_counts.append(True)
+            self._members.append({})
+            self._hosts_of.append({})
+            self._crowded.append(0)
+            self._bit.append(1 << number)
+            self._near.append(1 << number)
+            self._meeting.append(1 << number)
+        self._slot_number[slot.name] = number
+        bit = self._bit[number]
+        self._slot_host[number] = self.host(slot.host)
+        self._slot_counts[number] = slot.ready is not False
+        self._open = self._open | bit if slot.ready is not False else self._open & ~bit
+        self._alive |= bit
+        self._by_members.add(bit, 0)
+        self._count(number, self._slot_host[number])
+        for wanted in self._fitting:
+            if _fits(wanted, size):
+                self._fitting[wanted] |= bit
+        if len(self.slot_log) >= LOG_LENGTH:
+            self.slot_log = list(self._slot_number.values())
+            self.generation += 1
+        else:
+            self.slot_log.append(number)
+        return number
+
+    def fill(self, slot: int, members: list[int]) -> None:
+        """Put members into an empty slot at once; ``filled`` has to follow when all slots are filled."""
+        hosts = self._hosts_of[slot]
+        for vm in members:
+            self._slots_of[vm].append(slot)
+            host = self._vm_host[vm]
+            hosts[host] = hosts.get(host, 0) + 1
+        bit = self._bit[slot]
+        self._members[slot] = dict.fromkeys(members)
+        self._by_members.move(bit, 0, len(members))
+        self._crowded[slot] = sum(count > 1 for count in hosts.values())
+        for host in hosts:
+            self._touching[host] |= bit
+            self._slots_at[host][slot] = None
+
+    def filled(self, faulty: Iterable[int]) -> None:
+        """Finish after ``fill``: what follows from memberships, and for exactly which VMs a rule does not hold."""
+        self._meeting = [None] * len(self._meeting)
+        for vm, slots in enumerate(self._slots_of):
+            for place, slot in enumerate(slots):
+                for other in slots[:place]:
+                    self._link(slot, other)
+            self._counting[vm] = sum(self._covers(vm, slot) for slot in slots)
+            self._note_missing(vm)
+        self._faulty = set(faulty)
+        self._faulty_slots = None
+
+    def join_slot(self, vm: int, slot: int, *, proven: bool = False) -> None:
+        """``join`` by number; ``proven`` says that the slot is admissible for the VM."""
+        members = self._members[slot]
+        if vm in members:
+            return
+        proven = proven or bool(self.admissible(vm) & self._bit[slot])
+        for other in self._slots_of[vm]:
+            self._link(slot, other)
+        self._by_members.move(self._bit[slot], len(members), len(members) + 1)
+        members[vm] = None
+        self._slots_of[vm].append(slot)
+        self._count(slot, self._vm_host[vm])
+        self._counting[vm] += self._covers(vm, slot)
+        self._note_missing(vm)
+        if not proven:
+            for member in members:
+                self._judge(member)
+
+    # Keeping it up to date.
 
     def _forget(self, number: int) -> None:
         """Forget a VM without slots; the last VM takes its number."""
@@ -215,51 +273,9 @@ class Tallies:
                 group.discard(old)
                 group.add(new)
 
-    def _new_slot(self, slot: SlotView, rank: str) -> int:
-        size = (slot.cpu_milli, slot.memory_bytes)
-        if self._free_numbers:
-            number = heapq.heappop(self._free_numbers)
-            self._ranked = False
-            self.slot_names[number], self._slot_rank[number] = slot.name, rank
-            self._slot_size[number] = size
-        else:
-            number = len(self.slot_names)
-            self._ranked = self._ranked and (not number or self._slot_rank[-1] < rank)
-            self.slot_names.append(slot.name)
-            self._slot_rank.append(rank)
-            self._slot_host.append(0)
-            self._slot_size.append(size)
-            self._slot_counts.append(True)
-            self._members.append({})
-            self._hosts_of.append({})
-            self._crowded.append(0)
-            self._bit.append(1 << number)
-            self._near.append(1 << number)
-        self._slot_number[slot.name] = number
-        bit = self._bit[number]
-        self._slot_host[number] = self.host(slot.host)
-        self._slot_counts[number] = slot.ready is not False
-        self._open = self._open | bit if slot.ready is not False else self._open & ~bit
-        self._alive |= bit
-        self._with_members[0] |= bit
-        self._count(number, self._slot_host[number])
-        for wanted in self._fitting:
-            if _fits(wanted, size):
-                self._fitting[wanted] |= bit
-        if len(self.slot_log) >= LOG_LENGTH:
-            self.slot_log = list(self._slot_number.values())
-            self.generation += 1
-        else:
-            self.slot_log.append(number)
-        return number
-
     def _leave(self, vm: int, slot: int) -> None:
-        members, bit = self._members[slot], self._bit[slot]
-        groups, size = self._with_members, len(members)
-        groups[size] &= ~bit
-        groups[size - 1] |= bit
-        while len(groups) > 1 and not groups[-1]:
-            groups.pop()
+        members = self._members[slot]
+        self._by_members.move(self._bit[slot], len(members), len(members) - 1)
         self._counting[vm] -= self._covers(vm, slot)
         self._note_missing(vm)
         del members[vm]
@@ -294,6 +310,7 @@ class Tallies:
         count = hosts.get(host, 0)
         hosts[host] = count + 1
         if count == 0:
+            self._meet(slot, host)
             self._touching[host] |= self._bit[slot]
             self._slots_at[host][slot] = None
         elif count == 1:
@@ -306,10 +323,34 @@ class Tallies:
             del hosts[host]
             self._touching[host] &= ~self._bit[slot]
             del self._slots_at[host][slot]
+            self._meeting[slot] = None
+            for other in self._slots_at[host]:
+                self._meeting[other] = None
             return
         hosts[host] = count - 1
         if count == 2:
             self._crowded[slot] -= 1
+
+    def _meet(self, slot: int, host: int) -> None:
+        """The slot begins to touch the host, and so meets all slots that do."""
+        meeting, bit = self._meeting, self._bit[slot]
+        known = meeting[slot]
+        if known is not None:
+            meeting[slot] = known | self._touching[host]
+        for other in self._slots_at[host]:
+            known = meeting[other]
+            if known is not None:
+                meeting[other] = known | bit
+
+    def _meeting_slots(self, slot: int) -> int:
+        """The slots that touch a host which this one touches. Known until one of them lets go of a host."""
+        known = self._meeting[slot]
+        if known is None:
+            known = self._bit[slot]
+            for host in self._hosts_of[slot]:
+                known |= self._touching[host]
+            self._meeting[slot] = known
+        return known
 
     def _link(self, slot: int, other: int) -> None:
         """The two slots have one more member in common."""

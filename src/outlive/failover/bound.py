@@ -1,0 +1,134 @@
+"""How few slots, and how little reserved capacity, any valid plan needs at least.
+
+Counting arguments from the rules (docs/reference/failover.md#bounds-and-tolerance); no plan is sought and no bound is
+claimed to be attainable. Every number holds for every valid plan of these VMs on these hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.failover.model import HostView, VmView
+
+THRESHOLDS = 64
+"""Sizes at which reserved amounts are bounded; with more distinct sizes an even choice of them is used."""
+
+AMOUNT_LIMIT = 2**62
+"""Amounts beyond this are cut down to it."""
+
+Ints = NDArray[np.int64]
+
+
+class BoundInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """VMs with what they need, and the hosts."""
+
+    vms: tuple[VmView, ...]
+    required: dict[str, int]
+    hosts: tuple[HostView, ...]
+
+
+class BoundResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The least that any valid plan needs."""
+
+    slots: int
+    cpu_milli: int
+    memory_bytes: int
+
+
+class _Group:
+    """VMs whose slots are on the same set of hosts, as columns."""
+
+    def __init__(self, vms: list[VmView], required: dict[str, int], host_names: set[str]) -> None:
+        index: dict[str, int] = {}
+        self.at: Ints = np.array([index.setdefault(vm.host, len(index)) for vm in vms], dtype=np.int64)
+        self.needs: Ints = np.array([required[vm.id] for vm in vms], dtype=np.int64)
+        self.cpu: Ints = np.array([min(vm.cpu_milli, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
+        self.memory: Ints = np.array([min(vm.memory_bytes, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
+        self.hosts = len(host_names | set(index))
+
+    def slots(self, among: NDArray[np.bool_] | None = None) -> int:
+        """Slots that these VMs, or those ``among`` them, need at least."""
+        at, needs = (self.at, self.needs) if among is None else (self.at[among], self.needs[among])
+        if not len(needs):
+            return 0
+        levels = np.unique(needs)
+        return max(_least(at[needs >= level], needs[needs >= level], self.hosts) for level in levels)
+
+    def amount(self, sizes: Ints) -> int:
+        """What the slots hold at least: for every size, so many slots are at least that large."""
+        steps = np.unique(sizes[sizes > 0])
+        if len(steps) > THRESHOLDS:
+            steps = steps[np.linspace(0, len(steps) - 1, THRESHOLDS).round().astype(np.int64)]
+        total, below = 0, 0
+        for step in steps.tolist():
+            total += (step - below) * self.slots(sizes >= step)
+            below = step
+        return total
+
+
+def bound(given: BoundInput) -> BoundResult:
+    """Bound the slots, milli-cores and bytes of any valid plan.
+
+    VMs of different zones need different slots, so their bounds add up; this is used only where the hosts say their
+    zones.
+    """
+    vms = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
+    everybody = _Group(vms, given.required, {host.name for host in given.hosts})
+    zones = [
+        _Group(
+            [vm for vm in vms if vm.zone == zone],
+            given.required,
+            {host.name for host in given.hosts if host.zone == zone},
+        )
+        for zone in _zones(vms, given.hosts)
+    ]
+    return BoundResult(
+        slots=max(everybody.slots(), sum(zone.slots() for zone in zones)),
+        cpu_milli=max(everybody.amount(everybody.cpu), sum(zone.amount(zone.cpu) for zone in zones)),
+        memory_bytes=max(everybody.amount(everybody.memory), sum(zone.amount(zone.memory) for zone in zones)),
+    )
+
+
+def _zones(vms: Iterable[VmView], hosts: Iterable[HostView]) -> list[str]:
+    """The zones of VMs, if hosts have them too."""
+    of_vms = {vm.zone for vm in vms if vm.zone}
+    return sorted(of_vms) if of_vms <= {host.zone for host in hosts} else []
+
+
+def _least(at: Ints, needs: Ints, hosts: int) -> int:
+    """The best of three bounds for VMs on hosts ``at`` that need ``needs`` slots each."""
+    memberships = int(needs.sum())
+    on_one_host = int(np.bincount(at, weights=needs).max())
+    by_pairs = _by_pairs(int((needs * (needs - 1)).sum()))
+    sources = len(np.unique(at))
+    reach = np.minimum(sources - 1 + needs, hosts - 1)
+    return max(on_one_host, by_pairs, _by_squares(memberships, int(np.maximum(reach, needs).sum())))
+
+
+def _by_pairs(ordered_pairs: int) -> int:
+    """Two slots have at most one VM in common, so pairs of a VM's slots are all different."""
+    slots = 0
+    while slots * (slots - 1) < ordered_pairs:
+        slots = max(slots + 1, int(ordered_pairs**0.5))
+    return slots
+
+
+def _by_squares(memberships: int, reach: int) -> int:
+    """The least number of slots whose sizes add up to ``memberships`` and their squares to at most ``reach``.
+
+    The sizes of a VM's slots add up to no more than the hosts that it can meet; summed over all VMs that bounds the
+    squares of the sizes.
+    """
+    low, high = 1, memberships
+    while low < high:
+        middle = (low + high) // 2
+        size, larger = divmod(memberships, middle)
+        if (middle - larger) * size * size + larger * (size + 1) ** 2 <= reach:
+            high = middle
+        else:
+            low = middle + 1
+    return low

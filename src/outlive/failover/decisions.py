@@ -1,0 +1,108 @@
+"""The decisions of failover by name, for ``outlive decide`` and for replay.
+
+Each is the function that the product itself uses, on plain views (docs/reference/failover.md#decisions).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from outlive.failover.bound import BoundInput, BoundResult, bound
+from outlive.failover.check import CheckInput, CheckResult, check
+from outlive.failover.compat import Compat
+from outlive.failover.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.decide import CYCLE_DECISIONS
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.plan import PlanInput, PlanResult, plan
+from outlive.failover.requirements import required
+from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
+from outlive.failover.tolerance import ToleranceInput, ToleranceResult, tolerance
+from outlive.resources import FlavorGroupSpec
+from outlive.runtime.decisions import Decision
+
+
+class EligibleInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """May this VM join this slot?"""
+
+    vm: VmView
+    slot: SlotView
+    slots: tuple[SlotView, ...] = ()
+    compat: Compat = Compat()
+
+
+class EligibleResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Whether it may."""
+
+    eligible: bool
+
+
+class FindInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Which slots may this VM join?"""
+
+    vm: VmView
+    slots: tuple[SlotView, ...] = ()
+    compat: Compat = Compat()
+
+
+class FindResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Names of the slots, in the order in which they were given."""
+
+    slots: tuple[str, ...]
+
+
+class RequiredInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How many slots does a VM of this flavor need under these patterns?"""
+
+    flavor: str
+    patterns: dict[str, int]
+
+
+class RequiredResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The count."""
+
+    required: int
+
+
+class ResolveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How large is the slot of this VM? Without groups it is as large as the VM."""
+
+    vm: VmView
+    groups: tuple[FlavorGroupSpec, ...] | None = None
+    compat: Compat = Compat()
+
+
+def _eligible(given: EligibleInput) -> EligibleResult:
+    answer = is_vm_eligible_for_reservation(given.vm, given.slot, given.slots, compat=given.compat)
+    return EligibleResult(eligible=answer)
+
+
+def _find(given: FindInput) -> FindResult:
+    found = find_eligible_reservations(given.vm, given.slots, compat=given.compat)
+    return FindResult(slots=tuple(slot.name for slot in found))
+
+
+def _required(given: RequiredInput) -> RequiredResult:
+    return RequiredResult(required=required(given.flavor, given.patterns))
+
+
+def _resolve_size(given: ResolveInput) -> ResolvedSize:
+    groups = None if given.groups is None else groups_by_flavor(given.groups)
+    return resolve_size(given.vm, groups, whole_mib=given.compat.reverted("D13"))
+
+
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
+    *CYCLE_DECISIONS,
+    Decision("failover.eligible", _eligible, EligibleInput, EligibleResult, "Whether a VM may join a slot"),
+    Decision("failover.find", _find, FindInput, FindResult, "Which slots a VM fits into and may join"),
+    Decision("failover.check", check, CheckInput, CheckResult, "Whether all allocations are right, and who has to go"),
+    Decision("failover.required", _required, RequiredInput, RequiredResult, "How many slots a flavor's VMs need"),
+    Decision("failover.resolve_size", _resolve_size, ResolveInput, ResolvedSize, "How large a VM's slot is"),
+    Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet"),
+    Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
+    Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),
+    Decision("failover.bound", bound, BoundInput, BoundResult, "The least that any valid plan needs"),
+)
+"""All of them."""

@@ -1,0 +1,297 @@
+"""The greedy assignment: what is reused, where new slots go, and why nothing could be given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import fleets
+
+from outlive.base.errors import BadInput
+from outlive.base.random import Random
+from outlive.failover.actions import Fail, Join, Need, Offer, Open
+from outlive.failover.assign import AssignInput, AssignResult, assign
+from outlive.failover.compat import Compat
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.reasons import Reason
+from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.sizing import ResolvedSize, resolve_size
+from outlive.placement.ties import tie_key
+
+GIB = 2**30
+HOSTS = tuple(f"h{number}" for number in range(1, 7))
+
+
+def vm(name: str, host: str, cores: int = 1) -> VmView:
+    return VmView(id=name, host=host, zone="z", flavor=f"f{cores}", cpu_milli=cores * 1000, memory_bytes=cores * GIB)
+
+
+def slot(name: str, host: str, cores: int = 1, *, ready: bool | None = None, **members: str) -> SlotView:
+    return SlotView(
+        name=name, host=host, cpu_milli=cores * 1000, memory_bytes=cores * GIB, members=members, ready=ready
+    )
+
+
+def need(view: VmView, count: int = 1) -> Need:
+    return Need(vm=view.id, needed=count, size=resolve_size(view), offer_class="c")
+
+
+def given_(
+    vms: list[VmView],
+    slots: list[SlotView],
+    *,
+    count: int = 1,
+    new: Offer | None = None,
+    reuse: Offer | None = None,
+    **more: object,
+) -> AssignInput:
+    everywhere = Offer(hosts=HOSTS)
+    return AssignInput(
+        vms=tuple(vms),
+        slots=tuple(slots),
+        needs=tuple(need(view, count) for view in vms),
+        new={"c": new or everywhere},
+        reuse={"c": reuse or everywhere},
+        hosts=HOSTS,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def one_fail(result: AssignResult) -> Fail:
+    (fail,) = [action for action in result.actions if isinstance(action, Fail)]
+    return fail
+
+
+def test_the_fullest_slot_is_reused_and_ties_go_by_name() -> None:
+    slots = [slot("s3", "h5", a="h2"), slot("s1", "h4"), slot("s2", "h6", b="h3")]
+    result = assign(given_([vm("v", "h1")], slots))
+    assert result.actions == (Join(slot="s2", vm="v", vm_host="h1", host="h6"),)
+    assert {one.name: sorted(one.members) for one in result.slots} == {"s1": [], "s2": ["b", "v"], "s3": ["a"]}
+
+
+def test_only_slots_on_offered_hosts_are_reused() -> None:
+    slots = [slot("s1", "h4"), slot("s2", "h6", b="h3")]
+    (action,) = assign(given_([vm("v", "h1")], slots, reuse=Offer(hosts=("h4", "h1")))).actions
+    assert isinstance(action, Join)
+    assert action.slot == "s1"
+
+
+def test_a_slot_without_a_host_is_never_reused() -> None:
+    assert isinstance(assign(given_([vm("v", "h1")], [slot("s", "")])).actions[0], Open)
+
+
+def test_a_slot_that_is_too_small_or_not_ready_is_not_reused() -> None:
+    slots = [slot("small", "h4"), slot("sick", "h5", 2, ready=False)]
+    assert isinstance(assign(given_([vm("v", "h1", 2)], slots)).actions[0], Open)
+    literal = assign(given_([vm("v", "h1", 2)], slots, compat=Compat.parse(["D10"])))
+    assert isinstance(literal.actions[0], Join)
+
+
+def test_a_new_slot_goes_to_the_best_host_that_the_rules_allow() -> None:
+    (action,) = assign(given_([vm("v", "h1")], [])).actions
+    assert action == Open(
+        slot_key="new-1",
+        vm="v",
+        vm_host="h1",
+        host="h2",
+        cpu_milli=1000,
+        memory_bytes=GIB,
+        group="f1",
+        zone="z",
+    )
+
+
+def test_hosts_with_equal_scores_are_chosen_by_their_tie_key() -> None:
+    offer = Offer(hosts=HOSTS, scores=(9.0, 5.0, 5.0, 5.0, 5.0, 1.0))
+    (action,) = assign(given_([vm("v", "h1")], [], new=offer)).actions
+    assert isinstance(action, Open)
+    assert action.host == min(HOSTS[1:5], key=lambda host: tie_key("v", host))
+
+
+def test_a_vm_with_two_new_slots_has_them_on_two_hosts() -> None:
+    first, second = assign(given_([vm("v", "h1")], [], count=2)).actions
+    assert isinstance(first, Open)
+    assert isinstance(second, Open)
+    assert (first.host, second.host) == ("h2", "h3")
+
+
+def test_the_next_vm_reuses_what_the_one_before_opened() -> None:
+    actions = assign(given_([vm("v", "h1"), vm("w", "h2")], [], new=Offer(hosts=("h5",)))).actions
+    assert isinstance(actions[0], Open)
+    assert actions[1] == Join(slot="new-1", vm="w", vm_host="h2", host="h5")
+
+
+def test_opened_slots_are_taken_off_the_free_amounts() -> None:
+    free = dict.fromkeys(HOSTS, (0, 0)) | {"h5": (1000, 2 * GIB)}
+    result = assign(given_([vm("v", "h1"), vm("w", "h1")], [], free=free))
+    assert isinstance(result.actions[0], Open)
+    fail = one_fail(result)
+    assert (fail.reason, fail.missing) == (Reason.NO_CAPACITY, 1)
+    assert "5 without room for 1 cpu and 1Gi memory" in fail.detail
+    assert "h5 with 0 cpu and 1Gi memory" in fail.detail
+    assert "1 runs the VM itself" in fail.detail
+
+
+def test_one_new_slot_a_host_and_cycle_if_asked_for() -> None:
+    result = assign(given_([vm("v", "h1"), vm("w", "h1")], [], new=Offer(hosts=("h5",)), one_new_per_host=True))
+    assert one_fail(result).reason == Reason.ONE_PER_HOST
+    used = assign(given_([vm("v", "h1")], [], new=Offer(hosts=("h5",)), one_new_per_host=True, used_hosts=("h5",)))
+    assert one_fail(used).reason == Reason.ONE_PER_HOST
+    free = assign(given_([vm("v", "h1"), vm("w", "h1")], [], new=Offer(hosts=("h5",))))
+    assert (free.created, free.failed) == (2, 0)
+
+
+def test_a_forgotten_slot_is_neither_joined_nor_judged_by() -> None:
+    slots = [slot("s1", "h2", v="h1"), slot("s2", "h3", w="h4")]
+    result = assign(given_([vm("v", "h1")], slots, excluded_slots=("s1", "s2")))
+    assert result.actions[0] == Open(
+        slot_key="new-1", vm="v", vm_host="h1", host="h2", cpu_milli=1000, memory_bytes=GIB, group="f1", zone="z"
+    )
+
+
+def test_the_rules_exclude_hosts_and_the_reason_says_which() -> None:
+    slots = [slot("s1", "h2", v="h1", w="h3")]
+    fail = one_fail(assign(given_([vm("v", "h1")], slots, new=Offer(hosts=("h1", "h2", "h3")))))
+    assert fail.reason == Reason.REFUSED
+    every = [slot(f"s{number}", f"h{number}", 9, v="h1") for number in range(2, 7)]
+    fail = one_fail(assign(given_([vm("v", "h1")], every)))
+    assert fail.reason == Reason.RULES
+    assert "5 excluded by the rules (for example h2 has its slot s2)" in fail.detail
+    assert fail.remedy.startswith("add a host")
+    rival = [slot("s2", "h2", 9, v="h1", w="h3"), *every[2:]]
+    detail = one_fail(assign(given_([vm("v", "h1")], rival, reuse=Offer()))).detail
+    assert "for example h2" in detail
+
+
+def test_steps_that_refused_hosts_are_told() -> None:
+    offer = Offer(hosts=("h1",), rejected={"filter_capacity": 4, "filter_traits": 1})
+    fail = one_fail(assign(given_([vm("v", "h1")], [], new=offer, free=dict.fromkeys(HOSTS, (500, GIB)))))
+    assert fail.reason == Reason.NO_CAPACITY
+    assert "filter_capacity: 4, filter_traits: 1" in fail.detail
+    assert "500m cpu" in fail.detail
+    offer = Offer(hosts=("h1",), rejected={"filter_traits": 5})
+    assert one_fail(assign(given_([vm("v", "h1")], [], new=offer))).reason == Reason.REFUSED
+
+
+def test_placement_that_does_not_answer_is_the_reason() -> None:
+    fail = one_fail(assign(given_([vm("v", "h1")], [], count=2, new=Offer(error="connection refused"))))
+    assert (fail.reason, fail.detail, fail.missing) == (Reason.PLACEMENT_UNAVAILABLE, "connection refused", 2)
+
+
+def test_reuse_without_an_answer_falls_through_to_a_new_slot() -> None:
+    slots = [slot("s", "h4")]
+    assert isinstance(assign(given_([vm("v", "h1")], slots, reuse=Offer(error="timeout"))).actions[0], Open)
+
+
+def test_a_vm_without_size_is_refused() -> None:
+    bare = VmView(id="v", host="h1", flavor="f")
+    assert one_fail(assign(given_([bare], []))).reason == Reason.ZERO_SIZE
+    assert isinstance(assign(given_([bare], [], compat=Compat.parse(["D13"]))).actions[0], Open)
+
+
+def test_a_vm_whose_memberships_clash_gets_nothing_new() -> None:
+    fail = one_fail(assign(given_([vm("v", "h2")], [slot("s", "h2", v="h1")], count=1)))
+    assert fail.reason == Reason.MEMBERSHIPS_CLASH
+    assert "h2" in fail.detail
+
+
+def test_failing_ends_the_turn_of_a_vm_and_counts_once() -> None:
+    result = assign(given_([vm("v", "h1")], [], count=3, new=Offer(hosts=("h5",))))
+    assert [type(action) for action in result.actions] == [Open, Fail]
+    assert (result.created, result.failed, one_fail(result).missing) == (1, 1, 2)
+
+
+def test_bad_input_is_named() -> None:
+    view = vm("v", "h1")
+    with pytest.raises(BadInput, match="ghost"):
+        assign(AssignInput(vms=(view,), slots=(), needs=(need(vm("ghost", "h1")),)))
+    with pytest.raises(BadInput, match="twice"):
+        assign(given_([view], [slot("s", "h2"), slot("s", "h3")]))
+    with pytest.raises(BadInput, match="scores"):
+        assign(given_([view], [], new=Offer(hosts=HOSTS, scores=(1.0,))))
+
+
+def literal_assignment(given: AssignInput) -> list[tuple[str, str, str]]:
+    """The same greedy order, spelt out with nothing but the public questions."""
+    slots = sorted(given.slots, key=lambda one: one.name)
+    free, views, done = dict(given.free), {view.id: view for view in given.vms}, []
+    for wanted in given.needs:
+        view = views[wanted.vm]
+        for _ in range(wanted.needed):
+            fitting = [
+                one
+                for one in find_eligible_reservations(view, slots)
+                if one.host in given.reuse["c"].hosts and one.ready is not False
+            ]
+            if fitting:
+                best = max(fitting, key=lambda one: len(one.members))
+                best.members[view.id] = view.host
+                done.append(("join", view.id, best.name))
+                continue
+            host = next(
+                (
+                    name
+                    for name in given.new["c"].hosts
+                    if is_vm_eligible_for_reservation(view, SlotView(name="", host=name), slots)
+                    and free[name][0] >= wanted.size.cpu_milli
+                    and free[name][1] >= wanted.size.memory_bytes
+                ),
+                None,
+            )
+            if host is None:
+                done.append(("fail", view.id, ""))
+                break
+            free[host] = (free[host][0] - wanted.size.cpu_milli, free[host][1] - wanted.size.memory_bytes)
+            key = f"new-{1 + sum(kind == 'open' for kind, _, _ in done)}"
+            slots.append(
+                SlotView(
+                    name=key,
+                    host=host,
+                    cpu_milli=wanted.size.cpu_milli,
+                    memory_bytes=wanted.size.memory_bytes,
+                    members={view.id: view.host},
+                )
+            )
+            done.append(("open", view.id, host))
+    return done
+
+
+@given(st.integers(0, 2**32))
+def test_the_assignment_is_the_literal_greedy_one(seed: int) -> None:
+    random = Random(seed)
+    on = fleets.hosts(random.randint(3, 8))
+    vms = fleets.vms(random, random.randint(1, 12), on, sizes=(1, 2, 4))
+    old = fleets.filled(
+        random, fleets.slots(random, random.randint(0, 4), on, sizes=(1, 2, 4)), vms, random.randint(0, 5)
+    )
+    free = {host: (random.randint(0, 9) * 1000, random.randint(0, 18) * GIB) for host in on}
+    offered = tuple(random.sample(on, random.randint(1, len(on))))
+    given_state = AssignInput(
+        vms=tuple(vms),
+        slots=tuple(old),
+        needs=tuple(need(view, random.randint(1, 3)) for view in vms),
+        new={"c": Offer(hosts=tuple(random.sample(on, len(on))))},
+        reuse={"c": Offer(hosts=offered)},
+        free=free,
+        hosts=tuple(on),
+    )
+    result = assign(given_state)
+    found = [
+        ("join", action.vm, action.slot)
+        if isinstance(action, Join)
+        else ("open", action.vm, action.host)
+        if isinstance(action, Open)
+        else ("fail", action.vm, "")
+        for action in result.actions
+    ]
+    assert found == literal_assignment(given_state)
+
+
+def test_group_sized_slots_carry_the_group() -> None:
+    view = vm("v", "h1")
+    size = ResolvedSize(flavor_name="f8", group_name="g", cpu_milli=8000, memory_bytes=8 * GIB)
+    wanted = Need(vm="v", needed=1, size=size, offer_class="c")
+    result = assign(AssignInput(vms=(view,), slots=(), needs=(wanted,), new={"c": Offer(hosts=("h2",))}))
+    (action,) = result.actions
+    assert isinstance(action, Open)
+    assert (action.group, action.cpu_milli) == ("g", 8000)
