@@ -8,7 +8,6 @@ answer without scores means that its order is strict.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 
 import aiohttp
 
@@ -25,13 +24,12 @@ ANSWER_LIMIT_BYTES = limits.REQUEST_BODY_BYTES
 
 
 class SchedulerClient:
-    """A ``PlacementPort`` over HTTP. ``hosts`` says which hosts there are, for calls that mean all of them."""
+    """A ``PlacementPort`` over HTTP."""
 
-    def __init__(
-        self, url: str, *, hosts: Callable[[], Iterable[str]], token: str = "", limit_s: float = CALL_LIMIT_S
-    ) -> None:
+    needs_candidates = True
+
+    def __init__(self, url: str, *, token: str = "", limit_s: float = CALL_LIMIT_S) -> None:
         self._url = url
-        self._hosts = hosts
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -45,7 +43,7 @@ class SchedulerClient:
         anything is sent; ``Unavailable`` for everything that goes wrong afterwards.
         """
         call.request.options.check()
-        body = encode_request(with_candidates(call, self._hosts()).request)
+        body = encode_request(with_candidates(call, ()).request)
         try:
             status, answer = await self._post(body)
         except TimeoutError:

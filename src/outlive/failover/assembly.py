@@ -20,7 +20,7 @@ from outlive.failover.gauges import Gauges
 from outlive.failover.kept import KeptState
 from outlive.failover.observe import CachedVMs, CachedWorld, believed
 from outlive.failover.periodic import Parts, PeriodicCycle
-from outlive.failover.placing import free_capacity
+from outlive.failover.placing import WithCandidates, free_capacity
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.reporting import Events, Reporter
 from outlive.failover.requirements import Requirements
@@ -81,10 +81,12 @@ class Failover:
         source: VMSource | None = None,
     ) -> None:
         """``source`` is a database; without one VMs are our own objects, from ``informers.vms``."""
+        if placement.needs_candidates:
+            placement = WithCandidates(placement, fleet)
         config = config.apply_defaults()
         compat = config.deviations
         own_vms = source is None
-        self._settings = settings
+        self._workers = settings.validation_workers
         self._informers = informers
         turn = asyncio.Lock()
         budget = RemovalBudget(
@@ -145,13 +147,12 @@ class Failover:
         for informer in (informers.hypervisors, informers.reservations, informers.groups, informers.vms):
             manager.add_informer(informer)
         manager.add_task(CYCLE_TASK, self.cycle.run, elector=elector, after_sync=True)
-        if self._settings.events_react:
-            manager.add_task(UPKEEP_TASK, self.upkeep.run, elector=elector, after_sync=True)
+        manager.add_task(UPKEEP_TASK, self.upkeep.run, elector=elector, after_sync=True)
         changed = ChangedHosts(self.validation, self._slots_on)
         manager.add_controller(
             self.validation,
             [Watch(informers.reservations, own_name), Watch(informers.hypervisors, changed.keys)],
-            self._settings.validation_workers,
+            self._workers,
             elector=elector,
         )
 

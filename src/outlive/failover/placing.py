@@ -42,6 +42,8 @@ class Ranker(Protocol):
 class InProcessPlacement:
     """Placement without a detour over HTTP."""
 
+    needs_candidates = False
+
     def __init__(self, ranker: Ranker, fleet: Fleet) -> None:
         self._ranker = ranker
         self._fleet = fleet
@@ -52,6 +54,20 @@ class InProcessPlacement:
             with_candidates(call, ())
         ranking = await self._ranker.rank(call.request)
         return offer_of(ranking)
+
+
+class WithCandidates:
+    """Names the candidates in calls that mean all hosts, for a scheduler that knows no others."""
+
+    needs_candidates = False
+
+    def __init__(self, port: PlacementPort, fleet: Fleet) -> None:
+        self._port = port
+        self._fleet = fleet
+
+    async def offer(self, call: Call) -> Offer:
+        """The answer to the call with its candidates; ``Refused`` where there are none."""
+        return await self._port.offer(with_candidates(call, self._fleet.names))
 
 
 def offer_of(ranking: Ranking) -> Offer:

@@ -31,6 +31,9 @@ class VMSource(Protocol):
 class PlacementPort(Protocol):
     """Who ranks hosts for a call of failover."""
 
+    needs_candidates: bool
+    """Whether calls that mean all hosts must name them."""
+
     async def offer(self, call: Call) -> Offer:
         """The hosts that may take it, best first; none is an answer too.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from outlive.base.errors import OutliveError
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.act import Assignment, CleanUp, Hand
 from outlive.failover.actions import Action, Fail, Join, Open
@@ -54,6 +54,7 @@ class Upkeep(Watcher):
         reservations: Informer[Reservation],
         vms: Informer[VirtualMachine] | None,
     ) -> None:
+        """``vms`` is ``None`` where VMs come from a database, which nobody can follow."""
         self._parts = parts
         self._state = state
         self._budget = budget
@@ -63,6 +64,7 @@ class Upkeep(Watcher):
         self._config = parts.config.apply_defaults()
         self._compat = self._config.deviations
         self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
+        self._reacts = parts.settings.events_react
         self._wake = asyncio.Event()
         self._since: float | None = None
         self._following = False
@@ -71,10 +73,12 @@ class Upkeep(Watcher):
     # Following
 
     async def run(self) -> None:
-        """Follow and react until cancelled."""
+        """Follow and react until cancelled. What changed before is left to the cycle, which sees everything."""
         for informer in (self._hypervisors, self._reservations, *((self._vms,) if self._vms else ())):
             await informer.wait_synced()
         self.follow()
+        self._state.take_touched()
+        self._rest()
         while True:
             await self._wake.wait()
             await self._parts.clock.sleep(GATHER_S)
@@ -91,7 +95,6 @@ class Upkeep(Watcher):
         if self._vms is not None:
             self._vms.subscribe(self._vm_changed)
         self._state.take_touched()
-        self._rest()
 
     def _rebuild(self) -> None:
         vms: list[VmView] | None = None
@@ -125,6 +128,9 @@ class Upkeep(Watcher):
         self._state.put_back(waiting)
 
     def _noticed(self) -> None:
+        if not self._reacts:
+            self._state.take_touched()
+            self._state.strangers.clear()
         if self._state.touched or self._state.strangers:
             self._wake.set()
             if self._since is None:
@@ -193,6 +199,10 @@ class Upkeep(Watcher):
         """Where the VM is, by the word that cycles trust (deviation D9), or by the source's."""
         if self._compat.reverted("D9"):
             return await self._parts.source.get_vm(vm_id)
+        if not self._following:
+            if not (self._hypervisors.synced and self._reservations.synced):
+                raise Unavailable("hosts and slots have not been listed yet", remedy="wait until the store answers")
+            self.follow()
         known = self._state.located.get(vm_id)
         return known if known is not None and self._vms is not None else await self._located_now(vm_id)
 

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.base.random import Random
+from outlive.failover.kept import KeptState
+from outlive.failover.model import VmView
+from outlive.failover.requirements import Requirements
+from outlive.resources import (
+    RESERVATION_TYPE_LABEL,
+    Amounts,
+    Condition,
+    FailoverStatus,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+)
+
+HOSTS = [f"h{n}" for n in range(7)]
+VMS = [f"v{n}" for n in range(12)]
+SLOTS = [f"s{n}" for n in range(8)]
+
+
+def host(name: str, *active: str) -> Hypervisor:
+    status = HypervisorStatus(instances=tuple(Instance(id=vm) for vm in active))
+    return Hypervisor(metadata=ObjectMeta(name=name), status=status)
+
+
+def vm(name: str, on: str, *, flavor: str = "f2", cpu: int = 1000) -> VmView:
+    return VmView(id=name, host=on, flavor=flavor, cpu_milli=cpu, memory_bytes=cpu)
+
+
+def slot(name: str, on: str, members: dict[str, str], *, ready: bool = True, cpu: int = 1000) -> Reservation:
+    word = "True" if ready else "False"
+    return Reservation(
+        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
+        spec=ReservationSpec(type="FailoverReservation", resources=Amounts(cpu=cpu, memory=cpu)),
+        status=ReservationStatus(
+            host=on,
+            conditions=(Condition(type="Ready", status=word),),
+            failover_reservation=FailoverStatus(allocations=members),
+        ),
+    )
+
+
+class Follower:
+    """Changes a small world, tells a kept state of every change, and can build another one from scratch."""
+
+    def __init__(self, *, trust: bool) -> None:
+        self.trust = trust
+        self.hosts: dict[str, Hypervisor] = {}
+        self.vms: dict[str, VmView] = {}
+        self.slots: dict[str, Reservation] = {}
+        self.kept = self.empty()
+
+    def empty(self) -> KeptState:
+        return KeptState(Requirements({"f1": 1, "f2": 2}), trust_hosts=self.trust)
+
+    def rebuilt(self) -> KeptState:
+        fresh = self.empty()
+        fresh.rebuild(self.hosts.values(), self.slots.values(), self.vms.values())
+        return fresh
+
+    def step(self, random: Random) -> None:
+        match random.randrange(8):
+            case 0 | 1:
+                name = random.choice(HOSTS)
+                active = random.sample(VMS, random.randrange(6))
+                self.hosts[name] = host(name, *active)
+                self.kept.see_host(name, self.hosts[name])
+            case 2:
+                name = random.choice(HOSTS)
+                self.hosts.pop(name, None)
+                self.kept.see_host(name, None)
+            case 3 | 4:
+                name = random.choice(VMS)
+                flavor, cpu = random.choice(["f0", "f1", "f2"]), random.choice([500, 1000, 2000])
+                self.vms[name] = vm(name, random.choice(HOSTS), flavor=flavor, cpu=cpu)
+                self.kept.see_vm(name, self.vms[name])
+            case 5:
+                name = random.choice(VMS)
+                self.vms.pop(name, None)
+                self.kept.see_vm(name, None)
+            case 6:
+                name = random.choice(SLOTS)
+                self.slots.pop(name, None)
+                self.kept.see_slot(name, None)
+            case _:
+                name = random.choice(SLOTS)
+                members = {one: self.recorded(one, random) for one in random.sample(VMS, random.randrange(4))}
+                self.slots[name] = slot(
+                    name,
+                    random.choice(HOSTS),
+                    members,
+                    ready=random.random() < 0.8,
+                    cpu=random.choice([1000, 2000]),
+                )
+                self.kept.see_slot(name, self.slots[name])
+
+    def recorded(self, name: str, random: Random) -> str:
+        located = self.kept.located.get(name)
+        return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
+
+    def audit(self) -> list[str]:
+        return self.kept.audit(self.hosts.values(), self.slots.values())
+
+
+def check_equal(world: Follower) -> None:
+    kept, fresh = world.kept, world.rebuilt()
+    assert kept.located == fresh.located
+    assert kept.slots == fresh.slots
+    located = sorted(kept.located)
+    assert {v: kept.counters.misses(v) for v in located} == {v: fresh.counters.misses(v) for v in located}
+    assert {v: kept.counting(v) for v in located} == {v: fresh.counting(v) for v in located}
+    assert {v: kept.counters.location(v) for v in located} == {v: fresh.counters.location(v) for v in located}
+    assert world.audit() == []
+
+
+@given(st.integers(0, 2**32), st.booleans())
+def test_following_changes_gives_what_a_rebuild_gives(seed: int, trust: bool):
+    world, random = Follower(trust=trust), Random(seed)
+    for _ in range(40):
+        world.step(random)
+    check_equal(world)
+
+
+@pytest.mark.slow
+def test_ten_thousand_changes_later_it_still_does():
+    world, random = Follower(trust=True), Random(7)
+    for number in range(10_000):
+        world.step(random)
+        if number % 200 == 0:
+            check_equal(world)
+    check_equal(world)
+
+
+def small() -> Follower:
+    world = Follower(trust=True)
+    for name, active in (("h1", ["v1"]), ("h2", ["v2"]), ("h3", [])):
+        world.hosts[name] = host(name, *active)
+        world.kept.see_host(name, world.hosts[name])
+    for name, on in (("v1", "h1"), ("v2", "h2")):
+        world.vms[name] = vm(name, on)
+        world.kept.see_vm(name, world.vms[name])
+    world.slots["s1"] = slot("s1", "h3", {"v1": "h1", "v2": "h2"})
+    world.kept.see_slot("s1", world.slots["s1"])
+    world.kept.take_touched()
+    return world
+
+
+def test_an_audit_names_what_is_wrong():
+    world = small()
+    assert world.audit() == []
+    world.kept.counters.leave("v1", "s1")
+    assert world.audit() == ["slots of VM v1"]
+    world.kept.rebuild(world.hosts.values(), world.slots.values())
+    assert world.audit() == []
+    world.slots["s2"] = slot("s2", "h3", {})
+    assert world.audit() == ["slot s2"]
+    del world.slots["s2"]
+    world.kept.located["v1"] = vm("v1", "h9")
+    assert world.audit() == ["location of VM v1"]
+
+
+def test_a_stopped_vm_is_misplaced_and_one_that_a_host_reports_is_not():
+    world = small()
+    world.kept.see_host("h1", host("h1"))
+    assert world.kept.take_touched() == ["v1"]
+    assert world.kept.misplaced("v1")
+    world.kept.see_host("h1", host("h1", "v1"))
+    assert not world.kept.misplaced("v1")
+    world.kept.see_vm("v1", None)
+    assert not world.kept.misplaced("v1"), "the source lost it, but a host still runs it"
+    world.kept.see_host("h1", None)
+    assert world.kept.misplaced("v1")
+
+
+def test_a_moved_vm_is_misplaced():
+    world = small()
+    world.kept.see_host("h1", host("h1"))
+    world.kept.see_host("h4", host("h4", "v1"))
+    assert world.kept.misplaced("v1")
+    assert [s.name for s in world.kept.neighbours(["v1"])] == ["s1"]
+
+
+def test_a_vm_that_a_host_reports_and_the_source_does_not_know_is_a_stranger():
+    world = small()
+    world.kept.see_host("h3", host("h3", "x"))
+    assert world.kept.strangers == {"x"}
+    world.kept.see_vm("x", vm("x", "h3"))
+    assert world.kept.strangers == set()
+    assert world.kept.counters.misses("x") == 2
+
+
+def test_a_listing_of_the_source_counts_only_by_its_differences():
+    world = small()
+    world.kept.see_all_vms(world.vms.values())
+    assert world.kept.take_touched() == []
+    changed = msgspec.structs.replace(world.vms["v2"], flavor="f0")
+    world.kept.see_all_vms([changed])
+    assert world.kept.take_touched() == ["v1", "v2"]
+    assert world.kept.counters.misses("v2") == 0
+
+
+def test_a_slot_that_is_not_ready_or_too_small_counts_for_nobody():
+    world = small()
+    assert world.kept.counting("v1") == ["s1"]
+    world.kept.see_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, ready=False))
+    assert world.kept.counting("v1") == []
+    assert world.kept.counters.misses("v1") == 2
+    world.kept.see_slot("s1", slot("s1", "h3", {"v1": "h1", "v2": "h2"}, cpu=500))
+    assert world.kept.counters.misses("v1") == 2
+
+
+def test_reservations_of_other_types_are_overlooked():
+    world = small()
+    unlabelled = slot("s2", "h3", {"v1": "h1"})
+    unlabelled = msgspec.structs.replace(unlabelled, metadata=ObjectMeta(name="s2"))
+    world.kept.see_slot("s2", unlabelled)
+    assert "s2" not in world.kept.slots
