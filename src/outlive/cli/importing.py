@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from outlive.roles.inventory import ImportOptions
     from outlive.roles.landing import Landing
     from outlive.roles.records import Inventory
+    from outlive.store import Store
 
 app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
 
@@ -175,6 +176,25 @@ async def _import(
             with progress("objects written", len(plan.writes)) as bar:
                 await apply_import(store, plan, bar.at)
     _report(output, inventory, plan, landing, dry_run=dry_run)
+
+
+async def import_example(store: Store) -> None:
+    """Import the shipped example into a store."""
+    from outlive.base.clock import SystemClock, as_datetime
+    from outlive.cli.example import example_files
+    from outlive.drivers.csv_inventory import read_hosts, read_vms
+    from outlive.roles.applying import apply_import, read_existing
+    from outlive.roles.importing import plan_import
+    from outlive.roles.inventory import ImportOptions, check_inventory
+    from outlive.roles.records import Inventory
+
+    inventory, options = Inventory(what="csv"), ImportOptions()
+    with example_files() as files:
+        read_hosts(files.hosts, None, inventory)
+        read_vms(files.vms, None, inventory)
+    existing = await read_existing(store)
+    wanted = check_inventory(inventory, existing, options)
+    await apply_import(store, plan_import(wanted, existing, options, landed={}, now=as_datetime(SystemClock().now())))
 
 
 def _report(output: Output, inventory: Inventory, plan: ImportPlan, landing: Landing | None, *, dry_run: bool) -> None:

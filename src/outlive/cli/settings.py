@@ -94,3 +94,18 @@ def _flags(kept: str) -> dict[str, Any]:
         place = f"Cluster/default: annotation {SETTINGS_ANNOTATION}"
         raise BadInput("is not what a server writes", place=place, remedy="start outlive up once") from None
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
+async def keep_settings(store: Store, sections: Mapping[str, Any]) -> None:
+    """Keep a server's settings of failover with ``Cluster/default``, which is made if it is missing."""
+    from outlive.resources import Cluster, ObjectMeta
+
+    kept = {SETTINGS_ANNOTATION: kept_settings(sections)}
+    try:
+        cluster = await store.get(Cluster, "default", fresh=True)
+    except NotFound:
+        await store.create(Cluster(metadata=ObjectMeta(name="default", annotations=kept)))
+        return
+    meta = msgspec.structs.replace(cluster.metadata, annotations={**cluster.metadata.annotations, **kept})
+    if meta != cluster.metadata:
+        await store.replace(msgspec.structs.replace(cluster, metadata=meta))

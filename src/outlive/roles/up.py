@@ -11,23 +11,27 @@ from dataclasses import dataclass
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.random import Random
+from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
 from outlive.failover.placing import InProcessPlacement
 from outlive.failover.ports import Computer, PlacementPort, VMSource
+from outlive.failover.reporting import SOURCE
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
-from outlive.roles.failover import ROLE, Caches, FailoverRole, Outside, Shared
+from outlive.resources import Flavor, FlavorGroup, Hypervisor, Pipeline, R, Reservation, VirtualMachine
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, EventSweeper
+from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store
 
-EVENT_SOURCE = "failover-reservation-controller"
+ROLE = "failover"
+"""The election behind which slots are placed: of several equal processes one does, and the others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,20 @@ class UpRole:
         self.settings = settings
         self.metrics = Metrics(settings.metrics.prefix)
         self.decisions = DecisionLog(clock)
-        self.caches = Caches.of(store, clock=clock, random=random.fork("informers"))
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
-        self._events = EventRecorder(store, clock=clock, ids=ids, source=EVENT_SOURCE)
-        self._events.expose(self.metrics)
         self._clock = clock
-        self.placement = self._placement(random)
+        self._informing = random.fork("informers")
+        self.informers = Informers(
+            hypervisors=self._informer(Hypervisor),
+            reservations=Informer(
+                store, Reservation, clock=clock, random=self._informing, indexes={HOST_INDEX: hosts_of}
+            ),
+            groups=self._informer(FlavorGroup),
+            vms=self._informer(VirtualMachine),
+        )
+        self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
+        self._events.expose(self.metrics)
         self.elector = Elector(
             store,
             ROLE,
@@ -72,14 +83,26 @@ class UpRole:
             renew_s=settings.election.renew,
             silence_s=settings.election.silence,
         )
-        shared = Shared(store, clock, random, ids, settings, self.metrics, self._events, self.decisions)
-        outside = Outside(
+        self.placement = self._add_placement(random)
+        self.failover = Failover(
+            store,
+            informers=self.informers,
+            fleet=self.placement.fleet,
             placement=ports.placement or InProcessPlacement(self.placement, self.placement.fleet),
             computer=ports.computer,
+            config=settings.failover,
+            settings=settings.upkeep,
+            metrics=self.metrics,
+            events=self._events,
+            decisions=self.decisions,
+            clock=clock,
+            random=random,
+            ids=ids,
             source=ports.source,
         )
-        self.failover = FailoverRole(shared, self.caches, self.placement.fleet, outside)
-        self._add_all()
+        self.failover.attach(self.manager, self.elector)
+        self.manager.add_task("events", self._events.run)
+        self.manager.add_task("event-sweeper", EventSweeper(store, clock=clock).run)
 
     @property
     def fleet(self) -> Fleet:
@@ -105,28 +128,23 @@ class UpRole:
         """Let running work end, and then ``run``."""
         self.manager.stop()
 
-    def _placement(self, random: Random) -> PlacementService:
-        settings = self.settings.scheduler
+    def _informer(self, kind: type[R]) -> Informer[R]:
+        return Informer(self._store, kind, clock=self._clock, random=self._informing)
+
+    def _add_placement(self, random: Random) -> PlacementService:
+        """The placement service with its pipelines and flavor groups, fed from the informers."""
+        settings, manager = self.settings.scheduler, self.manager
+        pipelines, flavors = self._informer(Pipeline), self._informer(Flavor)
         service = PlacementService(
             Fleet(settings), PipelineTable(), clock=self._clock, random=random.fork("placement"), metrics=self.metrics
         )
         service.watch(
-            hypervisors=self.caches.hypervisors, reservations=self.caches.reservations, pipelines=self.caches.pipelines
+            hypervisors=self.informers.hypervisors, reservations=self.informers.reservations, pipelines=pipelines
         )
-        return service
-
-    def _add_all(self) -> None:
-        manager, caches, settings = self.manager, self.caches, self.settings.scheduler
-        for informer in (caches.hypervisors, caches.reservations, caches.vms, caches.flavors, caches.groups):
-            manager.add_informer(informer)
         manager.add_controller(
-            PipelineController(
-                self._store, caches.pipelines, self.placement.pipelines, clock=self._clock, settings=settings
-            ),
-            [Watch(caches.pipelines)],
+            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock, settings=settings),
+            [Watch(pipelines)],
         )
-        groups = FlavorGroupController(self._store, caches.flavors, caches.groups, settings=settings)
-        manager.add_controller(groups, [Watch(caches.flavors, groups.keys), Watch(caches.groups, groups.keys)])
-        manager.add_task("events", self._events.run)
-        manager.add_task("event-sweeper", EventSweeper(self._store, clock=self._clock).run)
-        self.failover.add_to(manager, self.elector)
+        groups = FlavorGroupController(self._store, flavors, self.informers.groups, settings=settings)
+        manager.add_controller(groups, [Watch(flavors, groups.keys), Watch(self.informers.groups, groups.keys)])
+        return service

@@ -1,0 +1,256 @@
+"""``outlive up``: store, controllers, placement and HTTP API in one process, on this machine.
+
+Start-up order: settings, state directory (locked), example where it was asked for, token, port, controllers. It says
+when it is ready, and again when every VM was looked at. Ctrl-C and SIGTERM let running work end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode, Unavailable
+from outlive.cli.access import TOKEN_FILE, default_state_dir
+from outlive.cli.commands import single
+from outlive.cli.output import write
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from outlive.roles.settings import RoleSettings
+    from outlive.roles.up import Ports, UpRole
+    from outlive.store.sqlite.store import SqliteStore
+
+STARTED_WITHIN_S = 120.0
+"""How long controllers may take to become ready before start-up is given up."""
+LOOK_S = 0.02
+"""Pause between two looks at whether it is ready."""
+COVERAGE_S = 1.0
+"""Pause between two looks at the coverage."""
+
+
+async def up(
+    listen: Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve.")] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option("--state-dir", metavar="DIR", envvar="OUTLIVE_STATE_DIR", help="Where to keep the state."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")
+    ] = None,
+    example: Annotated[bool, typer.Option("--example", help="Begin with the example inventory, if empty.")] = False,
+) -> ExitCode | None:
+    """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
+    from outlive.base.logging import configure_logging
+    from outlive.cli.settings import config_file, load
+    from outlive.roles.settings import role_settings
+
+    directory = state_dir if state_dir is not None else default_state_dir()
+    sections = load(config_file(config, directory), {"api.listen": listen})
+    settings = role_settings(sections)
+    configure_logging(level=settings.log.level, form=settings.log.form)
+    return await _up(directory, sections, settings, example=example)
+
+
+async def _up(
+    directory: Path, sections: Mapping[str, Any], settings: RoleSettings, *, example: bool
+) -> ExitCode | None:
+    from outlive.base.clock import SystemClock
+    from outlive.base.ids import SystemIds
+    from outlive.store.sqlite.store import SqliteStore
+
+    stopped = _signals()
+    store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
+    try:
+        await _prepare(store, sections, example=example)
+        await _serve(store, directory, sections, settings, stopped)
+    finally:
+        await store.close()
+    return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
+
+
+def _signals() -> asyncio.Future[int]:
+    """Is set to the first SIGINT or SIGTERM; a second one kills."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    return stopped
+
+
+async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: bool) -> None:
+    """The cluster's own object with the settings in force, and the example where it was asked for."""
+    from outlive.cli.settings import keep_settings
+    from outlive.resources import Hypervisor
+
+    await keep_settings(store, sections)
+    if not example:
+        return
+    if (await store.list(Hypervisor, limit=1)).items:
+        _say("the state is not empty: the example is not imported again")
+        return
+    from outlive.cli.importing import import_example
+
+    await import_example(store)
+
+
+async def _serve(
+    store: SqliteStore,
+    directory: Path,
+    sections: Mapping[str, Any],
+    settings: RoleSettings,
+    stopped: asyncio.Future[int],
+) -> None:
+    from outlive import __version__
+    from outlive.api import (
+        ApiDeps,
+        Identity,
+        Role,
+        Tokens,
+        create_app,
+        ensure_token,
+        parse_listen,
+        read_tokens,
+        serving,
+    )
+    from outlive.base.clock import SystemClock
+    from outlive.base.ids import SystemIds
+    from outlive.base.random import system_random
+    from outlive.drivers.child import ChildComputer
+    from outlive.roles.up import UpRole
+    from outlive.runtime.tasks import OrderedTaskGroup
+
+    api = sections["api"]
+    token = ensure_token(directory / TOKEN_FILE, SystemIds())
+    tokens = [(token, Identity("state-dir", Role.ADMIN))]
+    if api.tokens_file:
+        tokens += read_tokens(Path(api.tokens_file))
+    host, port = parse_listen(api.listen)
+    computer = ChildComputer()
+    clock, ids = SystemClock(), SystemIds()
+    role = UpRole(
+        store,
+        settings,
+        _ports(settings, computer),
+        identity=f"{os.uname().nodename}-{os.getpid()}",
+        clock=clock,
+        random=system_random(),
+        ids=ids,
+    )
+    await role.prepare()
+    deps = ApiDeps(
+        store=store,
+        clock=clock,
+        ids=ids,
+        tokens=Tokens(tokens),
+        metrics=role.metrics,
+        version=__version__,
+        settings=api,
+        scheduler_auth=settings.scheduler.auth,
+        placement=role.placement,
+        ready=role.ready,
+    )
+    app = create_app(deps)
+    async with serving(app, host, port, settings=api, state_dir=directory, version=__version__) as server:
+        async with OrderedTaskGroup() as group:
+            running = group.create_task(role.run(), name="role")
+            told = group.create_task(_tell(store, role, server.url, directory), name="tell")
+            await asyncio.wait([stopped, running], return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+            if stopped.done():
+                _say("stopping")
+            role.stop()
+    await computer.close()
+
+
+def _ports(settings: RoleSettings, computer: Any) -> Ports:
+    """The drivers that the settings ask for."""
+    from outlive.roles.up import Ports
+
+    source = placement = None
+    if settings.upkeep.vm_source == "database":
+        from outlive.drivers.nova_database import DBVMSource
+
+        source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
+    if settings.upkeep.placement == "http":
+        from outlive.drivers.scheduler_client import SchedulerClient
+
+        placement = SchedulerClient(settings.failover.scheduler_url)
+    return Ports(computer=computer, source=source, placement=placement)
+
+
+async def _tell(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
+    """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
+    try:
+        async with asyncio.timeout(STARTED_WITHIN_S):
+            while role.ready():
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log") from None
+    hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
+    seen = await _seen(store)
+    _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {seen.text} (token in {directory / TOKEN_FILE})")
+    if not vms:
+        _say("nothing to protect yet: see outlive import --help")
+        return
+    while not seen.settled or seen.looked_at < vms:
+        await asyncio.sleep(COVERAGE_S)
+        seen = await _seen(store)
+    _say(f"{seen.text} by {seen.slots} slots")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What failover has reported so far."""
+
+    required: int
+    covered: int
+    waiting: int
+    looked_at: int
+    slots: int
+
+    @property
+    def settled(self) -> bool:
+        return self.looked_at > 0 and not self.waiting
+
+    @property
+    def text(self) -> str:
+        return f"{self.covered} of {self.required} VMs that need slots are covered"
+
+
+async def _seen(store: SqliteStore) -> _Seen:
+    from outlive.failover.reasons import Reason
+    from outlive.resources import FAILOVER, Coverage, Reservation
+    from outlive.store import list_all
+
+    told = [one.status async for one in list_all(store, Coverage)]
+    required = [status for status in told if status.required > 0]
+    return _Seen(
+        required=len(required),
+        covered=sum(1 for status in required if status.covered),
+        waiting=sum(1 for status in required if status.reason == Reason.WAITING),
+        looked_at=len(told),
+        slots=len([one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]),
+    )
+
+
+def _say(text: str) -> None:
+    """To whoever started it; logs go to standard error."""
+    write(f"outlive: {text}\n")
+
+
+app = single("up", up)

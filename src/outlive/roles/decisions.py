@@ -1,0 +1,12 @@
+"""All decisions that ``outlive decide`` knows."""
+
+from __future__ import annotations
+
+from outlive.failover import decisions as failover
+from outlive.placement import decisions as placement
+from outlive.runtime.decisions import DecisionTable
+
+
+def decision_table() -> DecisionTable:
+    """The decisions of every part."""
+    return DecisionTable((*failover.DECISIONS, *placement.DECISIONS))
