@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,6 +26,9 @@ RETRY_CAP_S: Final = 300.0
 """The longest."""
 FILL_STEP: Final = 500
 """Objects whose keys are queued before others get their turn."""
+
+ROOM_S: Final = 1.0
+"""How long to wait for room in a full queue before looking again."""
 
 _log = get_logger("controller")
 
@@ -65,7 +68,7 @@ class ControllerRun:
         self._random = random.fork(f"queue {self.name}")
         self._ids = ids
         self._queue: WorkQueue | None = None
-        self._missed = False
+        self._missed = asyncio.Event()
         self._results = metrics.counter(
             "controller_reconciles_total", "Reconciles, by their result", ("controller", "result")
         )
@@ -92,7 +95,7 @@ class ControllerRun:
         try:
             self._queue.add(key)
         except LimitExceeded:
-            self._missed = True
+            self._missed.set()
             self._dropped.labels(self.name).inc()
 
     def add_after(self, key: str, seconds: float) -> None:
@@ -118,9 +121,13 @@ class ControllerRun:
         ends = [watch.informer.subscribe(partial(self._changed, watch), replay=False) for watch in self.watches]
         try:
             async with OrderedTaskGroup() as group:
-                for number in range(self._options.workers):
+                workers = [
                     group.create_task(self._work(queue), name=f"{self.name} worker {number}")
-                await self._fill()
+                    for number in range(self._options.workers)
+                ]
+                fill = group.create_task(self._fill(queue), name=f"{self.name} fill")
+                await asyncio.wait(workers)
+                fill.cancel()
         finally:
             for end in ends:
                 end()
@@ -131,16 +138,30 @@ class ControllerRun:
         for key in watch.keys(old, new):
             self.add(key)
 
-    async def _fill(self) -> None:
-        """Queue every key there is."""
-        self._missed = False
-        for key in self._options.keys:
-            self.add(key)
-        for watch in self.watches:
-            for count, obj in enumerate(watch.informer.items(), 1):
-                self._changed(watch, None, obj)
+    async def _fill(self, queue: WorkQueue) -> None:
+        """Queue every key there is, and once more whenever a key has found the queue full."""
+        while True:
+            self._missed.clear()
+            for count, key in enumerate(self._all_keys(), 1):
+                await self._add_when_room(queue, key)
                 if count % FILL_STEP == 0:
                     await self._clock.sleep(0)
+            await self._missed.wait()
+
+    def _all_keys(self) -> Iterator[str]:
+        yield from self._options.keys
+        for watch in self.watches:
+            for obj in watch.informer.items():
+                yield from watch.keys(None, obj)
+
+    async def _add_when_room(self, queue: WorkQueue, key: str) -> None:
+        while True:
+            try:
+                queue.add(key)
+            except LimitExceeded:
+                await self._clock.sleep(ROOM_S)
+            else:
+                return
 
     async def _work(self, queue: WorkQueue) -> None:
         while True:
@@ -153,8 +174,6 @@ class ControllerRun:
                     await self._look_at(queue, key)
             finally:
                 queue.done(key)
-            if self._missed and len(queue) < self._options.keys_limit // 2:
-                await self._fill()
 
     async def _look_at(self, queue: WorkQueue, key: str) -> None:
         start = self._clock.monotonic()
