@@ -7,7 +7,7 @@ Any number of resources is allowed everywhere; only slots are restricted, by a r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from outlive.base.errors import BadInput
@@ -20,33 +20,28 @@ MEMORY = "memory"
 class Amounts(Mapping[str, int]):
     """An immutable map from resource name to a whole amount, missing names counting as 0 in sums."""
 
-    __slots__ = ("_amounts",)
+    __slots__ = ("_amounts", "_wire")
 
     def __init__(self, amounts: Mapping[str, int] | None = None, /, **named: int) -> None:
         self._amounts: dict[str, int] = {**(amounts or {}), **named}
+        self._wire: dict[str, str] | None = None
 
     @classmethod
     def parse(cls, raw: object) -> Amounts:
         """From quantities as on the wire; ``BadInput`` names the resource and the value."""
         if type(raw) is not dict and not isinstance(raw, Mapping):
             raise BadInput(f"{raw!r} is not a map of quantities", remedy='write {"cpu": "4", "memory": "16Gi"}')
-        amounts: dict[str, int] = {}
-        for name, value in raw.items():
-            if not isinstance(name, str) or not isinstance(value, str | int | float):
-                raise BadInput(f"{name!r}: {value!r} is not a quantity", remedy='write a number such as "16Gi"')
-            try:
-                amounts[name] = parse_milli(value) if name == CPU else parse_bytes(value)
-            except BadInput as error:
-                raise BadInput(f"{name}: {error.message}", remedy=error.remedy) from None
-        return cls(amounts)
+        items = tuple(raw.items())
+        if all(type(value) is str for _, value in items):
+            return _known(items)
+        return cls(_parsed(items))
 
     def wire(self) -> dict[str, str]:
-        """As quantities, cpu and memory first."""
-        amounts = self._amounts
-        order = tuple(amounts)
-        if order not in _ORDERED:
-            order = tuple(sorted(order, key=_wire_order))
-        return {name: _format(name, amounts[name]) for name in order}
+        """As quantities, cpu and memory first. The map is shared: it is for reading only."""
+        if self._wire is None:
+            order = sorted(self._amounts, key=_wire_order)
+            self._wire = {name: _format(name, self._amounts[name]) for name in order}
+        return self._wire
 
     @property
     def cpu_milli(self) -> int:
@@ -83,15 +78,28 @@ class Amounts(Mapping[str, int]):
         return f"Amounts({self.wire()!r})"
 
 
-_ORDERED = frozenset({(), (CPU,), (MEMORY,), (CPU, MEMORY)})
-"""Names that stand in wire order as they are: nearly all amounts there are, and encoding is a hot path."""
+@lru_cache(maxsize=4096)
+def _known(items: tuple[tuple[str, str], ...]) -> Amounts:
+    """A cluster has many objects of few sizes: they share one instance, which is parsed and formatted once."""
+    return Amounts(_parsed(items))
+
+
+def _parsed(items: Iterable[tuple[object, object]]) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for name, value in items:
+        if not isinstance(name, str) or not isinstance(value, str | int | float):
+            raise BadInput(f"{name!r}: {value!r} is not a quantity", remedy='write a number such as "16Gi"')
+        try:
+            amounts[name] = parse_milli(value) if name == CPU else parse_bytes(value)
+        except BadInput as error:
+            raise BadInput(f"{name}: {error.message}", remedy=error.remedy) from None
+    return amounts
 
 
 def _wire_order(name: str) -> tuple[int, str]:
     return (0 if name == CPU else 1 if name == MEMORY else 2, name)
 
 
-@lru_cache(maxsize=8192)
 def _format(name: str, amount: int) -> str:
     if name == CPU:
         return format_milli(amount)
