@@ -41,7 +41,7 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     excluded_slots: tuple[str, ...] = ()
     """Slots whose write failed in this cycle: nobody may join them and the rules overlook them."""
     key_prefix: str = "new-"
-    """Keys of new slots are this and a number; it must not begin the name of an existing slot."""
+    """Keys of new slots are this and a number that makes them differ from the names of all slots."""
     compat: Compat = Compat()
 
 

@@ -159,10 +159,13 @@ class Counters(Tallies):
     def remove_slot(self, slot: str) -> None:
         """Take all members out and forget the slot."""
         number = self._slot_number.pop(slot)
-        for member in tuple(self._members[number]):
+        members = tuple(self._members[number])
+        for member in members:
             self._leave(member, number)
-            if not self._slots_of[member] and not self._vm_added[member]:
-                self._forget(member)
+        # Forgetting a VM gives its number to another one, so from here on by name.
+        unused = [self.vm_names[vm] for vm in members if not self._slots_of[vm] and not self._vm_added[vm]]
+        for name in unused:
+            self._forget(self._vm_number[name])
         self._uncount(number, self._slot_host[number])
         gone = ~self._bit[number]
         self._alive &= gone

@@ -128,8 +128,7 @@ class Greedy:
         return offer
 
     def _opened(self, vm: VmView, need: Need, host: str) -> Open:
-        self._serial += 1
-        key = f"{self._key_prefix}{self._serial}"
+        key = self._new_key()
         group = resource_group(vm, need.size)
         slot = SlotView(
             name=key,
@@ -158,6 +157,13 @@ class Greedy:
             group=group,
             zone=vm.zone,
         )
+
+    def _new_key(self) -> str:
+        """The next key that no slot has as its name."""
+        self._serial += 1
+        while self.counters.has_slot(f"{self._key_prefix}{self._serial}"):
+            self._serial += 1
+        return f"{self._key_prefix}{self._serial}"
 
     def _clash(self, vm: VmView, missing: int) -> Fail:
         hosts = sorted(host for host in self.counters.blocked(vm.id) if self.counters.count(vm.id, host) > 1)

@@ -1,0 +1,111 @@
+"""Lower bounds: never above any valid plan, however it was found."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from outlive.failover.bound import BoundInput, BoundResult, bound
+from outlive.failover.graph import DependencyGraph
+from outlive.failover.model import HostView, SlotView, VmView
+
+GIB = 2**30
+
+
+def least(
+    vms: list[VmView], hosts: list[str], k: int | dict[str, int], *, zones: dict[str, str] | None = None
+) -> BoundResult:
+    needs = k if isinstance(k, dict) else {vm.id: k for vm in vms}
+    views = tuple(HostView(name=host, zone=(zones or {}).get(host, "")) for host in hosts)
+    return bound(BoundInput(vms=tuple(vms), required=needs, hosts=views))
+
+
+def vm(name: str, host: str, memory: int = 1, zone: str = "") -> VmView:
+    return VmView(id=name, host=host, zone=zone, cpu_milli=1000, memory_bytes=memory * GIB)
+
+
+def fewest_slots(vms: list[VmView], hosts: list[str], k: int, limit: int) -> int | None:
+    """The least number of slots of any valid plan, by trying all of them."""
+    for count in range(1, limit + 1):
+        if _some_plan(vms, hosts, k, count):
+            return count
+    return None
+
+
+def _some_plan(vms: list[VmView], hosts: list[str], k: int, count: int) -> bool:
+    from itertools import combinations_with_replacement
+
+    return any(
+        _fill(vms, [SlotView(name=f"s{n}", host=host, members={}) for n, host in enumerate(on)], k)
+        for on in combinations_with_replacement(hosts, count)
+    )
+
+
+def _fill(vms: list[VmView], slots: list[SlotView], k: int) -> bool:
+    if not vms:
+        return True
+    first, *rest = vms
+    for chosen in combinations(slots, k):
+        for slot in chosen:
+            slot.members[first.id] = first.host
+        graph = DependencyGraph.build(slots)
+        good = all(graph.holds_for(one) for one in graph.vm_slots) and _fill(rest, slots, k)
+        for slot in chosen:
+            del slot.members[first.id]
+        if good:
+            return True
+    return False
+
+
+def test_the_bound_never_exceeds_the_best_plan_there_is() -> None:
+    met = 0
+    for hosts, layout, k in [
+        (3, "012", 1),
+        (3, "001122", 1),
+        (4, "0011", 1),
+        (4, "0123", 1),
+        (4, "0123", 2),
+        (5, "0012", 2),
+        (5, "01234", 2),
+        (4, "000", 1),
+        (6, "01", 3),
+    ]:
+        names = [f"h{number}" for number in range(hosts)]
+        vms = [vm(f"v{number}", names[int(place)]) for number, place in enumerate(layout)]
+        best = fewest_slots(vms, names, k, 6)
+        found = least(vms, names, k).slots
+        assert best is None or found <= best, (hosts, layout, k)
+        met += best == found
+    assert met >= 4
+
+
+def test_members_of_one_host_never_meet_so_it_alone_needs_that_many_slots() -> None:
+    assert least([vm(f"v{n}", "h0") for n in range(7)], ["h0", "h1", "h2"], 2).slots == 14
+
+
+def test_a_slot_holds_at_most_one_vm_of_each_other_host() -> None:
+    hosts = [f"h{n}" for n in range(11)]
+    assert least([vm(f"v{n}", hosts[n % 11]) for n in range(110)], hosts, 1).slots == 11
+
+
+def test_pairs_of_slots_are_used_once() -> None:
+    hosts = [f"h{n}" for n in range(1000)]
+    assert least([vm(f"v{n}", hosts[n]) for n in range(45)], hosts, 2).slots == 10
+
+
+def test_slots_of_two_zones_add_up_where_hosts_have_zones() -> None:
+    vms = [vm("a", "h0", zone="x"), vm("b", "h2", zone="y")]
+    hosts = ["h0", "h1", "h2", "h3"]
+    zones = {"h0": "x", "h1": "x", "h2": "y", "h3": "y"}
+    assert least(vms, hosts, 1, zones=zones).slots == 2
+    assert least(vms, hosts, 1).slots == 1
+
+
+def test_reserved_memory_counts_the_largest_of_every_host() -> None:
+    vms = [vm("a", "h0", 8), vm("b", "h0", 2), vm("c", "h1", 4), vm("d", "h1", 4)]
+    assert least(vms, ["h0", "h1", "h2"], 1).memory_bytes == (8 + 4) * GIB
+
+
+def test_vms_that_need_nothing_bound_nothing() -> None:
+    assert least([vm("a", "h0")], ["h0", "h1"], {}) == BoundResult(slots=0, cpu_milli=0, memory_bytes=0)
+    mixed = least([vm("a", "h0"), vm("b", "h0")], ["h0", "h1", "h2"], {"a": 2})
+    assert mixed.slots == 2

@@ -1,0 +1,121 @@
+"""Who is covered, why not, and the fleet in numbers."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import fleets
+
+from outlive.base.random import Random
+from outlive.failover.actions import Fail, Offer
+from outlive.failover.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.graph import DependencyGraph
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.plan import PlanInput, plan
+from outlive.failover.reasons import Reason
+from outlive.resources.codec import encode
+
+GIB = 2**30
+
+
+def vm(name: str, host: str, cores: int = 1, **besides: int) -> VmView:
+    return VmView(id=name, host=host, cpu_milli=cores * 1000, memory_bytes=cores * GIB, also_needs=besides)
+
+
+def slot(name: str, host: str, cores: int = 1, *, ready: bool | None = None, **members: str) -> SlotView:
+    return SlotView(
+        name=name, host=host, cpu_milli=cores * 1000, memory_bytes=cores * GIB, members=members, ready=ready
+    )
+
+
+def of(vms: list[VmView], slots: list[SlotView], required: int = 1, fails: tuple[Fail, ...] = ()) -> CoverageResult:
+    needs = {one.id: required for one in vms}
+    return coverage(CoverageInput(vms=tuple(vms), required=needs, slots=tuple(slots), fails=fails))
+
+
+def reasons(result: CoverageResult) -> dict[str, str]:
+    return {one.vm: one.reason for one in result.uncovered}
+
+
+def test_the_document_has_the_pinned_members() -> None:
+    hosts = tuple(HostView(name=f"h{number}") for number in range(1, 5))
+    given_state = CoverageInput(
+        vms=(vm("a", "h1", gpu=1), vm("b", "h2"), vm("free", "h3")),
+        required={"a": 1, "b": 1},
+        slots=(slot("s", "h4", a="h1"),),
+        hosts=hosts,
+        fails=(Fail(vm="b", reason=Reason.NO_CAPACITY, detail="all full", remedy="add a host"),),
+    )
+    assert msgspec.json.decode(encode(coverage(given_state))) == {
+        "vms": 3,
+        "required": 2,
+        "covered": 1,
+        "uncovered": [
+            {
+                "vm": "b",
+                "host": "h2",
+                "required": 1,
+                "present": 0,
+                "reason": "no-capacity",
+                "message": "0 of 1 slots; all full",
+                "remedy": "add a host",
+            }
+        ],
+        "slots": 1,
+        "reserved": {"cpuMilli": 1000, "memoryBytes": GIB},
+        "bound": {"slots": 1, "gap": 0, "cpuMilli": 1000, "memoryBytes": GIB},
+        "tolerance": 0,
+        "alsoNeeds": {"gpu": 1},
+    }
+
+
+def test_a_slot_counts_only_when_ready_large_enough_and_right_about_the_location() -> None:
+    result = of(
+        [vm("sick", "h1"), vm("small", "h1", 2), vm("moved", "h1"), vm("fine", "h1")],
+        [
+            slot("s1", "h5", ready=False, sick="h1"),
+            slot("s2", "h6", small="h1"),
+            slot("s3", "h7", moved="h2"),
+            slot("s4", "h8", fine="h1"),
+        ],
+    )
+    assert reasons(result) == {
+        "sick": Reason.SLOT_NOT_READY,
+        "small": Reason.SLOT_TOO_SMALL,
+        "moved": Reason.WAITING,
+    }
+    assert result.covered == 1
+
+
+def test_a_vm_for_which_a_rule_is_broken_is_not_covered() -> None:
+    assert reasons(of([vm("a", "h1")], [slot("s", "h1", a="h1")])) == {"a": Reason.MEMBERSHIPS_CLASH}
+
+
+def test_nobody_who_needs_nothing_is_uncovered() -> None:
+    result = of([vm("a", "h1")], [], required=0)
+    assert (result.required, result.covered, result.uncovered, result.tolerance) == (0, 0, (), 0)
+
+
+@given(st.integers(0, 2**32))
+def test_whoever_is_called_covered_has_enough_valid_slots_and_nobody_else_has(seed: int) -> None:
+    random = Random(seed)
+    on = fleets.hosts(random.randint(4, 7))
+    vms = fleets.vms(random, 8, on)
+    offer = {"": Offer(hosts=tuple(on))}
+    needs = {one.id: random.randint(0, 2) for one in vms}
+    slots = plan(PlanInput(vms=tuple(vms), required=needs, reuse=offer, new=offer, hosts=tuple(on))).slots
+    moved = [
+        VmView(id=one.id, host=random.choice(on), cpu_milli=one.cpu_milli, memory_bytes=one.memory_bytes)
+        if random.random() < 0.2
+        else one
+        for one in vms
+    ]
+    result = coverage(CoverageInput(vms=tuple(moved), required=needs, slots=slots))
+    graph = DependencyGraph.build(slots, locations={one.id: one.host for one in moved})
+    uncovered = {one.vm for one in result.uncovered}
+    for one in moved:
+        if not needs[one.id]:
+            continue
+        mine = [slot for slot in slots if slot.members.get(one.id) == one.host]
+        assert (one.id not in uncovered) == (len(mine) >= needs[one.id] and graph.holds_for(one.id))

@@ -1,0 +1,114 @@
+"""Planning a whole fleet, and what a plan is worth: the theorem by brute force."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import fleets
+
+from outlive.base.random import Random
+from outlive.failover.actions import Fail, Join, Offer, Open
+from outlive.failover.bound import BoundInput, bound
+from outlive.failover.check import CheckInput, check
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.plan import PlanInput, PlanResult, plan
+
+SEEDS = st.integers(0, 2**32)
+GIB = 2**30
+
+
+def planned(vms: list[VmView], on: list[str], k: int, *, slots: tuple[SlotView, ...] = ()) -> PlanResult:
+    everywhere = {"": Offer(hosts=tuple(on), scores=(1.0,) * len(on))}
+    return plan(
+        PlanInput(
+            vms=tuple(vms),
+            required={vm.id: k for vm in vms},
+            slots=slots,
+            reuse=everywhere,
+            new=everywhere,
+            hosts=tuple(on),
+        )
+    )
+
+
+def random_plan(seed: int, k: int) -> tuple[list[VmView], list[str], PlanResult]:
+    random = Random(seed)
+    on = fleets.hosts(random.randint(3, 8))
+    vms = fleets.vms(random, random.randint(1, 14), on, sizes=(1, 2))
+    return vms, on, planned(vms, on, k)
+
+
+@given(SEEDS, st.integers(1, 3))
+def test_every_plan_obeys_the_rules_and_every_vm_is_served_or_told_why(seed: int, k: int) -> None:
+    vms, _, result = random_plan(seed, k)
+    assert check(CheckInput(vms=tuple(vms), slots=result.slots)).holds
+    failed = {action.vm for action in result.actions if isinstance(action, Fail)}
+    for vm in vms:
+        mine = [slot for slot in result.slots if vm.id in slot.members]
+        assert len(mine) == k or vm.id in failed
+    assert result.reused == sum(isinstance(action, Join) for action in result.actions)
+    assert result.created == sum(isinstance(action, Open) for action in result.actions) == len(result.slots)
+
+
+@given(SEEDS, st.integers(1, 3))
+def test_after_any_k_failures_each_affected_vm_has_a_slot_that_nobody_competes_for(seed: int, k: int) -> None:
+    vms, on, result = random_plan(seed, k)
+    location = {vm.id: vm.host for vm in vms}
+    for vm in vms:
+        mine = [slot for slot in result.slots if vm.id in slot.members]
+        if len(mine) < k:
+            continue
+        others = [host for host in on if host != vm.host]
+        for size in range(k):
+            for more in combinations(others, size):
+                down = {vm.host, *more}
+                assert any(
+                    slot.host not in down
+                    and not any(location[other] in down for other in slot.members if other != vm.id)
+                    for slot in mine
+                )
+
+
+@given(SEEDS, st.integers(1, 3))
+def test_no_valid_plan_has_fewer_slots_or_less_memory_than_the_bound(seed: int, k: int) -> None:
+    vms, on, result = random_plan(seed, k)
+    if result.failed:
+        return
+    least = bound(
+        BoundInput(vms=tuple(vms), required={vm.id: k for vm in vms}, hosts=tuple(HostView(name=h) for h in on))
+    )
+    assert least.slots <= len(result.slots)
+    assert least.memory_bytes <= sum(slot.memory_bytes for slot in result.slots)
+    assert least.cpu_milli <= sum(slot.cpu_milli for slot in result.slots)
+
+
+@pytest.mark.parametrize("salt", ["a", "b", "c", "d", "e"])
+def test_equal_vms_with_one_slot_each_come_close_to_the_bound(salt: str) -> None:
+    on = fleets.hosts(60)
+    vms = [
+        VmView(id=f"{salt}{number:04}", host=on[number % 60], zone="z", flavor="f", cpu_milli=1000, memory_bytes=GIB)
+        for number in range(600)
+    ]
+    result = planned(vms, on, 1)
+    assert result.failed == 0
+    assert len(result.slots) <= 1.1 * -(-600 // 59) + 1
+
+
+def test_topping_up_leaves_existing_slots_in_place() -> None:
+    on = fleets.hosts(6)
+    vms = fleets.vms(Random(3), 8, on)
+    first = planned(vms, on, 1)
+    second = planned(vms, on, 2, slots=first.slots)
+    kept = {slot.name: slot for slot in second.slots}
+    for slot in first.slots:
+        assert slot.members.items() <= kept[slot.name].members.items()
+    assert planned(vms, on, 1, slots=first.slots).actions == ()
+
+
+def test_a_plan_is_the_same_twice_and_does_not_depend_on_the_order_of_its_input() -> None:
+    on = fleets.hosts(9)
+    vms = fleets.vms(Random(4), 30, on, sizes=(1, 2, 4))
+    assert planned(vms, on, 2) == planned(list(reversed(vms)), on, 2)
