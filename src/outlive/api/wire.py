@@ -1,7 +1,7 @@
 """One HTTP request and its answer, straight on ASGI.
 
 Litestar routes and runs the application; the handlers are raw ASGI, because its own parsing of a request costs
-more than most of our handlers do (docs/decisions/http-layer.md). ``Call`` reads lazily: a handler pays for what
+more than most of our handlers do (docs/decisions/0002-http-layer.md). ``Call`` reads lazily: a handler pays for what
 it looks at. Nothing here knows of resources, tokens or errors' forms.
 """
 
