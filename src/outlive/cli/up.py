@@ -165,15 +165,16 @@ async def _serve(
         ready=role.ready,
     )
     app = create_app(deps)
-    async with serving(app, host, port, settings=api, state_dir=directory, version=__version__) as server:
-        async with OrderedTaskGroup() as group:
-            running = group.create_task(role.run(), name="role")
-            told = group.create_task(_tell(store, role, server.url, directory), name="tell")
-            await asyncio.wait([stopped, running], return_when=asyncio.FIRST_COMPLETED)
-            told.cancel()
-            if stopped.done():
-                _say("stopping")
-            role.stop()
+    serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__)
+    async with serve as server, OrderedTaskGroup() as group:
+        running = group.create_task(role.run(), name="role")
+        told = group.create_task(_tell(store, role, server.url, directory), name="tell")
+        until: list[asyncio.Future[Any]] = [stopped, running]
+        await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if stopped.done():
+            _say("stopping")
+        role.stop()
     await computer.close()
 
 
@@ -195,12 +196,12 @@ def _ports(settings: RoleSettings, computer: Any) -> Ports:
 
 async def _tell(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
     """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
-    try:
-        async with asyncio.timeout(STARTED_WITHIN_S):
-            while role.ready():
-                await asyncio.sleep(LOOK_S)
-    except TimeoutError:
-        raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log") from None
+    for _ in range(int(STARTED_WITHIN_S / LOOK_S)):
+        if not role.ready():
+            break
+        await asyncio.sleep(LOOK_S)
+    else:
+        raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
     hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
     seen = await _seen(store)
     _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {seen.text} (token in {directory / TOKEN_FILE})")

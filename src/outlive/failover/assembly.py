@@ -6,7 +6,7 @@ Everything of the outside is handed in, so that the same assembly runs on real d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from outlive.base.clock import Clock
@@ -113,6 +113,7 @@ class Failover:
             settings=settings,
             turn=turn,
         )
+        self.parts = parts
         self.upkeep = Upkeep(
             parts,
             state,
@@ -141,12 +142,24 @@ class Failover:
         gauges = Gauges(lambda: believed(informers.hypervisors), lambda: believed(informers.reservations))
         metrics.register_collector(gauges.collect)
 
-    def attach(self, manager: Manager, elector: Elector | None = None) -> None:
-        """Run cycle, upkeep and validation under the manager, while the elector leads."""
+    def attach(
+        self,
+        manager: Manager,
+        elector: Elector | None = None,
+        *,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Run cycle, upkeep and validation under the manager, while the elector leads; ``first`` before any cycle."""
+
+        async def cycles() -> None:
+            if first is not None:
+                await first()
+            await self.cycle.run()
+
         informers = self._informers
         for informer in (informers.hypervisors, informers.reservations, informers.groups, informers.vms):
             manager.add_informer(informer)
-        manager.add_task(CYCLE_TASK, self.cycle.run, elector=elector, after_sync=True)
+        manager.add_task(CYCLE_TASK, cycles, elector=elector, after_sync=True)
         manager.add_task(UPKEEP_TASK, self.upkeep.run, elector=elector, after_sync=True)
         changed = ChangedHosts(self.validation, self._slots_on)
         manager.add_controller(

@@ -93,6 +93,8 @@ def _resolve_size(given: ResolveInput) -> ResolvedSize:
     return resolve_size(given.vm, groups, whole_mib=given.compat.reverted("D13"))
 
 
+PLAN: Final = Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet")
+
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     *CYCLE_DECISIONS,
     Decision("failover.eligible", _eligible, EligibleInput, EligibleResult, "Whether a VM may join a slot"),
@@ -100,7 +102,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("failover.check", check, CheckInput, CheckResult, "Whether all allocations are right, and who has to go"),
     Decision("failover.required", _required, RequiredInput, RequiredResult, "How many slots a flavor's VMs need"),
     Decision("failover.resolve_size", _resolve_size, ResolveInput, ResolvedSize, "How large a VM's slot is"),
-    Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet"),
+    PLAN,
     Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
     Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),
     Decision("failover.bound", bound, BoundInput, BoundResult, "The least that any valid plan needs"),

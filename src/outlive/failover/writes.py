@@ -85,6 +85,8 @@ class NewSlot(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     request_id: str = ""
     """Global request id of the run that creates it."""
+    others: dict[str, str] = {}
+    """Further members with their hosts, where a whole slot was decided at once."""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +146,9 @@ class SlotWriter:
         created = await self._create(new)
         self._shown.note(created, replaced="")
         member = FailoverStatus(
-            allocations={new.vm: new.vm_host}, last_changed=as_datetime(self._clock.now()), acknowledged_at=None
+            allocations=dict(sorted({**new.others, new.vm: new.vm_host}.items())),
+            last_changed=as_datetime(self._clock.now()),
+            acknowledged_at=None,
         )
         status = ReservationStatus(host=new.host, failover_reservation=member)
         status = with_ready(status, True, message="slot is held", now=self._clock.now())

@@ -6,14 +6,18 @@ the same as in a cycle (docs/reference/failover.md#cycle), only without the limi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from outlive.failover.actions import Fail
 from outlive.failover.calls import Caller, pins_projects
-from outlive.failover.model import VmView
+from outlive.failover.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.model import SlotView, VmView
 from outlive.failover.observe import Observation, StoreWorld, observe
 from outlive.failover.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.plan import PlanInput
-from outlive.failover.ports import VMSource
+from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.requirements import Requirements
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.placement.engine import Engine
@@ -82,14 +86,17 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
     )
 
 
-async def plan_input(gathered: Gathered) -> PlanInput:
-    """The input of the plan: every VM that misses slots with its class, and what placement offers each class."""
+async def plan_input(gathered: Gathered, placement: PlacementPort | None = None) -> PlanInput:
+    """The input of the plan: every VM that misses slots with its class, and what placement offers each class.
+
+    Without ``placement`` the engine over what was gathered is asked.
+    """
     observation, settings = gathered.observation, gathered.settings
     wishes = _wishes(gathered)
     offers = Offers(reuse={}, new={})
     if wishes:
         offers = await gather_offers(
-            InProcessPlacement(_Local(gathered.engine), gathered.fleet),
+            placement or InProcessPlacement(_Local(gathered.engine), gathered.fleet),
             Caller(profile=settings.upkeep.profile, compat=settings.compat),
             wishes,
             requests={},
@@ -121,3 +128,16 @@ def _wishes(gathered: Gathered) -> list[Wanted]:
         if missing > 0:
             wishes.append(wanted(vm, missing, gathered.sizes[vm.id], with_project=with_project))
     return wishes
+
+
+def coverage_of(gathered: Gathered, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
+    """The coverage that these slots give. ``fails`` has the reasons of VMs that a plan could not serve."""
+    given = CoverageInput(
+        vms=gathered.observation.vms,
+        required=gathered.required,
+        slots=tuple(slots),
+        hosts=gathered.observation.hosts,
+        fails=tuple(fails),
+        compat=gathered.settings.compat,
+    )
+    return coverage(given)

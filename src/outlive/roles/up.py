@@ -20,6 +20,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.resources import Flavor, FlavorGroup, Hypervisor, Pipeline, R, Reservation, VirtualMachine
+from outlive.roles.cold_start import ColdStart
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
@@ -100,7 +101,15 @@ class UpRole:
             ids=ids,
             source=ports.source,
         )
-        self.failover.attach(self.manager, self.elector)
+        cold_start = ColdStart(
+            store,
+            self.failover,
+            self.informers,
+            settings=settings,
+            computer=ports.computer,
+            decisions=self.decisions,
+        )
+        self.failover.attach(self.manager, self.elector, first=cold_start.run)
         self.manager.add_task("events", self._events.run)
         self.manager.add_task("event-sweeper", EventSweeper(store, clock=clock).run)
 

@@ -1,0 +1,184 @@
+"""``outlive failover``: who is covered, what a plan would do, whether all allocations hold, and views of all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output
+from outlive.cli.progress import progress
+
+if TYPE_CHECKING:
+    from outlive.failover.coverage import CoverageResult
+    from outlive.failover.plan import PlanResult
+    from outlive.roles.planning import Gathered
+    from outlive.roles.settings import RoleSettings
+    from outlive.store import Store
+
+app = group("Coverage, plans, checks and views of failover reservations.")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
+]
+Slots = Annotated[
+    int | None, typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings.")
+]
+UNCOVERED_SHOWN = 20
+"""VMs without their slots that are named in a table; JSON names all."""
+
+
+@command(app, "coverage")
+async def coverage(access: Access, output: Output, k: Slots = None, config: Config = None) -> ExitCode | None:
+    """Which VMs have the slots that they need; exit code 1 if any has not."""
+    from outlive.failover.actions import Fail
+    from outlive.failover.plan import plan
+    from outlive.roles.planning import coverage_of, plan_input
+
+    async with access.open() as store:
+        gathered = await _gathered(access, store, config, k)
+        fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
+        result = coverage_of(gathered, gathered.observation.slots, fails)
+    output.show(coverage_document(result), lambda: coverage_lines(result))
+    return None if result.covered == result.required else ExitCode.NO
+
+
+@command(app, "plan")
+async def make_plan(
+    access: Access,
+    output: Output,
+    k: Slots = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
+    config: Config = None,
+) -> ExitCode | None:
+    """What would be done so that every VM has its slots; exit code 1 if some VM stays without."""
+    from outlive.failover.actions import Fail
+    from outlive.failover.plan import plan
+    from outlive.roles.planned import write_plan
+    from outlive.roles.planning import coverage_of, plan_input
+
+    async with access.open(write=apply) as store:
+        gathered = await _gathered(access, store, config, k)
+        result = plan(await plan_input(gathered))
+        fails = tuple(one for one in result.actions if isinstance(one, Fail))
+        after = coverage_of(gathered, result.slots, fails)
+        if apply:
+            with progress("slots written") as bar:
+                await write_plan(
+                    _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
+                )
+    document = plan_document(result, after, applied=apply)
+    output.show(document, lambda: plan_lines(document, after, wide=output.wide))
+    return None if after.covered == after.required else ExitCode.NO
+
+
+@command(app, "check")
+async def check(access: Access, output: Output, config: Config = None) -> ExitCode | None:
+    """Verify every allocation from scratch, by all five rules; exit code 1 if any does not hold."""
+    from outlive.cli.output import table
+    from outlive.failover.check import CheckInput
+    from outlive.failover.check import check as verify
+
+    async with access.open() as store:
+        gathered = await _gathered(access, store, config, None)
+    observation = gathered.observation
+    result = verify(CheckInput(vms=observation.vms, slots=observation.slots, compat=gathered.settings.compat))
+
+    def lines() -> list[Any]:
+        word = "all hold" if result.holds else f"{len(result.violations)} faults"
+        rows = [(one.fault, one.vm, ", ".join(one.slots), one.message) for one in result.violations]
+        head = f"{result.allocations} allocations in {result.slots} slots: {word}"
+        return [head, *([table(("Fault", "VM", "Slots", "What"), rows)] if rows else [])]
+
+    output.show(result, lines)
+    return None if result.holds else ExitCode.NO
+
+
+async def _gathered(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:
+    from outlive.cli.settings import config_file, settings_for
+    from outlive.failover.observe import StoreVMs
+    from outlive.roles.planning import gather
+
+    file = config_file(config, access.directory) if access.state is None or config is not None else None
+    settings = await settings_for(store, file)
+    if settings.upkeep.vm_source == "database":
+        from outlive.drivers.nova_database import DBVMSource
+
+        source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
+        try:
+            return await gather(store, source, settings, k=k)
+        finally:
+            await source.close()
+    return await gather(store, StoreVMs(store, access.clock), settings, k=k)
+
+
+def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
+    from outlive.base.ids import SystemIds
+    from outlive.failover.writes import SlotWriter
+
+    creator = settings.failover.creator
+    return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator, compat=settings.compat)
+
+
+def coverage_document(result: CoverageResult) -> dict[str, Any]:
+    """The members that programs rely on (docs/reference/cli.md#failover-coverage)."""
+    return {
+        "vms": result.vms,
+        "required": result.required,
+        "covered": result.covered,
+        "uncovered": [{"vm": one.vm, "reason": one.reason, "remedy": one.remedy} for one in result.uncovered],
+        "slots": result.slots,
+        "reserved": {"cpuMilli": result.reserved.cpu_milli, "memoryBytes": result.reserved.memory_bytes},
+        "bound": {"slots": result.bound.slots, "gap": result.bound.gap},
+        "tolerance": result.tolerance,
+    }
+
+
+def coverage_lines(result: CoverageResult, *, wide: bool = False) -> list[Any]:
+    """The same for people."""
+    from outlive.cli.output import table
+
+    cores, gib = result.reserved.cpu_milli / 1000, result.reserved.memory_bytes / 2**30
+    rows = [
+        ("VMs", result.vms),
+        ("need slots", result.required),
+        ("covered", f"{result.covered}{'' if result.covered == result.required else ' (not all)'}"),
+        ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
+        ("reserved", f"{cores:,.0f} cores, {gib:,.0f} GiB"),
+        ("tolerance", f"every VM that needs slots survives any {result.tolerance} host failures"),
+    ]
+    rows += [(f"also need {name}", f"{count} VMs, which no slot holds") for name, count in result.also_needs.items()]
+    lines: list[Any] = [table(("", ""), rows)]
+    if result.uncovered:
+        shown = result.uncovered if wide else result.uncovered[:UNCOVERED_SHOWN]
+        lines.append(table(("VM", "Reason", "Why", "Remedy"), [(o.vm, o.reason, o.message, o.remedy) for o in shown]))
+        if len(shown) < len(result.uncovered):
+            lines.append(f"and {len(result.uncovered) - len(shown)} more (see -o wide or -o json)")
+    return lines
+
+
+def plan_document(result: PlanResult, after: CoverageResult, *, applied: bool) -> dict[str, Any]:
+    """A plan for programs: every action in order, and the coverage that it leads to."""
+    return {
+        "applied": applied,
+        "missing": result.missing,
+        "reused": result.reused,
+        "created": result.created,
+        "failed": result.failed,
+        "actions": result.actions,
+        "after": coverage_document(after),
+    }
+
+
+def plan_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool) -> list[Any]:
+    """The same for people."""
+    head = (
+        f"{document['missing']} VMs miss slots: {document['created']} slots to open, "
+        f"{document['reused']} times a VM joins one, {document['failed']} VMs stay without"
+    )
+    verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
+    return [head, f"{verb}:", *coverage_lines(after, wide=wide)]

@@ -1,0 +1,83 @@
+"""The first slots of a fleet, all at once instead of a few VMs a cycle.
+
+Where no slot exists yet, the whole fleet is planned and written before the first cycle, each slot once with all its
+members. Cycles then find nothing missing, or what the plan could not serve. If anything goes wrong here, the cycles do
+the work, as they would have without.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.failover.assembly import Failover, Informers
+from outlive.failover.decisions import PLAN
+from outlive.failover.observe import is_slot
+from outlive.failover.plan import PlanInput, PlanResult
+from outlive.failover.ports import Computer
+from outlive.resources.codec import decode_as, encode_canonical
+from outlive.roles.planned import write_plan
+from outlive.roles.planning import gather, plan_input
+from outlive.roles.settings import RoleSettings
+from outlive.runtime.decisions import DecisionLog
+from outlive.store import Store
+
+INLINE_VMS: Final = 1_000
+"""Fleets of so many VMs are planned on the spot; larger ones in a child process."""
+
+_log = get_logger("failover.cold-start")
+
+
+class ColdStart:
+    """Plans a fleet without slots."""
+
+    def __init__(
+        self,
+        store: Store,
+        failover: Failover,
+        informers: Informers,
+        *,
+        settings: RoleSettings,
+        computer: Computer,
+        decisions: DecisionLog,
+    ) -> None:
+        self._store = store
+        self._failover = failover
+        self._informers = informers
+        self._settings = settings
+        self._computer = computer
+        self._decisions = decisions
+
+    async def run(self) -> None:
+        """Once: plan and write, if there is no slot at all. Never raises for what store or placement refuse."""
+        if any(is_slot(one) for one in self._informers.reservations.items()):
+            return
+        parts = self._failover.parts
+        with request_context(greq=new_global_request_id(parts.ids, "failover"), req=""):
+            try:
+                async with parts.turn:
+                    await self._plan()
+            except OutliveError as error:
+                _log.warning("cold_start.given_up", error=str(error))
+
+    async def _plan(self) -> None:
+        parts = self._failover.parts
+        gathered = await gather(self._store, parts.source, self._settings)
+        given = await plan_input(gathered, parts.placement)
+        if not given.classes:
+            return
+        result = await self._decide(given)
+        written = await write_plan(parts.writer, result, gathered.observation.objects)
+        _log.info(
+            "cold_start.done", missing=result.missing, slots=written.opened, joins=result.reused, failed=result.failed
+        )
+
+    async def _decide(self, given: PlanInput) -> PlanResult:
+        if len(given.vms) <= INLINE_VMS:
+            return self._decisions.use(PLAN, given)
+        raw = encode_canonical(given)
+        answer = await self._computer.compute(PLAN, raw)
+        result: PlanResult = decode_as(PlanResult, answer)
+        self._decisions.keep(PLAN, raw, answer, empty=not result.actions)
+        return result
