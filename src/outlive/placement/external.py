@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -40,6 +41,7 @@ _TYPES: Final[tuple[ReservationType, ...]] = (
 )
 _KVM: Final = frozenset({"qemu", "ch"})
 _VMWARE: Final = "vmware vcenter server"
+_host_name: Final = attrgetter("host")
 _request_decoder: Final = msgspec.json.Decoder(wire.WireRequest)
 _answer_decoder: Final = msgspec.json.Decoder(wire.WireAnswer)
 
@@ -125,18 +127,22 @@ def _data(wrapped: wire.Wrapped[wire.T] | None) -> wire.T | None:
 
 def _candidates(message: wire.WireRequest) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Distinct hosts in order, and their weights; no weights when all are zero."""
-    hosts = tuple(dict.fromkeys([host.host or "" for host in message.hosts or ()]))
+    distinct = dict.fromkeys(map(_host_name, message.hosts or ()))
+    hosts = tuple(distinct) if None not in distinct else tuple(dict.fromkeys(name or "" for name in distinct))
     weights = message.weights or {}
-    try:
-        aligned = tuple([weights[host] for host in hosts])
-    except KeyError as error:
-        raise BadRequest(f"missing weight for host {error.args[0]!r}", code="missing-weight") from None
+    if tuple(weights) == hosts:
+        aligned = tuple(weights.values())
+    else:
+        try:
+            aligned = tuple([weights[host] for host in hosts])
+        except KeyError as error:
+            raise BadRequest(f"missing weight for host {error.args[0]!r}", code="missing-weight") from None
     if len(weights) != len(hosts):
         stranger = sorted(set(weights).difference(hosts))[0]
         raise BadRequest(f"weight assigned to unknown host {stranger!r}", code="unknown-weight")
     if not any(aligned):
         return hosts, ()
-    if not all(map(math.isfinite, aligned)):
+    if not math.isfinite(sum(aligned)):
         raise BadRequest("failed to decode request body: a weight is too large")
     return hosts, aligned
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,8 +208,8 @@ class Fleet:
     def named(self, names: Sequence[str]) -> BoolVector:
         """The rows of these known hosts (a new mask); other names are passed over."""
         mask = np.zeros(self.size + 1, dtype=np.bool_)
-        rows = self._rows
-        mask[np.fromiter((rows.get(name, -1) for name in names), dtype=np.intp, count=len(names))] = True
+        rows: Mapping[str, int] = self._rows
+        mask[np.fromiter(map(rows.get, names, repeat(-1)), dtype=np.intp, count=len(names))] = True
         return mask[:-1] & self.live
 
     def flag(self, key: str) -> BoolVector:

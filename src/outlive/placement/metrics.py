@@ -24,7 +24,7 @@ from outlive.runtime.metrics import Metrics
 SECONDS: Final = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 HOSTS: Final = tuple(round(1000.0 ** (step / 9), 3) for step in range(10))
 """Ten buckets, each the same factor wider, from 1 to 1000."""
-RANKS: Final = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+RANKS: Final = (0.0, 1.0, 5.0, 30.0, 300.0)
 IMPACT: Final = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
 _FIRST_RANKS: Final = 5
 _SERIES_LIMIT: Final = 10_000

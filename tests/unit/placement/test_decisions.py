@@ -1,0 +1,59 @@
+"""Decisions: the same answers from plain JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.placement import host, slot
+
+from outlive.placement.decisions import DECISIONS
+from outlive.resources.codec import to_builtins
+from outlive.runtime.decisions import DecisionTable
+
+
+def decide(name: str, **changes: Any) -> Any:
+    given = {
+        "request": {
+            "resourceId": "vm-1",
+            "zone": "z1",
+            "need": {"cpu": "4", "memory": "16Gi"},
+            "extraSpecs": {"capabilities:hypervisor_type": "QEMU"},
+            "pipeline": "kvm-general-purpose-load-balancing",
+        },
+        "hosts": [to_builtins(host("a")), to_builtins(host("b", zone="z2"))],
+        "reservations": [to_builtins(slot("s", on="a"))],
+        **changes,
+    }
+    return json.loads(DecisionTable(DECISIONS).decide_json(name, json.dumps(given).encode()))
+
+
+def test_rank_answers_with_reasons() -> None:
+    found = decide("placement.rank")
+    assert found["orderedHosts"] == ["a"]
+    assert found["rejected"]["b"] == {
+        "step": "filter_correct_az", "code": "wrong-zone", "message": "the host is in zone z2, requested is z1",
+    }  # fmt: skip
+
+
+def test_filter_answers_with_hosts_by_name() -> None:
+    assert decide("placement.filter")["kept"] == ["a"]
+
+
+def test_weigh_takes_a_weight_apart() -> None:
+    found = decide("placement.weigh")
+    parts = found["contributions"]["a"]
+    assert sum(part["added"] for part in parts) == found["weights"]["a"]
+    assert [part["multiplier"] for part in parts if part["weigher"] == "kvm_binpack"] == [-1.0]
+
+
+def test_capacity_shows_what_is_left() -> None:
+    row = decide("placement.capacity")["hosts"][0]
+    assert (row["host"], row["free"], row["fits"]) == ("a", {"cpu": "12", "memory": "48Gi"}, 3)
+    assert row["held"] == [{"reservation": "s", "verdict": "blocks", "amounts": {"cpu": "4", "memory": "16Gi"}}]
+
+
+def test_bad_input_is_an_error_code() -> None:
+    assert "error" in decide("placement.rank", request={"pipeline": "none"})
+    assert "error" in decide("placement.rank", hosts=[to_builtins(host("a"))] * 2)
+    assert "error" in decide("placement.rank", surprise=1)

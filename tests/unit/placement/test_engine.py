@@ -1,0 +1,236 @@
+"""How a run combines its steps: weights, order, failures, gathering, and what is left of the answer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec.structs import replace
+from tests.support.placement import commitment, fleet_of, host, instances, request, slot
+
+from outlive.base.random import Random
+from outlive.placement.engine import Engine
+from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, UnknownPipeline
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.request import SILENT, Intent, Options
+from outlive.placement.scaling import min_max_scale, squash_one
+from outlive.placement.settings import PlacementSettings
+from outlive.placement.shuffle import shuffled
+from outlive.resources import Hypervisor, Parameter, Pipeline, PipelineSpec, Reservation, Step
+from outlive.resources.meta import ObjectMeta
+
+MEMORY = (Parameter(key="resourceWeights", float_map_value={"memory": 1.0}),)
+VALIDATION = replace(SILENT, read_only=True, lock_reservations=True)
+
+
+def engine(
+    *objects: Hypervisor | Reservation, settings: PlacementSettings | None = None, **specs: PipelineSpec
+) -> Engine:
+    settings = settings or PlacementSettings()
+    table = PipelineTable.shipped(settings)
+    for name, spec in specs.items():
+        table.put(Pipeline(metadata=ObjectMeta(name=name), spec=spec), settings)
+    return Engine(fleet_of(*objects, settings=settings), table)
+
+
+def weigher(name: str, multiplier: float = 1.0, params: tuple[Parameter, ...] = ()) -> PipelineSpec:
+    return PipelineSpec(weighers=(Step(name=name, multiplier=multiplier, params=params),))
+
+
+def three_fills() -> tuple[Hypervisor, ...]:
+    return tuple(
+        host(name, allocation={"cpu": "0", "memory": memory})
+        for name, memory in (("empty", "0"), ("half", "32Gi"), ("full", "48Gi"))
+    )
+
+
+def test_incoming_weights_are_bounded_only_where_weighers_follow() -> None:
+    hosts = (host("a"), host("b"))
+    asked = replace(request(pipeline="bare", hosts=["a", "b"]), weights=(50.0, 60.0))
+    bare = engine(*hosts, bare=PipelineSpec()).rank(asked)
+    assert (bare.hosts, bare.scores) == (("b", "a"), (60.0, 50.0))
+    weighed = engine(*hosts, bare=weigher("kvm_binpack", 0.0, MEMORY)).rank(asked)
+    assert weighed.scores == (1.0, 1.0)
+
+
+def test_every_weigher_adds_its_multiplier_times_the_bounded_score() -> None:
+    packed = engine(*three_fills(), p=weigher("kvm_binpack", 2.0, MEMORY)).rank(request(pipeline="p"))
+    assert packed.hosts == ("full", "half", "empty")
+    assert packed.scores[0] == pytest.approx(2 * math.tanh(1.0), abs=1e-12)
+    assert engine(*three_fills(), p=weigher("kvm_binpack", -1.0, MEMORY)).rank(request(pipeline="p")).target == "empty"
+
+
+def test_scores_are_squashed_as_tanh_says() -> None:
+    for value in (-50.0, -1.0, -0.1, 0.0, 1e-9, 0.1, 1.0, 3.0, 19.0, 1e6):
+        assert squash_one(value) == pytest.approx(math.tanh(value), abs=1e-15)
+
+
+def test_smaller_hosts_go_first_and_equal_sizes_say_nothing() -> None:
+    hosts = [
+        host(name, effectiveCapacity={"cpu": "8", "memory": f"{size}Gi"})
+        for name, size in (("big", 256), ("mid", 128), ("small", 64))
+    ]
+    found = engine(*hosts, p=weigher("kvm_prefer_smaller_hosts", params=MEMORY)).rank(request(pipeline="p"))
+    activations = found.document().step_results[0].activations
+    assert activations == {"big": 0.0, "mid": pytest.approx(2 / 3), "small": 1.0}
+    cpu = (Parameter(key="resourceWeights", float_map_value={"cpu": 1.0}),)
+    level = engine(*hosts, p=weigher("kvm_prefer_smaller_hosts", params=cpu)).rank(request(pipeline="p"))
+    assert set(level.scores) == {0.0}
+
+
+def test_soft_policies_count_members() -> None:
+    from outlive.placement.request import InstanceGroup
+
+    hosts = (host("two", instances=instances("a", "b")), host("none"))
+    for policy, first in (("soft-affinity", "two"), ("soft-anti-affinity", "none")):
+        asked = replace(request(pipeline="p"), group=InstanceGroup(policy=policy, members=("a", "b")))
+        assert engine(*hosts, p=weigher("kvm_instance_group_soft_affinity")).rank(asked).target == first
+
+
+def test_the_vms_own_slots_are_preferred_in_an_evacuation_only() -> None:
+    objects = (host("a"), host("b"), slot("s", on="b", members=("vm-1",)))
+    table = {"p": weigher("kvm_failover_evacuation")}
+    found = engine(*objects, **table).rank(request(pipeline="p", intent="evacuate"))
+    assert found.hosts == ("b", "a")
+    assert found.scores == (pytest.approx(math.tanh(1.0)), pytest.approx(math.tanh(0.1)))
+    assert set(engine(*objects, **table).rank(request(pipeline="p", intent="create")).scores) == {0.0}
+
+
+def test_own_slots_go_first_even_where_the_weighers_disagree() -> None:
+    weights = {"hosts": ["a", "b"]}
+    objects = (host("a"), host("b"), slot("s", on="b", members=("vm-1",)))
+    asked = replace(request(pipeline="p", intent="evacuate", **weights), weights=(5.0, 0.0))
+    assert engine(*objects, p=weigher("kvm_failover_evacuation")).rank(asked).hosts == ("b", "a")
+    weak = PlacementSettings(own_slots_first=False)
+    assert engine(*objects, settings=weak, p=weigher("kvm_failover_evacuation")).rank(asked).hosts == ("a", "b")
+
+
+def test_commitment_slots_attract_the_vms_of_their_project_and_group() -> None:
+    objects = (host("a"), host("b"), commitment("c", on="b", memory="16Gi"))
+    spec = {"zone": "z1", "pipeline": "p", "extraSpecs": {"quota:hw_version": "g"}}
+    table = {"p": weigher("kvm_committed_resource_reservation")}
+    assert engine(*objects, **table).rank(request(**spec)).target == "b"
+    for elsewhere in ({"zone": "z2"}, {"project": "q"}, {"need": {"cpu": "1", "memory": "17Gi"}}):
+        assert len(set(engine(*objects, **table).rank(request(**{**spec, **elsewhere})).scores)) == 1
+    silent = PlacementSettings(commitment_group_from_flavor=False)
+    assert set(engine(*objects, settings=silent, **table).rank(request(**spec)).scores) == {0.0}
+
+
+def test_consolidation_packs_slots_and_spreads_those_of_a_group() -> None:
+    objects = (
+        *(host(name) for name in "abc"),
+        *(slot(f"{on}-{group}-{n}", on=on, group=group) for n, (on, group) in enumerate(("ag", "bx", "bg", "ag"))),
+    )
+    asked = request(pipeline="p", intent="reserve_for_failover", hints={"_cortex_resource_group": "g"})
+    found = engine(*objects, p=weigher("kvm_failover_reservation_consolidation")).rank(asked)
+    activations = found.document().step_results[0].activations
+    assert activations == {"a": pytest.approx(0.5 - 0.05), "b": pytest.approx(0.5 - 0.025), "c": 0.0}
+
+
+def test_equal_hosts_share_the_load_and_a_replay_gives_the_same_answer() -> None:
+    machine = engine(*[host(f"h{number}") for number in range(10)])
+    first = {machine.rank(request(resourceId=f"vm-{number}")).target for number in range(60)}
+    assert len(first) == 10
+    assert machine.rank(request()).hosts == machine.rank(request()).hosts
+
+
+def test_a_pipeline_that_gathers_takes_all_hosts_and_answers_with_named_ones() -> None:
+    hosts = [host(name) for name in "abc"]
+    assert set(engine(*hosts).rank(request(hosts=["a", "b"]))) == {"a", "b"}
+    assert set(engine(*hosts).rank(request(hosts=[]))) == {"a", "b", "c"}
+    free = PlacementSettings(nova_limit_hosts_to_request=False)
+    assert set(engine(*hosts, settings=free).rank(request(hosts=["a"]))) == {"a", "b", "c"}
+
+
+def test_the_answer_is_cut_after_it_is_limited_to_named_hosts() -> None:
+    busy = host("busy", allocation={"cpu": "8", "memory": "32Gi"})
+    asked = replace(request(hosts=["busy"]), options=Options(max_candidates=1))
+    assert engine(host("idle"), busy).rank(asked).hosts == ("busy",)
+
+
+def test_a_pipeline_that_gathers_wants_a_kvm_flavor() -> None:
+    with pytest.raises(GatheringRefused, match="hypervisor_type"):
+        engine(host()).rank(request(extraSpecs={"capabilities:hypervisor_type": "Ironic"}))
+
+
+def test_validation_looks_at_the_named_host_only_however_answers_are_trimmed() -> None:
+    asked = replace(request(hosts=["a"], intent="evacuate"), options=VALIDATION)
+    for settings in (PlacementSettings(), PlacementSettings(nova_limit_hosts_to_request=False)):
+        found = engine(host("a"), host("b"), settings=settings).rank(asked)
+        assert found.hosts == ("a",)
+        assert len(found.start) == 1
+    reference = PlacementSettings(nova_limit_hosts_to_request=False).with_compat(["D15"])
+    assert len(engine(host("a"), host("b"), settings=reference).rank(asked)) == 2
+
+
+def test_a_failing_capacity_filter_refuses_everybody_and_gives_the_reason() -> None:
+    nothing = request(need={"cpu": "0", "memory": "0"})
+    found = engine(host("a")).rank(nothing, why=True)
+    assert found.hosts == ()
+    assert found.refusal is not None
+    assert (found.refusal.step, found.refusal.code) == ("filter_has_enough_capacity", "zero-size")
+    assert found.rejected["a"] == found.refusal
+    assert engine(host("a"), settings=PlacementSettings(fail_closed=False)).rank(nothing).hosts == ("a",)
+
+
+def test_a_pipeline_may_say_what_a_failing_step_means() -> None:
+    spec = PipelineSpec(filters=(Step(name="filter_has_enough_capacity", on_error="skip"),))
+    assert engine(host("a"), p=spec).rank(request(pipeline="p", need={})).hosts == ("a",)
+
+
+def test_runs_that_cannot_be_answered_say_which_way() -> None:
+    with pytest.raises(InvalidOptions, match="skip_history"):
+        engine(host()).rank(replace(request(), options=Options(read_only=True)))
+    with pytest.raises(UnknownPipeline, match="nothing"):
+        engine(host()).rank(request(pipeline="nothing"))
+    broken = PipelineSpec(filters=(Step(name="filter_external_customer"),))
+    with pytest.raises(PipelineNotReady):
+        engine(host(), p=broken).rank(request(pipeline="p"))
+
+
+def test_the_document_has_every_figure() -> None:
+    found = engine(host("a"), host("b", zone="z2")).rank(request(zone="z1"), why=True).document()
+    assert found.target_host == "a"
+    assert found.ordered_hosts == ("a",)
+    assert found.raw_in_weights == {"a": 0.0, "b": 0.0}
+    assert set(found.aggregated_out_weights) == {"a"}
+    assert [step.step_name for step in found.step_results][1] == "filter_correct_az"
+    assert found.step_results[-1].activations.keys() == {"a"}
+    assert found.rejected["b"].message == "the host is in zone z2, requested is z1"
+
+
+def test_explain_gives_every_reason_against_a_host() -> None:
+    reasons = engine(host("b", zone="z2", conditions=[{"type": "Ready", "status": "False"}])).explain(
+        request(zone="z1", need={"cpu": "64", "memory": "1Gi"}), ("b",)
+    )
+    assert [reason.code for reason in reasons["b"]] == ["bad-condition", "wrong-zone", "not-enough-cpu"]
+
+
+def test_the_shuffle_never_moves_a_host_across_the_boundary_of_own_slots() -> None:
+    hosts, own = ["s1", "s2", "a", "b", "c"], {"s1", "s2"}
+    seen = {tuple(shuffled(hosts, own, first=4, random=Random(seed))) for seed in range(60)}
+    assert {order[:2] for order in seen} == {("s1", "s2"), ("s2", "s1")}
+    assert {order[4] for order in seen} == {"c"}
+    assert {order[2:4] for order in seen} == {("a", "b"), ("b", "a")}
+    anywhere = {tuple(shuffled(hosts, own, first=3, random=Random(s), across_classes=True)) for s in range(60)}
+    assert len(anywhere) == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "out", "expected"),
+    [
+        (5.0, 0.0, 10.0, (0.0, -0.75), -0.375),
+        (20.0, 0.0, 10.0, (0.0, -0.75), -0.75),
+        (-1.0, 0.0, 10.0, (0.0, 1.0), 0.0),
+        (1.0, 1.0, 1.0, (0.0, 1.0), 0.0),
+        (1.0, 0.0, 1.0, (2.0, 2.0), 0.0),
+    ],
+)
+def test_scaling_clamps_in_either_direction(
+    value: float, low: float, high: float, out: tuple[float, float], expected: float
+) -> None:
+    assert min_max_scale(value, low, high, *out) == pytest.approx(expected)
+
+
+def test_intent_only_rules_do_not_hold_for_a_request_without_intent() -> None:
+    assert request().intent is Intent.UNKNOWN

@@ -1,0 +1,263 @@
+"""Pipelines as objects: admission, building, conditions, the shipped ones, and the controllers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.placement.controllers import ALL_GROUPS, FlavorGroupController, PipelineController, install_shipped
+from outlive.placement.pipelines import PipelineTable, admit, build, shipped_pipelines
+from outlive.placement.settings import PlacementSettings
+from outlive.resources import (
+    Amounts,
+    Flavor,
+    FlavorGroup,
+    FlavorSpec,
+    ObjectMeta,
+    Parameter,
+    Pipeline,
+    PipelineSpec,
+    Step,
+    condition,
+)  # fmt: skip
+from outlive.runtime.informer import Informer
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store.memory import MemoryStore
+
+
+def pipeline(name: str = "p", **spec: Any) -> Pipeline:
+    return Pipeline(metadata=ObjectMeta(name=name), spec=PipelineSpec(**spec))
+
+
+def step(name: str, *params: Parameter, **fields: Any) -> Step:
+    return Step(name=name, params=params, **fields)
+
+
+def test_every_shipped_pipeline_is_admitted_and_built() -> None:
+    shipped = shipped_pipelines()
+    assert len(shipped) == 11
+    for one in shipped:
+        assert admit(one).errors == ()
+        assert build(one).pipeline is not None
+    unknown = {name for one in shipped for name in build(one).unknown}
+    assert unknown == {
+        "avoid_high_steal_pct", "vmware_binpack", "vmware_avoid_long_term_contended_hosts",
+        "vmware_avoid_short_term_contended_hosts",
+    }  # fmt: skip
+
+
+def test_only_pipelines_that_rank_are_in_the_table() -> None:
+    table = PipelineTable.shipped()
+    assert len(table) == 10
+    assert "kvm-descheduler" not in table
+    assert [bound.step.name for bound in table["kvm-report-capacity"].filters] == [
+        "filter_status_conditions", "filter_correct_az", "filter_has_enough_capacity", "filter_has_requested_traits",
+        "filter_capabilities",
+    ]  # fmt: skip
+    assert len(table["kvm-general-purpose-load-balancing"].filters) == 16
+    assert len(table["kvm-general-purpose-load-balancing"].weighers) == 5
+    assert not table["kvm-valid-host-reuse-failover-reservation"].gathers_hosts
+
+
+@pytest.mark.parametrize(
+    ("words", "filters"),
+    [
+        (
+            "given twice",
+            [step("filter_exclude_hosts", *[Parameter(key="excludedHosts", string_list_value=("a",))] * 2)],
+        ),
+        ("0 values", [step("filter_exclude_hosts", Parameter(key="excludedHosts"))]),
+        ("2 values", [step("filter_exclude_hosts", Parameter(key="excludedHosts", int_value=1, bool_value=True))]),
+        ("unknown field `speed`", [step("filter_correct_az", Parameter(key="speed", int_value=1))]),
+        ("Expected `array`", [step("filter_exclude_hosts", Parameter(key="excludedHosts", string_value="a"))]),
+        ("missing required field", [step("filter_external_customer")]),
+        ("is empty", [step("filter_external_customer", Parameter(key="domainNamePrefixes", string_list_value=()))]),
+        ("Expected `bool`", [step("filter_has_enough_capacity", Parameter(key="lockReserved", int_value=1))]),
+    ],
+)
+def test_bad_parameters_are_errors_that_name_the_step(words: str, filters: list[Step]) -> None:
+    (error,) = admit(pipeline(filters=tuple(filters))).errors
+    assert words.lower() in error.lower()
+    assert filters[0].name in error
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "fine"),
+    [
+        ("kvm_prefer_smaller_hosts", {"resourceWeights": {"cpu": 0.0}}, True),
+        ("kvm_prefer_smaller_hosts", {"resourceWeights": {"cpu": -1.0}}, False),
+        ("kvm_prefer_smaller_hosts", {"resourceWeights": {}}, False),
+        ("kvm_prefer_smaller_hosts", {"resourceWeights": {"gpu": 1.0}}, False),
+        ("kvm_binpack", {"resourceWeights": {"cpu": 0.0}}, False),
+        ("kvm_failover_reservation_consolidation", {}, True),
+        ("kvm_failover_reservation_consolidation", {"totalCountWeight": 0.0}, False),
+        ("kvm_failover_reservation_consolidation", {"totalCountWeight": 0.0, "sameSpecPenalty": 0.0}, True),
+        ("kvm_failover_reservation_consolidation", {"totalCountWeight": 1.0, "sameSpecPenalty": 1.0}, False),
+        ("kvm_failover_evacuation", {"failoverHostWeight": 2.0}, True),
+    ],
+)
+def test_weighers_check_their_parameters(name: str, params: dict[str, Any], fine: bool) -> None:
+    given = [
+        Parameter(key=key, **({"float_map_value": value} if isinstance(value, dict) else {"float_value": value}))
+        for key, value in params.items()
+    ]
+    assert (admit(pipeline(weighers=(step(name, *given),))).errors == ()) is fine
+
+
+def test_all_errors_are_reported_together_and_unknown_steps_only_warned_about() -> None:
+    verdict = admit(
+        pipeline(
+            filters=(step("filter_external_customer"), step("filter_of_tomorrow"), step("filter_correct_az")),
+            weighers=(step("kvm_binpack"),),
+            detectors=(step("d"),),
+        )
+    )
+    assert len(verdict.errors) == 3
+    assert len(verdict.warnings) == 2
+
+
+def test_other_domains_pass_unseen_and_an_empty_pipeline_is_valid() -> None:
+    assert admit(pipeline(scheduling_domain="cinder", filters=(step("filter_external_customer"),))).errors == ()
+    assert admit(pipeline()).errors == ()
+    assert admit(pipeline(type="detector", filters=(step("filter_correct_az"),))).errors
+
+
+def test_the_products_defaults_fail_closed() -> None:
+    closed = build(pipeline(filters=(step("filter_has_enough_capacity"), step("filter_live_migratable"))))
+    assert closed.pipeline is not None
+    assert [bound.on_error for bound in closed.pipeline.filters] == ["reject", "skip"]
+    opened = build(pipeline(filters=(step("filter_has_enough_capacity"),)), PlacementSettings(fail_closed=False))
+    assert opened.pipeline is not None
+    assert [bound.on_error for bound in opened.pipeline.filters] == ["skip"]
+
+
+def test_a_swap_leaves_calls_in_progress_their_pipeline() -> None:
+    table = PipelineTable()
+    table.put(pipeline(filters=(step("filter_correct_az"),)))
+    held = table["p"]
+    table.put(pipeline())
+    assert len(held.filters) == 1
+    assert table["p"].filters == ()
+
+
+class World:
+    """A memory store with informers that run while a story is told."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.random = Random(1)
+        self.store = MemoryStore(self.clock, SeededIds(self.random))
+        self.pipelines = Informer(self.store, Pipeline, clock=self.clock, random=self.random)
+        self.flavors = Informer(self.store, Flavor, clock=self.clock, random=self.random)
+        self.groups = Informer(self.store, FlavorGroup, clock=self.clock, random=self.random)
+
+
+def told(story: Any) -> None:
+    async def telling() -> None:
+        world = World()
+        informers = (world.pipelines, world.flavors, world.groups)
+        async with OrderedTaskGroup() as group:
+            tasks = [group.create_task(one.run(), name=one.name) for one in informers]
+            for one in informers:
+                await one.wait_synced()
+            await story(world)
+            for task in tasks:
+                task.cancel()
+
+    run(telling())
+
+
+def test_shipped_pipelines_are_created_once_and_never_overwritten() -> None:
+    async def story(world: World) -> None:
+        assert len(await install_shipped(world.store)) == 11
+        mine = await world.store.get(Pipeline, "kvm-report-capacity")
+        await world.store.replace(replace(mine, spec=replace(mine.spec, description="mine")))
+        assert await install_shipped(world.store) == ()
+        assert (await world.store.get(Pipeline, "kvm-report-capacity")).spec.description == "mine"
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    ("spec", "ready", "steps", "indexed"),
+    [
+        ({}, "PipelineReady", "AllStepsReady", "AllStepsIndexed"),
+        ({"filters": (step("new"),)}, "PipelineReady", "AllStepsReady", "PipelineContainsUnknownSteps"),
+        ({"weighers": (step("kvm_binpack"),)}, "PipelineReady", "SomeStepsNotReady", "AllStepsIndexed"),
+        (
+            {"filters": (step("filter_external_customer"),)},
+            "PipelineInitFailed",
+            "PipelineInitFailed",
+            "AllStepsIndexed",
+        ),
+    ],
+)
+def test_the_controller_writes_what_became_of_a_pipeline(
+    spec: dict[str, Any], ready: str, steps: str, indexed: str
+) -> None:
+    async def story(world: World) -> None:
+        table = PipelineTable()
+        controller = PipelineController(
+            world.store, world.pipelines, table, clock=world.clock, settings=PlacementSettings()
+        )
+        await world.store.create(pipeline(**spec))
+        await world.clock.sleep(1)
+        assert await controller.reconcile("p") is None
+        found = await world.store.get(Pipeline, "p")
+        reasons = [condition(found.status.conditions, kind) for kind in ("Ready", "AllStepsReady", "AllStepsIndexed")]
+        assert [one.reason for one in reasons if one] == [ready, steps, indexed]
+        assert ("p" in table) is (ready == "PipelineReady")
+        version = found.metadata.resource_version
+        assert await controller.reconcile("p") is None
+        assert (await world.store.get(Pipeline, "p")).metadata.resource_version == version
+        await world.store.delete(found.ref)
+        await world.clock.sleep(1)
+        await controller.reconcile("p")
+        assert "p" not in table
+
+    told(story)
+
+
+def flavor(name: str, memory_gib: int, group: str = "s4") -> Flavor:
+    specs = {"capabilities:hypervisor_type": "QEMU", "quota:hw_version": group}
+    amounts = Amounts(cpu=1000, memory=memory_gib * 2**30)
+    return Flavor(
+        metadata=ObjectMeta(name=name), spec=FlavorSpec(flavor_name=name, resources=amounts, extra_specs=specs)
+    )
+
+
+def test_flavor_groups_follow_the_flavors() -> None:
+    async def story(world: World) -> None:
+        controller = FlavorGroupController(world.store, world.flavors, world.groups, settings=PlacementSettings())
+        foreign = FlavorGroup(metadata=ObjectMeta(name="theirs"), spec=_theirs())
+        await world.store.create(foreign)
+        for name, size in (("small", 2), ("large", 8)):
+            await world.store.create(flavor(name, size))
+        await world.clock.sleep(1)
+        assert await controller.reconcile(ALL_GROUPS) is None
+        made = await world.store.get(FlavorGroup, "s4")
+        assert (made.spec.largest_flavor.name, made.spec.smallest_flavor.name) == ("large", "small")
+        assert (made.spec.ram_core_ratio_min, made.spec.ram_core_ratio_max) == (2048, 8192)
+        await world.store.delete((await world.store.get(Flavor, "large")).ref)
+        await world.clock.sleep(1)
+        await controller.reconcile(ALL_GROUPS)
+        assert (await world.store.get(FlavorGroup, "s4")).spec.ram_core_ratio == 2048
+        await world.store.delete((await world.store.get(Flavor, "small")).ref)
+        await world.clock.sleep(1)
+        await controller.reconcile(ALL_GROUPS)
+        page = await world.store.list(FlavorGroup)
+        assert [one.name for one in page.items] == ["theirs"]
+
+    told(story)
+
+
+def _theirs() -> Any:
+    from outlive.placement.groups import flavor_groups
+
+    return flavor_groups([flavor("x", 4, "theirs")])[0]
