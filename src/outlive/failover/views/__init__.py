@@ -1,0 +1,57 @@
+"""The views: tables that show hosts, VMs and slots as they are, for people and programs (read only).
+
+``make_view(name, inventory, options)`` gives any of ``VIEWS`` as a ``Table`` of plain values
+(docs/reference/failover.md#views). Nothing here reads a store or a database, and nothing is decided from a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from outlive.base.errors import BadInput
+from outlive.failover.views import hosts, slots, totals, vms
+from outlive.failover.views.inventory import Inventory, inventory_of
+from outlive.failover.views.scene import Scene, ViewOptions
+from outlive.failover.views.table import Cell, Table
+
+__all__ = ["VIEWS", "Cell", "Inventory", "Table", "ViewOptions", "inventory_of", "make_view", "make_views"]
+
+VIEWS: Final[Mapping[str, Callable[[Scene], Table]]] = MappingProxyType(
+    {
+        "hypervisor-summary": totals.hypervisor_summary,
+        "flavor-summary": totals.flavor_summary,
+        "hypervisors": hosts.hypervisors,
+        "hypervisors-vms-res": hosts.hypervisors_vms_res,
+        "vms": vms.vms,
+        "not-in-db": vms.not_in_db,
+        "without-res": vms.without_res,
+        "stale": slots.stale,
+        "reservations": slots.reservations,
+        "validation": slots.validation,
+        "by-host": slots.by_host,
+        "summary": totals.summary,
+        "all-servers": vms.all_servers,
+    }
+)
+"""Every view by its name, in the order in which they are shown."""
+
+
+def make_view(name: str, inventory: Inventory, options: ViewOptions | None = None) -> Table:
+    """One view; ``BadInput`` for a name that is none."""
+    view = VIEWS.get(name)
+    if view is None:
+        raise BadInput(f"there is no view {name[:80]!r}", remedy=f"one of {', '.join(VIEWS)}")
+    return view(Scene(inventory, options or ViewOptions()))
+
+
+def make_views(inventory: Inventory, options: ViewOptions | None = None) -> list[Table]:
+    """The views that the options ask for, without those that they hide; ``BadInput`` for an unknown name."""
+    options = options or ViewOptions()
+    for name in (*options.views, *options.hide):
+        if name not in VIEWS:
+            raise BadInput(f"there is no view {name[:80]!r}", remedy=f"one of {', '.join(VIEWS)}")
+    scene = Scene(inventory, options)
+    wanted = [name for name in VIEWS if (not options.views or name in options.views) and name not in options.hide]
+    return [VIEWS[name](scene) for name in wanted]

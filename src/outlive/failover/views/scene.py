@@ -1,0 +1,234 @@
+"""An inventory with the joins that all views share, under the filters that the user asked for.
+
+A filter chooses hosts; a VM or a slot is shown with its host. Rules are always judged on everything that is there, so
+that a filter never changes a verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.observe import slot_view
+from outlive.failover.views.inventory import Inventory
+from outlive.failover.views.table import Cell, Table
+from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation
+
+_BUILDING_BLOCK = re.compile(r"bb(\d+)")
+
+
+class ViewOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What to show, and in which order."""
+
+    sort: Literal["vm", "vm-host", "res-host"] = "vm"
+    views: tuple[str, ...] = ()
+    """Only these views; none: all."""
+    hide: tuple[str, ...] = ()
+    """Not these views."""
+    filter_name: str = ""
+    """Only hosts with this in their name, whatever the case."""
+    filter_trait: str = ""
+    """Only hosts with this trait, whatever the case."""
+
+
+class Sighted(msgspec.Struct, frozen=True, kw_only=True):
+    """A VM as some host reports it."""
+
+    vm: str
+    name: str
+    host: str
+    active: bool
+
+
+class Scene:
+    """What views read."""
+
+    def __init__(self, inventory: Inventory, options: ViewOptions) -> None:
+        self.inventory = inventory
+        self.options = options
+
+    # Hosts
+
+    @cached_property
+    def hosts(self) -> list[Hypervisor]:
+        """The hosts that the filters let through, by building block and then name."""
+        return sorted((h for h in self.inventory.hypervisors if self._chosen(h)), key=lambda h: block_order(h.name))
+
+    @cached_property
+    def host_names(self) -> frozenset[str]:
+        """All hosts, unfiltered."""
+        return frozenset(host.name for host in self.inventory.hypervisors)
+
+    @cached_property
+    def _chosen_names(self) -> frozenset[str]:
+        return frozenset(host.name for host in self.hosts)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether any filter is on."""
+        return bool(self.options.filter_name or self.options.filter_trait)
+
+    def shows(self, host: str) -> bool:
+        """Whether things on this host are shown; on a host that nobody knows, only without filters."""
+        return host in self._chosen_names or not self.filtered
+
+    def _chosen(self, host: Hypervisor) -> bool:
+        options = self.options
+        if options.filter_name.lower() not in host.name.lower():
+            return False
+        wanted = options.filter_trait.lower()
+        return not wanted or any(trait.lower() == wanted for trait in traits_of(host))
+
+    # VMs
+
+    @cached_property
+    def sightings(self) -> dict[str, Sighted]:
+        """VM → where it is reported as active, else where it is reported at all; the first host by name counts."""
+        found: dict[str, Sighted] = {}
+        for host in sorted(self.inventory.hypervisors, key=lambda one: one.name):
+            for one in host.status.instances:
+                before = found.get(one.id)
+                if before is None or (one.active and not before.active):
+                    found[one.id] = Sighted(vm=one.id, name=one.name, host=host.name, active=one.active)
+        return found
+
+    @cached_property
+    def servers(self) -> dict[str, VmView]:
+        """VM → what the VM source says."""
+        return {vm.id: vm for vm in self.inventory.servers or ()}
+
+    @property
+    def source_read(self) -> bool:
+        """Whether the VM source could be read."""
+        return self.inventory.servers is not None
+
+    def host_of(self, vm: str) -> str:
+        """Where the VM is: by the hosts, else by the source."""
+        sighted = self.sightings.get(vm)
+        if sighted is not None:
+            return sighted.host
+        server = self.servers.get(vm)
+        return server.host if server is not None else ""
+
+    @cached_property
+    def reported(self) -> list[str]:
+        """The VMs that hosts report and that are shown, in the order that was asked for."""
+        return self.ordered(vm for vm, sighted in self.sightings.items() if self.shows(sighted.host))
+
+    def ordered(self, vms: Iterable[str]) -> list[str]:
+        """VMs in the order that was asked for."""
+        match self.options.sort:
+            case "vm":
+                return sorted(vms)
+            case "vm-host":
+                return sorted(vms, key=lambda vm: (self.host_of(vm), vm))
+            case "res-host":
+                return sorted(vms, key=lambda vm: (self._first_slot_host(vm), vm))
+
+    def _first_slot_host(self, vm: str) -> tuple[bool, str]:
+        mine = self.slots_of(vm)
+        return (not mine, min((shown_host(slot) for slot in mine), default=""))
+
+    def size_of(self, vm: str) -> tuple[float | None, int | None]:
+        """Cores and bytes, where the source knows them."""
+        server = self.servers.get(vm)
+        return (None, None) if server is None else (server.cpu_milli / 1000, server.memory_bytes)
+
+    # Slots
+
+    @cached_property
+    def slots(self) -> list[SlotView]:
+        """All slots, unfiltered, by name."""
+        found = [slot_view(one) for one in self.inventory.reservations if one.spec.type == FAILOVER]
+        return sorted(found, key=lambda slot: slot.name)
+
+    @cached_property
+    def shown_slots(self) -> list[SlotView]:
+        """The slots on hosts that are shown, by name, or by host where that was asked for."""
+        shown = [slot for slot in self.slots if self.shows(shown_host(slot))]
+        return sorted(shown, key=lambda slot: (shown_host(slot), slot.name)) if self._by_slot_host else shown
+
+    @property
+    def _by_slot_host(self) -> bool:
+        return self.options.sort == "res-host"
+
+    @cached_property
+    def _slots_of(self) -> dict[str, list[SlotView]]:
+        found: dict[str, list[SlotView]] = {}
+        for slot in self.slots:
+            for vm in slot.members:
+                found.setdefault(vm, []).append(slot)
+        return found
+
+    def slots_of(self, vm: str) -> Sequence[SlotView]:
+        """The slots that the VM is a member of, by name."""
+        return self._slots_of.get(vm, ())
+
+    @cached_property
+    def slots_on(self) -> dict[str, list[SlotView]]:
+        """Host → the slots that it holds."""
+        found: dict[str, list[SlotView]] = {}
+        for slot in self.slots:
+            found.setdefault(shown_host(slot), []).append(slot)
+        return found
+
+    @cached_property
+    def committed_on(self) -> dict[str, Amounts]:
+        """Host → what commitments hold there."""
+        found: dict[str, Amounts] = {}
+        for one in self.inventory.reservations:
+            if one.spec.type == COMMITTED:
+                host = one.status.host or one.spec.target_host
+                found[host] = found.get(host, Amounts()) + one.spec.resources
+        return found
+
+    def table(
+        self,
+        view: str,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Cell]],
+        *,
+        totals: Sequence[Cell] | None = None,
+        needs_source: bool = False,
+    ) -> Table:
+        """A table of this scene; one that needs the VM source says so where that could not be read."""
+        return Table(
+            view=view,
+            title=title,
+            columns=tuple(columns),
+            rows=tuple(tuple(row) for row in rows),
+            totals=None if totals is None else tuple(totals),
+            note="the VM source could not be read" if needs_source and not self.source_read else "",
+        )
+
+
+def shown_host(slot: SlotView) -> str:
+    """Where a slot is, for showing only: where it was found, else where it is wanted."""
+    return slot.host or slot.target_host
+
+
+def reservation_host(reservation: Reservation) -> str:
+    """The same for a reservation."""
+    return reservation.status.host or reservation.spec.target_host
+
+
+def ready_word(slot: SlotView) -> str:
+    """The ``Ready`` condition as a word."""
+    return {True: "True", False: "False", None: "-"}[slot.ready]
+
+
+def block_order(host: str) -> tuple[int, str]:
+    """Building block, then name; hosts without a block come last."""
+    found = _BUILDING_BLOCK.search(host)
+    return (int(found.group(1)) if found else 2**31, host)
+
+
+def traits_of(host: Hypervisor) -> list[str]:
+    """All traits of a host, sorted."""
+    return sorted({*host.status.traits, *host.spec.custom_traits})
