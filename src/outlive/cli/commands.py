@@ -56,22 +56,31 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
 
 
 def group(help_text: str) -> typer.Typer:
-    """A group of commands."""
-    return typer.Typer(
-        help=help_text,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    """A group of commands; it stays one also while it has a single command."""
+    app = _typer(help=help_text, no_args_is_help=True)
+    app.callback()(_no_options)
+    return app
 
 
 def single(name: str, function: Callable[..., Any], **settings: Any) -> typer.Typer:
     """An app that is one command."""
-    app = group("")
+    app = _typer()
     command(app, name, **settings)(function)
     return app
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **settings,
+    )
+
+
+def _no_options() -> None:
+    return
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ async def coverage(access: Access, output: Output, k: Slots = None, config: Conf
     from outlive.roles.planning import coverage_of, plan_input
 
     async with access.open() as store:
-        gathered = await _gathered(access, store, config, k)
+        gathered = await look(access, store, config, k)
         fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
         result = coverage_of(gathered, gathered.observation.slots, fails)
     output.show(coverage_document(result), lambda: coverage_lines(result))
@@ -62,7 +62,7 @@ async def make_plan(
     from outlive.roles.planning import coverage_of, plan_input
 
     async with access.open(write=apply) as store:
-        gathered = await _gathered(access, store, config, k)
+        gathered = await look(access, store, config, k)
         result = plan(await plan_input(gathered))
         fails = tuple(one for one in result.actions if isinstance(one, Fail))
         after = coverage_of(gathered, result.slots, fails)
@@ -84,7 +84,7 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
     from outlive.failover.check import check as verify
 
     async with access.open() as store:
-        gathered = await _gathered(access, store, config, None)
+        gathered = await look(access, store, config, None)
     observation = gathered.observation
     result = verify(CheckInput(vms=observation.vms, slots=observation.slots, compat=gathered.settings.compat))
 
@@ -98,7 +98,8 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
     return None if result.holds else ExitCode.NO
 
 
-async def _gathered(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:
+async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:
+    """Everything that answers are made from, by the settings in force for this store."""
     from outlive.cli.settings import config_file, settings_for
     from outlive.failover.observe import StoreVMs
     from outlive.roles.planning import gather

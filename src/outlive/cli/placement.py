@@ -1,0 +1,141 @@
+"""``outlive placement``: which hosts would take a VM, best first, and why the others would not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output
+
+if TYPE_CHECKING:
+    from outlive.placement.ranking import RankingDocument
+    from outlive.placement.request import Intent, PlacementRequest
+    from outlive.store import Store
+
+app = group("Rank hosts for a VM, and say why each other host is not among them.")
+
+REJECTED_SHOWN = 40
+"""Refused hosts that a table names; wide and JSON name all."""
+
+
+@command(app, "rank")
+async def rank(
+    access: Access,
+    output: Output,
+    vm: Annotated[str, typer.Option("--vm", metavar="NAME", help="Place a VM like this one.")] = "",
+    cpu: Annotated[str, typer.Option("--cpu", help="Cores, such as 4 or 500m.")] = "",
+    memory: Annotated[str, typer.Option("--memory", help="Memory, such as 16Gi.")] = "",
+    flavor: Annotated[str, typer.Option("--flavor", help="Place a VM of this flavor.")] = "",
+    zone: Annotated[str, typer.Option("--zone", help="Only in this zone.")] = "",
+    project: Annotated[str, typer.Option("--project", help="For this project.")] = "",
+    intent: Annotated[str, typer.Option("--intent", help="What for: create, evacuate, reserve_for_failover, …")] = "",
+    pipeline: Annotated[str, typer.Option("--pipeline", help="By this pipeline.")] = "",
+    hosts: Annotated[list[str] | None, typer.Option("--host", help="Only among these hosts.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="The reason against every other host.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, as for outlive up.")
+    ] = None,
+) -> ExitCode | None:
+    """Which hosts would take a VM, best first; exit code 1 if none would."""
+    from outlive.cli.failover import look
+
+    async with access.open() as store:
+        request = await _request(store, vm=vm, flavor=flavor, cpu=cpu, memory=memory, intent=_intent(intent))
+        state = await look(access, store, config, None)
+    request = _narrowed(request, zone=zone, project=project, pipeline=pipeline, hosts=hosts)
+    document = state.engine.rank(request, why=explain).document()
+    output.show(document, lambda: _lines(document, explain=explain, wide=output.wide))
+    return None if document.ordered_hosts else ExitCode.NO
+
+
+def _intent(word: str) -> Intent:
+    from outlive.placement.request import Intent
+
+    if not word:
+        return Intent.CREATE
+    try:
+        return Intent(word)
+    except ValueError:
+        raise Usage(f"intent {word!r} is not known", place="--intent", remedy=f"one of {', '.join(Intent)}") from None
+
+
+async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent) -> PlacementRequest:
+    import msgspec
+
+    from outlive.failover.calls import Caller, pipeline_for
+    from outlive.failover.model import VmView
+    from outlive.placement.request import PlacementRequest
+    from outlive.resources import Amounts, VirtualMachine
+    from outlive.roles.landing import creation_request
+
+    if vm:
+        found = await store.get(VirtualMachine, vm)
+        request = creation_request(found)
+        ignored = (found.status.assigned.hypervisor,) if found.status.assigned is not None else ()
+        return msgspec.structs.replace(request, intent=intent, ignore_hosts=ignored)
+    spec = await _flavor(store, flavor) if flavor else None
+    need = dict(spec.resources) if spec is not None else {}
+    try:
+        need |= Amounts.parse({k: v for k, v in (("cpu", cpu), ("memory", memory)) if v})
+    except BadInput as error:
+        raise Usage(error.message, place="--cpu, --memory", remedy=error.remedy) from None
+    if not need.get("cpu") or not need.get("memory"):
+        raise Usage("how large is the VM?", remedy="give --vm NAME, --flavor NAME, or --cpu and --memory")
+    view = VmView(id="", host="", flavor=flavor, extra_specs=spec.extra_specs if spec is not None else {})
+    return PlacementRequest(
+        need=Amounts(need),
+        flavor_name=flavor,
+        extra_specs=Caller().extra_specs(view),
+        intent=intent,
+        pipeline=pipeline_for(view),
+    )
+
+
+async def _flavor(store: Store, name: str) -> Any:
+    from outlive.resources import Flavor
+    from outlive.store import list_all
+
+    async for flavor in list_all(store, Flavor):
+        if name in (flavor.spec.flavor_name, flavor.name):
+            return flavor.spec
+    raise NotFound(f"there is no flavor {name!r}", remedy="see outlive get flavors")
+
+
+def _narrowed(
+    request: PlacementRequest, *, zone: str, project: str, pipeline: str, hosts: list[str] | None
+) -> PlacementRequest:
+    import msgspec
+
+    given = {"zone": zone, "project": project, "pipeline": pipeline, "hosts": tuple(hosts or ())}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+    return msgspec.structs.replace(request, **changes)
+
+
+def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]:
+    from outlive.cli.output import table
+
+    weighers = [step for step in document.step_results if step.kind == "weigher" and step.activations]
+    columns = ["", "Host", "Weight", *([step.step_name for step in weighers] if wide or explain else [])]
+    rows = []
+    for position, host in enumerate(document.ordered_hosts, start=1):
+        parts = [f"{step.activations.get(host, 0.0) * step.multiplier:+.3f}" for step in weighers]
+        weight = f"{document.aggregated_out_weights[host]:.4f}"
+        rows.append([position, host, weight, *(parts if wide or explain else [])])
+    lines: list[Any] = [f"pipeline {document.pipeline}: {len(rows)} hosts would take it"]
+    if document.refusal is not None:
+        lines.append(f"a step failed and refused everybody: {document.refusal.step}: {document.refusal.message}")
+    if rows:
+        lines.append(table(columns, rows, numbers=columns[2:]))
+    if explain and document.rejected:
+        refused = sorted(document.rejected.items())
+        shown = refused if wide else refused[:REJECTED_SHOWN]
+        lines.append(f"\n{len(refused)} hosts would not:")
+        lines.append(table(["Host", "Step", "Why"], [(host, why.step, why.message) for host, why in shown]))
+        if len(shown) < len(refused):
+            lines.append(f"and {len(refused) - len(shown)} more (see -o wide or -o json)")
+    return lines
