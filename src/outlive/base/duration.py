@@ -7,7 +7,7 @@ import re
 from outlive.base.errors import BadInput
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 DURATION_LIMIT_S = 292 * 365 * 86400.0
 """The longest duration: what Go's 63 bits of nanoseconds hold."""
 
@@ -20,7 +20,7 @@ def parse_duration(text: str | int | float) -> float:
         raise BadInput(f"{text!r} is not a duration", remedy='write a unit, such as "30s", "5m" or "1h30m"')
     raw = text.strip()
     sign = -1.0 if raw.startswith("-") else 1.0
-    body = raw.lstrip("+-") if raw[:1] in "+-" and raw else raw
+    body = raw[1:] if raw.startswith(("+", "-")) else raw
     if body == "0":
         return 0.0
     total, position = 0.0, 0
@@ -38,7 +38,7 @@ def parse_duration(text: str | int | float) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The duration as Go writes it: "1m30s", "100ms", "0s"."""
+    """The duration in Go's notation, without parts at its end that are zero: "1m30s", "1h", "100ms", "0s"."""
     if seconds == 0:
         return "0s"
     sign, rest = ("-", -seconds) if seconds < 0 else ("", seconds)

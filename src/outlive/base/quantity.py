@@ -25,7 +25,9 @@ _DECIMAL = {
     "P": Fraction(10**15),
     "E": Fraction(10**18),
 }
-_PATTERN = re.compile(r"([+-]?)(\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE])?)\Z")
+_PATTERN = re.compile(
+    r"([+-]?)(\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE])?)\Z", re.ASCII
+)
 QUANTITY_LIMIT = 2**63 - 1
 """No quantity is larger, as in Kubernetes."""
 

@@ -48,7 +48,7 @@ def encode_canonical(value: object) -> bytes:
 
 def to_builtins(value: object) -> Any:
     """As dictionaries, lists, strings and numbers, in wire form."""
-    return msgspec.to_builtins(value, enc_hook=_enc_hook)
+    return msgspec.json.decode(_encoder.encode(value))
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,133 @@
+"""Time, randomness and identities: repeatable where seeded, the same on every machine where hashed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import uuid
+
+from tests.support.loops import run
+
+from outlive.base.clock import Instant, LoopClock, SystemClock, as_datetime, as_instant
+from outlive.base.hashing import stable_hash
+from outlive.base.ids import SeededIds, SystemIds
+from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context, request_id
+from outlive.base.random import Random, system_random
+
+UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def test_uuids_are_of_version_four() -> None:
+    for ids in (SystemIds(), SeededIds(Random(1))):
+        made = [ids.uuid() for _ in range(50)]
+        assert len(set(made)) == 50
+        assert all(UUID4.fullmatch(one) and uuid.UUID(one).version == 4 for one in made)
+
+
+def test_seeded_identities_repeat_and_system_ones_do_not() -> None:
+    def draw(seed: int) -> list[str]:
+        ids = SeededIds(Random(seed))
+        return [ids.uuid(), ids.suffix(), ids.token()]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert SystemIds().token() != SystemIds().token()
+
+
+def test_suffixes_have_no_vowels() -> None:
+    for ids in (SystemIds(), SeededIds(Random(1))):
+        assert not set("".join(ids.suffix(20) for _ in range(50))) & set("aeiou013y")
+        assert len(ids.suffix(7)) == 7
+
+
+def test_tokens_are_long_and_safe_in_a_url() -> None:
+    token = SystemIds().token()
+    assert len(token) >= 43
+    assert re.fullmatch(r"[-\w]+", token)
+
+
+def test_a_fork_depends_on_seed_and_name_alone() -> None:
+    one, two = Random(1), Random(1)
+    two.random()
+    assert one.fork("x").random() == two.fork("x").random()
+    assert one.fork("x").random() != one.fork("y").random()
+    assert Random(2).fork("x").random() != one.fork("x").random()
+
+
+def test_a_random_source_knows_its_seed() -> None:
+    source = system_random()
+    assert Random(source.start).random() == source.random()
+
+
+def test_hashes_know_the_borders_of_their_parts() -> None:
+    assert stable_hash("ab", "c") != stable_hash("a", "bc") != stable_hash("abc")
+    assert stable_hash() != stable_hash("")
+    assert 0 <= stable_hash("x") < 2**64
+
+
+def test_hashes_and_forks_are_the_same_under_every_hash_seed() -> None:
+    script = (
+        "from outlive.base.hashing import stable_hash; from outlive.base.random import Random; "
+        "print(stable_hash('a', 'b'), Random(1).fork('x').random())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert said == {f"{stable_hash('a', 'b')} {Random(1).fork('x').random()}\n".encode()}
+
+
+def test_a_loop_clock_runs_on_the_loops_time() -> None:
+    async def scene() -> tuple[float, float]:
+        clock = LoopClock(start=1000.0)
+        before = clock.now()
+        await clock.sleep(3600.0)
+        await clock.sleep(-5.0)
+        return before, clock.now() - before
+
+    before, passed = run(scene())
+    assert before == 1000.0
+    assert passed == 3600.0
+
+
+def test_the_system_clock_moves() -> None:
+    async def scene() -> None:
+        clock = SystemClock()
+        before, at = clock.monotonic(), clock.now()
+        await clock.sleep(0.0)
+        assert clock.monotonic() >= before
+        assert clock.now() >= at > 1_700_000_000
+
+    asyncio.run(scene())
+
+
+def test_instants_become_whole_seconds_and_come_back() -> None:
+    moment = as_datetime(1_767_225_600.9)
+    assert moment.isoformat() == "2026-01-01T00:00:00+00:00"
+    assert as_instant(moment) == Instant(1_767_225_600.0)
+
+
+def test_request_ids_nest_and_are_inherited_by_tasks() -> None:
+    async def scene() -> tuple[str, str]:
+        with request_context(greq="g", req="r"):
+            with request_context(req="inner"):
+                task = asyncio.ensure_future(asyncio.sleep(0, (global_request_id(), request_id())))
+            assert request_id() == "r"
+            return await task
+
+    assert run(scene()) == ("g", "inner")
+    assert global_request_id() == request_id() == ""
+
+
+def test_a_run_has_a_request_id_of_its_own() -> None:
+    made = new_global_request_id(SeededIds(Random(1)), "failover")
+    assert re.fullmatch(r"failover-[-0-9a-f]{36}", made)
+
+
+def test_a_logger_can_be_made() -> None:
+    assert get_logger("x") is not None
