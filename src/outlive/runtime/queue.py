@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections import OrderedDict
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -35,7 +36,7 @@ class WorkQueue:
         self._base_s = base_s
         self._cap_s = cap_s
         self._limit = limit
-        self._ready: dict[str, None] = {}
+        self._ready: OrderedDict[str, None] = OrderedDict()
         self._working: dict[str, bool] = {}
         """Keys with a worker; true when the key was added again meanwhile."""
         self._due: dict[str, float] = {}
@@ -113,8 +114,7 @@ class WorkQueue:
                 raise QueueClosed
             self._admit_due()
             if self._ready:
-                key = next(iter(self._ready))
-                del self._ready[key]
+                key, _ = self._ready.popitem(last=False)
                 self._working[key] = False
                 if self._ready or self._timers:
                     # This worker slept for the next due key; somebody else has to now.
