@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,11 +82,21 @@ class ScriptedStore:
         self.faults: list[Fault] = []
         self.calls: list[tuple[str, str, str]] = []
         """(call, kind, name) of every write."""
+        self._waiting: list[tuple[int, asyncio.Event]] = []
+
+    async def wrote(self, count: int) -> None:
+        """Return as soon as so many writes were begun."""
+        event = asyncio.Event()
+        self._waiting.append((count, event))
+        await event.wait()
 
     async def _through(self, call: str, subject: Any, doing: Callable[[], Any]) -> Any:
         if call not in ("get", "list"):
             ref = subject if isinstance(subject, ObjectRef) else subject.ref
             self.calls.append((call, ref.kind, ref.name))
+            for count, event in self._waiting:
+                if len(self.calls) >= count:
+                    event.set()
         for fault in self.faults:
             if fault.call == call and fault.times > 0 and fault.where(subject):
                 fault.times -= 1
