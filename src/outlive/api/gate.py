@@ -44,7 +44,7 @@ from outlive.api.wire import (
     within,
 )
 from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, NotFound
+from outlive.base.errors import BadInput, Forbidden, NotFound
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, request_context
 from outlive.runtime.metrics import Metrics
@@ -247,7 +247,12 @@ class Endpoints:
                         "a client certificate is needed", remedy="connect by TLS with one of an authority that is known"
                     )
                 return ANYBODY
-        authorization = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        authorization = b""
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                authorization = value
+            elif name == b"sec-fetch-site" and value in (b"cross-site", b"same-site"):
+                raise Forbidden("a page of another site asks", remedy="ask from this server's own pages, or a program")
         identity = self._tokens.identify(authorization)
         allow(identity, access)
         return identity

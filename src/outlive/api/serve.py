@@ -1,7 +1,7 @@
 """Opens the socket and serves the application with uvicorn, inside the event loop that runs already.
 
 Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
-ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json``. uvicorn has no limit
+ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``. uvicorn has no limit
 on the size of request headers and none on the time that a client takes to send them; ``_Protocol`` adds both,
 and says whether a client certificate was believed.
 """
@@ -17,7 +17,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -30,13 +30,15 @@ from outlive.api.config import (
     KEEP_ALIVE_SECONDS,
     SHUTDOWN_SECONDS,
     ApiSettings,
-    parse_listen,
 )
 from outlive.api.wire import PEER
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.logging import get_logger
 
-BACKLOG = 2048
+BACKLOG: Final = 2048
+SERVER_FILE: Final = "server.json"
+TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
+KUBECONFIG_FILE: Final = "kubeconfig"
 _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
     b'content-length: 81\r\n\r\n{"code":"headers-too-large","message":"the request\'s headers are beyond the limit"}'
@@ -104,14 +106,13 @@ async def serving(
     url = address(sockets[0], tls=context is not None)
     task = asyncio.create_task(server.serve(sockets=sockets), name="api")
     started = asyncio.create_task(server.started_event.wait())
-    file = state_dir / "server.json" if state_dir is not None else None
     try:
         await asyncio.wait([task, started], return_when="FIRST_COMPLETED")
         if task.done():
             task.result()
             raise OutliveError("the HTTP server did not start", remedy="its log says why")
-        if file is not None:
-            write_server_file(file, ServerFile(url=url, pid=os.getpid(), version=version))
+        if state_dir is not None:
+            announce(state_dir, ServerFile(url=url, pid=os.getpid(), version=version))
         _log.info("api.serving", url=url)
         yield Serving(server, url)
     finally:
@@ -121,8 +122,8 @@ async def serving(
         await asyncio.shield(asyncio.wait([task]))
         for opened in sockets:
             opened.close()
-        if file is not None:
-            remove_server_file(file)
+        if state_dir is not None:
+            withdraw(state_dir)
         _log.info("api.stopped", url=url)
 
 
@@ -196,12 +197,43 @@ def _naming(place: str, what: str) -> Iterator[None]:
         raise BadInput(f"{what} cannot be used: {error}", place=place, remedy="give PEM files that fit") from None
 
 
-def write_server_file(path: Path, content: ServerFile) -> None:
-    """Write it whole or not at all, readable by its owner only."""
+def announce(state_dir: Path, content: ServerFile) -> None:
+    """Write ``server.json`` and, where there is a token, a ``kubeconfig`` that holds address and token."""
+    write_private(state_dir / SERVER_FILE, msgspec.json.encode(content) + b"\n")
+    token = state_dir / TOKEN_FILE
+    if token.is_file():
+        write_private(state_dir / KUBECONFIG_FILE, kubeconfig(content.url, token.read_text().strip()))
+
+
+def withdraw(state_dir: Path) -> None:
+    """Remove what ``announce`` wrote, if it is still ours."""
+    content = read_server_file(state_dir / SERVER_FILE)
+    if content is not None and content.pid == os.getpid():
+        for name in (SERVER_FILE, KUBECONFIG_FILE):
+            (state_dir / name).unlink(missing_ok=True)
+
+
+def kubeconfig(url: str, token: str) -> bytes:
+    """Settings for kubectl. It sends no bearer token over plain HTTP, but what the address holds it does send."""
+    scheme, _, rest = url.partition("://")
+    server = url if scheme == "https" else f"{scheme}://outlive:{token}@{rest}"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "outlive", "cluster": {"server": server}}],
+        "users": [{"name": "outlive", "user": {"token": token}}],
+        "contexts": [{"name": "outlive", "context": {"cluster": "outlive", "user": "outlive"}}],
+        "current-context": "outlive",
+    }
+    return msgspec.json.encode(document) + b"\n"
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, readable by its owner only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(content) + b"\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -213,13 +245,6 @@ def read_server_file(path: Path) -> ServerFile | None:
         return msgspec.json.decode(path.read_bytes(), type=ServerFile)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def remove_server_file(path: Path) -> None:
-    """Remove it, if it is still ours."""
-    content = read_server_file(path)
-    if content is not None and content.pid == os.getpid():
-        path.unlink(missing_ok=True)
 
 
 def _config(app: Litestar, settings: ApiSettings, context: ssl.SSLContext | None) -> uvicorn.Config:
@@ -314,15 +339,3 @@ class _Protocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-__all__ = [
-    "ServerFile",
-    "Serving",
-    "listen",
-    "parse_listen",
-    "read_server_file",
-    "serve",
-    "serving",
-    "tls_context",
-]
