@@ -12,6 +12,7 @@ from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output
 from outlive.cli.progress import progress
+from outlive.cli.viewing import views
 
 if TYPE_CHECKING:
     from outlive.failover.coverage import CoverageResult
@@ -96,6 +97,9 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
 
     output.show(result, lines)
     return None if result.holds else ExitCode.NO
+
+
+command(app, "views")(views)
 
 
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:

@@ -1,0 +1,147 @@
+"""``outlive failover views``: hosts, VMs and slots in tables, as the inspection tool of the reference shows them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import OutliveError, Usage
+from outlive.cli.access import Access
+from outlive.cli.output import Output
+
+if TYPE_CHECKING:
+    from outlive.failover.views import Inventory, ViewOptions
+    from outlive.failover.views import Table as View
+    from outlive.store import Store
+
+OPTIONS_BYTES = 64 * 1024
+"""The largest file of options."""
+
+
+async def views(
+    access: Access,
+    output: Output,
+    names: Annotated[list[str] | None, typer.Argument(metavar="VIEW", help="Only these views.")] = None,
+    chosen: Annotated[str, typer.Option("--views", help="Only these views, with commas.")] = "",
+    hide: Annotated[str, typer.Option("--hide", help="Not these views, with commas.")] = "",
+    sort: Annotated[str, typer.Option("--sort", help="vm, vm-host or res-host.")] = "",
+    filter_name: Annotated[str, typer.Option("--filter-name", help="Only hosts with this in their name.")] = "",
+    filter_trait: Annotated[str, typer.Option("--filter-trait", help="Only hosts with this trait.")] = "",
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="JSON with these options by name, as sort or filter_name."),
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print the names of all views.")] = False,
+) -> None:
+    """Hosts, VMs and slots in tables; without names all of them."""
+    from outlive.cli.output import write
+    from outlive.failover.views import VIEWS, make_views
+
+    if listed:
+        write("".join(f"{name}\n" for name in VIEWS))
+        return
+    given: dict[str, Any] = {
+        "views": [*(names or ()), *_words(chosen)],
+        "hide": _words(hide),
+        "sort": sort,
+        "filter_name": filter_name,
+        "filter_trait": filter_trait,
+    }
+    options = _options({name: value for name, value in given.items() if value}, config)
+    async with access.open() as store:
+        inventory = await _inventory(access, store)
+    made = make_views(inventory, options)
+    documents = [_document(view) for view in made]
+    output.show(documents, lambda: [line for view in made for line in _lines(view)])
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _options(given: dict[str, Any], file: Path | None) -> ViewOptions:
+    """Options of the command line over those of the file."""
+    from outlive.base.errors import BadInput
+    from outlive.failover.views import ViewOptions
+    from outlive.resources.codec import convert
+
+    if file is not None:
+        from outlive.drivers.files import read_input
+        from outlive.resources.documents import parse_json
+
+        kept = parse_json(read_input(file, limit=OPTIONS_BYTES), str(file))
+        if not isinstance(kept, dict):
+            raise BadInput("is not a map of options", place=str(file), remedy='such as {"sort": "vm-host"}')
+        given = {
+            **{key: _words(v) if key in ("views", "hide") and isinstance(v, str) else v for key, v in kept.items()},
+            **given,
+        }
+    wire = {_camel(key): value for key, value in given.items()}
+    try:
+        options: ViewOptions = convert(ViewOptions, wire)
+    except BadInput as error:
+        if file is None:
+            raise Usage(error.message, remedy="see outlive failover views --help") from None
+        raise BadInput(error.message, place=str(file), remedy="see outlive failover views --help") from None
+    return options
+
+
+def _camel(key: str) -> str:
+    head, *tail = key.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+async def _inventory(access: Access, store: Store) -> Inventory:
+    from outlive.cli.settings import config_file, settings_for
+    from outlive.failover.views import Inventory, inventory_of
+    from outlive.resources import Hypervisor, Reservation, VirtualMachine
+    from outlive.store import list_all
+
+    hosts = [host async for host in list_all(store, Hypervisor)]
+    reservations = [one async for one in list_all(store, Reservation)]
+    file = config_file(None, access.directory) if access.state is None else None
+    settings = await settings_for(store, file)
+    if settings.upkeep.vm_source == "resources":
+        return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)])
+    from outlive.drivers.nova_database import DBVMSource
+
+    source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
+    servers = None
+    try:
+        servers = (await source.list_vms()).vms
+    except OutliveError as error:
+        print(f"outlive: {error}; columns of the database are left out", file=sys.stderr)
+    finally:
+        await source.close()
+    return Inventory(hypervisors=tuple(hosts), reservations=tuple(reservations), servers=servers)
+
+
+def _document(view: View) -> dict[str, Any]:
+    document: dict[str, Any] = {"view": view.view, "title": view.title, "rows": view.records()}
+    if view.totals is not None:
+        document["totals"] = dict(zip(view.columns, view.totals, strict=True))
+    return {**document, **({"note": view.note} if view.note else {})}
+
+
+def _lines(view: View) -> list[Any]:
+    from outlive.cli.output import table
+
+    shown = [[_text(name, value) for name, value in zip(view.columns, row, strict=True)] for row in view.rows]
+    if view.totals is not None:
+        shown.append([_text(name, value) for name, value in zip(view.columns, view.totals, strict=True)])
+    titles = [column.replace("Bytes", "") for column in view.columns]
+    lines: list[Any] = [f"\n{view.title}", table(titles, shown) if shown else "nothing"]
+    return [*lines, view.note] if view.note else lines
+
+
+def _text(column: str, value: Any) -> Any:
+    from outlive.base.quantity import format_bytes
+
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if column.endswith("Bytes") and isinstance(value, int):
+        return format_bytes(value) if abs(value) < 2**30 else f"{value / 2**30:,.1f} GiB"
+    return value
