@@ -254,7 +254,7 @@ class Engine:
         request, settings = run.request, self.settings
         if not len(at):
             return np.zeros(0, dtype=np.intp)
-        order = best_first(total, lambda: self._keys(run, at), lambda index: run.name(int(at[index])))
+        order = best_first(total, lambda which: self._keys(run, at[which]), lambda which: run.name(int(at[which])))
         if request.intent is Intent.EVACUATE and settings.own_slots_first:
             own = np.isin(at, own_slot_rows(self.fleet, request.resource_id))[order]
             if own.any():

@@ -18,9 +18,9 @@ from outlive.placement.fleet import BoolVector, FloatVector, Rows
 from outlive.placement.steps import Event, Levels, Reason, Run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepTrace:
-    """What one step did. Positions are those of the run."""
+    """What one step did. Positions are those of the run. Nobody changes it; freezing it would cost every run."""
 
     name: str
     kind: Literal["filter", "weigher"]

@@ -18,6 +18,7 @@ from outlive.base.hashing import stable_hash
 
 FloatVector = NDArray[np.float64]
 KeyVector = NDArray[np.uint64]
+Positions = NDArray[np.intp]
 
 KEY_BITS = 48
 _WORD = (1 << 64) - 1
@@ -60,10 +61,10 @@ def host_hashes(names: tuple[str, ...] | list[str]) -> KeyVector:
     return np.fromiter((stable_hash(name) for name in names), dtype=np.uint64, count=len(names))
 
 
-def best_first(scores: FloatVector, keys: Callable[[], KeyVector], name_of: Callable[[int], str]) -> NDArray[np.intp]:
+def best_first(scores: FloatVector, keys: Callable[[Positions], KeyVector], name_of: Callable[[int], str]) -> Positions:
     """Positions by falling score, then by rising key, then by name. Scores must not be NaN.
 
-    ``keys`` and ``name_of`` are only called where scores (or keys) are equal.
+    ``keys`` gives the keys of some positions; it and ``name_of`` are only asked where scores (or keys) are equal.
 
     Sorting words is several times faster than sorting positions, so the position rides in the low bits of a
     word whose high bits are the score. Where the bits that are left do not decide, more exact steps follow.
@@ -71,16 +72,28 @@ def best_first(scores: FloatVector, keys: Callable[[], KeyVector], name_of: Call
     bits = max(1, (len(scores) - 1).bit_length())
     order = _order_of(_falling(scores), bits)
     ranked = scores[order]
-    rises = ranked[1:] > ranked[:-1]
-    if rises.any():
+    if (ranked[1:] > ranked[:-1]).any():
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
     same = ranked[1:] == ranked[:-1]
     if not same.any():
         return order
+    tied = np.zeros(len(order), dtype=np.bool_)
+    tied[1:] = same
+    tied[:-1] |= same
+    places = np.flatnonzero(tied)
+    order[places] = _untied(order[places], ranked[places], keys, name_of)
+    return order
+
+
+def _untied(
+    order: Positions, ranked: FloatVector, keys: Callable[[Positions], KeyVector], name_of: Callable[[int], str]
+) -> Positions:
+    """Positions that are in order of their scores, with those of one score in order of their keys and names."""
+    bits = max(1, (len(order) - 1).bit_length())
     groups = np.zeros(len(order), dtype=np.uint64)
-    np.cumsum(~same, out=groups[1:])
-    tied_keys = keys()[order]
+    np.cumsum(ranked[1:] != ranked[:-1], out=groups[1:])
+    tied_keys = keys(order)
     key_bits = min(KEY_BITS, 64 - 2 * bits)
     words = groups << np.uint64(64 - bits)
     words |= tied_keys >> np.uint64(KEY_BITS - key_bits) << np.uint64(bits)
@@ -97,7 +110,7 @@ def _falling(scores: FloatVector) -> KeyVector:
     return flips.view(np.uint64)
 
 
-def _order_of(words: KeyVector, bits: int) -> NDArray[np.intp]:
+def _order_of(words: KeyVector, bits: int) -> Positions:
     """Positions in rising order of the words, of which the lowest bits are not looked at."""
     low = np.uint64((1 << bits) - 1)
     packed = words & ~low
@@ -107,9 +120,7 @@ def _order_of(words: KeyVector, bits: int) -> NDArray[np.intp]:
     return packed.view(np.intp)
 
 
-def _settle(
-    order: NDArray[np.intp], groups: KeyVector, keys: KeyVector, name_of: Callable[[int], str]
-) -> NDArray[np.intp]:
+def _settle(order: Positions, groups: KeyVector, keys: KeyVector, name_of: Callable[[int], str]) -> Positions:
     """The order with hosts of one score by their whole key, and those of one key by name."""
     together = groups[1:] == groups[:-1]
     if not (together & (keys[1:] <= keys[:-1])).any():
