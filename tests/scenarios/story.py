@@ -1,0 +1,401 @@
+"""A failure story as a folder: ``README`` (one line), ``cluster.yaml``, ``timeline.yaml``, ``expect.yaml``.
+
+The whole role of ``outlive up`` runs on virtual time over a memory store behind the fault layer; the timeline changes
+the world; at the times of ``expect.yaml`` the promise is judged by a statement of it that shares nothing with the
+product: for every VM that is *reported* covered and every set of so many host failures, some slot of it must be left
+that is on a living host and that no other failed VM needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from outlive.base.clock import LoopClock
+from outlive.base.duration import parse_duration
+from outlive.base.errors import OutliveError
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.failover.ports import Inline
+from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    Condition,
+    Coverage,
+    DomainCapabilities,
+    Event,
+    FailoverStatus,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.roles.settings import SECTIONS, role_settings
+from outlive.roles.up import Ports, UpRole
+from outlive.store import list_all
+from outlive.store.faults import FaultRates, FaultStore
+from outlive.store.memory import MemoryStore
+from outlive.store.writers import Violation, WriterStore
+
+_replace = msgspec.structs.replace
+STARTS_LIMIT = 1000
+RESTART_PAUSE_S = 2.0
+VERBS = (
+    "move",
+    "stop",
+    "start",
+    "delete",
+    "create",
+    "resize",
+    "wipeVms",
+    "setHost",
+    "removeHost",
+    "setSlotHost",
+    "stripSlot",
+    "faults",
+    "cut",
+    "heal",
+    "restart",
+)
+
+
+@dataclass
+class Story:
+    """One folder, read and checked."""
+
+    name: str
+    line: str
+    cluster: dict[str, Any]
+    timeline: list[dict[str, Any]]
+    expect: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Story:
+        def load(name: str) -> Any:
+            return yaml.safe_load((folder / name).read_text())
+
+        line = (folder / "README").read_text().strip()
+        assert "\n" not in line, f"{folder.name}/README is one line"
+        story = cls(folder.name, line, load("cluster.yaml"), load("timeline.yaml") or [], load("expect.yaml"))
+        for entry in story.timeline:
+            verbs = set(entry) - {"at"}
+            assert len(verbs) == 1, f"{folder.name}: {entry} is not one verb"
+            assert verbs <= set(VERBS), f"{folder.name}: {entry} names no known verb"
+        return story
+
+
+@dataclass
+class World:
+    """The cluster of a story, and the role that runs on it."""
+
+    story: Story
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = LoopClock()
+        self.random = Random(int(self.story.cluster.get("seed", 1)))
+        self.memory = MemoryStore(self.clock, SeededIds(self.random.fork("store")))
+        self.users = WriterStore(self.memory, writer="import", report=self._violation)
+        self.faulty = FaultStore(self.memory, clock=self.clock, random=self.random.fork("faults"))
+        self.running: asyncio.Task[None] | None = None
+        self.starts = 0
+
+    def _violation(self, violation: Violation) -> None:
+        self.problems.append(str(violation))
+
+    async def build(self) -> None:
+        """Hosts and VMs of ``cluster.yaml``."""
+        for host in self._hosts():
+            labels = {ZONE_LABEL: host.get("zone", "a")}
+            labels |= {DOMAIN_LABEL_PREFIX + name: value for name, value in host.get("domains", {}).items()}
+            made = await self.users.create(Hypervisor(metadata=ObjectMeta(name=host["name"], labels=labels)))
+            status = HypervisorStatus(
+                capacity=Amounts.parse({"cpu": host.get("cpu", "32"), "memory": host.get("memory", "128Gi")}),
+                allocation=Amounts(cpu=0, memory=0),
+                domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+                conditions=(Condition(type="Ready", status="True"),),
+            )
+            await self.users.replace_status(_replace(made, status=status))
+        for vm in self._vms():
+            await self.create(vm)
+
+    def _hosts(self) -> list[dict[str, Any]]:
+        hosts = self.story.cluster["hosts"]
+        if isinstance(hosts, list):
+            return hosts
+        return [{**hosts, "name": f"{hosts.get('prefix', 'kvm-')}{index}"} for index in range(1, hosts["count"] + 1)]
+
+    def _vms(self) -> list[dict[str, Any]]:
+        vms = self.story.cluster["vms"]
+        if isinstance(vms, list):
+            return vms
+        names = [host["name"] for host in self._hosts()]
+        return [
+            {**vms, "name": f"vm-{host.removeprefix('kvm-')}-{number}", "host": host}
+            for host in names
+            for number in range(1, vms["perHost"] + 1)
+        ]
+
+    async def start(self) -> None:
+        """Start the process; whenever it ends with an error it is started again, as a service manager would."""
+        self.running = asyncio.create_task(self._serve(), name="service")
+
+    async def _serve(self) -> None:
+        for _ in range(STARTS_LIMIT):
+            role = self._role()
+            try:
+                await role.prepare()
+                await role.run()
+            except OutliveError:
+                await self.clock.sleep(RESTART_PAUSE_S)
+        raise AssertionError(f"started {STARTS_LIMIT} times in vain")
+
+    def _role(self) -> UpRole:
+        self.starts += 1
+        settings = self.story.cluster.get("settings", {})
+        sections = {name: msgspec.convert(settings.get(name, {}), kind) for name, kind in SECTIONS.items()}
+        random = self.random.fork(f"role-{self.starts}")
+        return UpRole(
+            self.faulty,
+            role_settings(sections),
+            Ports(computer=Inline()),
+            identity=f"up-{self.starts}",
+            clock=self.clock,
+            random=random,
+            ids=SeededIds(random.fork("ids")),
+        )
+
+    async def stop(self) -> None:
+        """Kill the role where it stands."""
+        assert self.running is not None
+        self.running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.running
+
+    # What timelines do
+
+    async def do(self, entry: dict[str, Any]) -> None:
+        """Carry out one entry of the timeline."""
+        (verb,) = set(entry) - {"at"}
+        what = entry[verb] or {}
+        match verb:
+            case "move":
+                await self.move(what["vm"], what["to"])
+            case "stop" | "start":
+                await self._instances(
+                    await self._host_of(what["vm"]),
+                    lambda there: tuple(
+                        _replace(one, active=verb == "start") if one.id == what["vm"] else one for one in there
+                    ),
+                )
+            case "delete":
+                await self.delete(what["vm"])
+            case "create":
+                await self.create(what)
+            case "resize":
+                await self.resize(what)
+            case "wipeVms":
+                for vm in [vm async for vm in list_all(self.users, VirtualMachine)]:
+                    await self.users.delete(vm.ref)
+            case "setHost":
+                await self.set_host(what)
+            case "removeHost":
+                await self.users.delete((await self.users.get(Hypervisor, what["host"])).ref)
+            case "setSlotHost" | "stripSlot":
+                await self.damage_slot(verb, what)
+            case "faults":
+                self.faulty.network.rates = msgspec.convert(what, FaultRates)
+            case "cut":
+                self.faulty.network.cut()
+            case "heal":
+                self.faulty.network.heal()
+            case "restart":
+                await self.stop()
+                await self.start()
+
+    async def create(self, vm: dict[str, Any]) -> None:
+        """A VM that starts on its host."""
+        resources = Amounts.parse({"cpu": vm.get("cpu", "2"), "memory": vm.get("memory", "4Gi")})
+        spec = VirtualMachineSpec(flavor=vm.get("flavor", "std"), zone=vm.get("zone", "a"), resources=resources)
+        made = await self.users.create(VirtualMachine(metadata=ObjectMeta(name=vm["name"]), spec=spec))
+        status = VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=vm["host"]))
+        await self.users.replace_status(_replace(made, status=status))
+        await self._instances(vm["host"], lambda there: (*there, Instance(id=vm["name"])), resources)
+
+    async def move(self, name: str, to: str) -> None:
+        """A live migration that ends now."""
+        vm = await self.users.get(VirtualMachine, name)
+        await self._leave(vm)
+        await self.users.replace_status(_replace(vm, status=_replace(vm.status, assigned=Assigned(hypervisor=to))))
+        await self._instances(to, lambda there: (*there, Instance(id=name)), vm.spec.resources)
+
+    async def delete(self, name: str) -> None:
+        """The VM goes for good."""
+        vm = await self.users.get(VirtualMachine, name)
+        await self._leave(vm)
+        await self.users.delete(vm.ref)
+
+    async def resize(self, what: dict[str, Any]) -> None:
+        """The VM needs more or less from now on."""
+        vm = await self.users.get(VirtualMachine, what["vm"])
+        resources = Amounts.parse({"cpu": what["cpu"], "memory": what["memory"]})
+        await self.users.replace(_replace(vm, spec=_replace(vm.spec, resources=resources)))
+        await self._instances(await self._host_of(what["vm"]), lambda there: there, resources - vm.spec.resources)
+
+    async def set_host(self, what: dict[str, Any]) -> None:
+        """The host's condition ``Ready`` changes, or its capacity."""
+        host = await self.users.get(Hypervisor, what["host"])
+        status = host.status
+        if "ready" in what:
+            ready = Condition(type="Ready", status="True" if what["ready"] else "False", reason="Maintenance")
+            status = _replace(status, conditions=(ready,))
+        if "memory" in what:
+            status = _replace(status, capacity=Amounts.parse({"cpu": what.get("cpu", "32"), "memory": what["memory"]}))
+        await self.users.replace_status(_replace(host, status=status))
+
+    async def damage_slot(self, verb: str, what: dict[str, Any]) -> None:
+        """Somebody writes a slot behind Outlive's back: the first slot of a VM, by name."""
+        slots = [one async for one in list_all(self.memory, Reservation) if what["vm"] in _members(one)]
+        slot = min(slots, key=lambda one: one.name)
+        status = (
+            _replace(slot.status, host=what["host"])
+            if verb == "setSlotHost"
+            else _replace(slot.status, failover_reservation=None, conditions=())
+        )
+        await self.memory.replace_status(_replace(slot, status=status))
+
+    async def _leave(self, vm: VirtualMachine) -> None:
+        assert vm.status.assigned is not None
+        await self._instances(
+            vm.status.assigned.hypervisor,
+            lambda there: tuple(one for one in there if one.id != vm.name),
+            Amounts() - vm.spec.resources,
+        )
+
+    async def _host_of(self, vm: str) -> str:
+        assigned = (await self.users.get(VirtualMachine, vm)).status.assigned
+        assert assigned is not None
+        return assigned.hypervisor
+
+    async def _instances(self, name: str, change: Any, more: Amounts = Amounts()) -> None:
+        host = await self.users.get(Hypervisor, name)
+        instances = change(host.status.instances)
+        allocation = (host.status.allocation or Amounts()) + more
+        status = _replace(host.status, instances=instances, num_instances=len(instances), allocation=allocation)
+        await self.users.replace_status(_replace(host, status=status))
+
+    # Judging
+
+    async def judge(self, moment: dict[str, Any]) -> None:
+        """Hold the world against one entry of ``expect.yaml``, and against the promise."""
+        where = f"at {moment['at']}"
+        coverages = {one.name: one.status async for one in list_all(self.memory, Coverage)}
+        slots = {one.name: one async for one in list_all(self.memory, Reservation)}
+        self.problems += [f"{where}: {text}" for text in await self.broken_promises(coverages, slots)]
+        summary = moment.get("coverage", {})
+        required = [status for status in coverages.values() if status.required > 0]
+        found = {"required": len(required), "covered": sum(status.covered for status in required)}
+        for key, wanted in summary.items():
+            self._expect(found[key] == wanted, f"{where}: {key} is {found[key]}, not {wanted}")
+        for vm, wanted in moment.get("vms", {}).items():
+            status = coverages.get(vm)
+            seen = {"told": status is not None}
+            if status is not None:
+                seen |= {"covered": status.covered, "slots": len(status.slots), "reason": status.reason}
+            for key, value in wanted.items():
+                self._expect(seen.get(key) == value, f"{where}: {vm} {key} is {seen.get(key)!r}, not {value!r}")
+        limits = moment.get("slots", {})
+        held = sum(one.spec.type == "FailoverReservation" for one in slots.values())
+        self._expect(held >= limits.get("atLeast", 0), f"{where}: {held} slots, fewer than {limits.get('atLeast')}")
+        self._expect(held <= limits.get("atMost", held), f"{where}: {held} slots, more than {limits.get('atMost')}")
+
+    async def broken_promises(self, coverages: dict[str, Any], slots: dict[str, Reservation]) -> list[str]:
+        """Every covered VM and set of failures for which no slot is left, by brute force."""
+        located = {
+            vm.name: vm.status.assigned.hypervisor
+            async for vm in list_all(self.memory, VirtualMachine)
+            if vm.status.assigned is not None
+        }
+        active = {
+            one.id: host.name
+            async for host in list_all(self.memory, Hypervisor)
+            for one in host.status.instances
+            if one.active
+        }
+        sizes = {vm.name: vm.spec.resources async for vm in list_all(self.memory, VirtualMachine)}
+        broken: list[str] = []
+        for vm, status in sorted(coverages.items()):
+            own = located.get(vm)
+            if not status.covered or not status.required or own is None or active.get(vm) != own:
+                continue
+            mine = [slots[name] for name in status.slots if name in slots]
+            if len(mine) < status.required or any(not _holds(slot, sizes[vm]) for slot in mine):
+                broken.append(f"{vm} is reported covered by {list(status.slots)}, which do not hold it")
+                continue
+            rivals = {one.name: {located.get(w, h) for w, h in _members(one).items() if w != vm} for one in mine}
+            hosts = {own} | {one.status.host for one in mine} | {host for there in rivals.values() for host in there}
+            for failed in itertools.combinations(sorted(hosts), min(status.required, len(hosts))):
+                if own not in failed:
+                    continue
+                if not any(one.status.host not in failed and not rivals[one.name] & set(failed) for one in mine):
+                    broken.append(f"{vm} has no slot left when {', '.join(failed)} fail")
+        return broken
+
+    async def judge_events(self) -> None:
+        """Events that must have been told, and those that must not."""
+        told = {one.reason async for one in list_all(self.memory, Event)}
+        wanted = self.story.expect.get("events", {})
+        for reason in wanted.get("must", []):
+            self._expect(reason in told, f"no event {reason}; there are {sorted(told)}")
+        for reason in wanted.get("mustNot", []):
+            self._expect(reason not in told, f"event {reason} was told")
+
+    def _expect(self, holds: bool, problem: str) -> None:
+        if not holds:
+            self.problems.append(problem)
+
+
+def _members(slot: Reservation) -> dict[str, str]:
+    return (slot.status.failover_reservation or FailoverStatus()).allocations
+
+
+def _holds(slot: Reservation, size: Amounts) -> bool:
+    return (
+        slot.spec.resources.cpu_milli >= size.cpu_milli
+        and slot.spec.resources.memory_bytes >= size.memory_bytes
+        and bool(slot.status.host)
+    )
+
+
+async def play(story: Story) -> list[str]:
+    """Run the story to its last expectation; everything that was not as it should be."""
+    world = World(story)
+    await world.build()
+    await world.start()
+    begun = world.clock.monotonic()
+    todo = [(parse_duration(entry["at"]), 0, entry) for entry in story.timeline]
+    todo += [(parse_duration(entry["at"]), 1, entry) for entry in story.expect["at"]]
+    for moment, judged, entry in sorted(todo, key=lambda one: one[:2]):
+        await world.clock.sleep(begun + moment - world.clock.monotonic())
+        assert world.running is not None
+        assert not world.running.done(), f"the role ended: {world.running}"
+        if judged:
+            await world.judge(entry)
+        else:
+            await world.do(entry)
+    await world.judge_events()
+    await world.stop()
+    return world.problems
