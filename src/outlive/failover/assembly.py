@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
@@ -95,7 +96,8 @@ class Failover:
         state = KeptState(
             Requirements(config.requirements), trust_hosts=config.trust_hypervisor_location, compat=compat
         )
-        writer = SlotWriter(store, clock=clock, ids=ids, creator=config.creator, compat=compat)
+        writing = partial(SlotWriter, store, clock=clock, ids=ids, creator=config.creator, compat=compat)
+        writer = writing()
         reporter = Reporter(metrics, events)
         parts = Parts(
             world=CachedWorld(informers.hypervisors, informers.reservations, informers.groups),
@@ -129,7 +131,8 @@ class Failover:
             hosts=informers.hypervisors,
             locator=self.upkeep,
             placement=placement,
-            writer=writer,
+            # What validation takes away calls for a reaction, unlike what cycles and upkeep write.
+            writer=writing(shown=informers.reservations),
             reporter=reporter,
             budget=budget,
             config=config,

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import msgspec
+from tests.support.failover import GIB, Fault
+from tests.support.live_failover import LiveCloud
+from tests.support.loops import run
+
+from outlive.base.errors import Unavailable
+from outlive.base.random import Random
+from outlive.failover.graph import DependencyGraph
+from outlive.failover.model import VmView
+from outlive.failover.vms import VmList
+from outlive.resources import Condition, Hypervisor, Instance, VirtualMachine
+
+
+async def started(cloud: LiveCloud, hosts: int = 6) -> None:
+    """Hosts are there and the first cycle, which finds nothing to do, is over."""
+    await cloud.hosts(*(f"h{n + 1}" for n in range(hosts)))
+    await cloud.settle(5)
+    assert cloud.metric("failover_reconciliation_runs_total") == 1
+
+
+async def check_rules(cloud: LiveCloud) -> None:
+    slots = list((await cloud.slots()).values())
+    graph = DependencyGraph.build(slots)
+    assert all(graph.holds_in(slot.name) for slot in slots)
+
+
+def test_a_vm_that_starts_is_covered_within_a_second_without_a_cycle():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            assert await cloud.covered() == {"a": True}
+            assert cloud.metric("failover_reconciliation_runs_total") == 1
+
+    run(story())
+
+
+def test_a_vm_that_stops_or_goes_leaves_its_slots_within_a_second():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.vm("b", "h2")
+            await cloud.settle()
+            await cloud.stop("a")
+            await cloud.settle()
+            assert all("a" not in members for members in (await cloud.members()).values())
+            assert await cloud.covered() == {"b": True}
+            await cloud.remove_vm("b")
+            await cloud.settle()
+            assert await cloud.members() == {}
+            assert await cloud.covered() == {}
+
+    run(story())
+
+
+def test_a_vm_that_moves_is_covered_at_its_new_place_within_a_second():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (slot,) = (await cloud.slots()).values()
+            await cloud.move("a", slot.host)
+            await cloud.settle()
+            status = await cloud.coverage("a")
+            assert (status.covered, status.host) == (True, slot.host)
+            (slot,) = (await cloud.slots()).values()
+            assert slot.host != status.host
+            assert slot.members == {"a": status.host}
+
+    run(story())
+
+
+def test_a_move_that_breaks_a_rule_for_others_is_put_right_for_all():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            for name, host in (("a", "h1"), ("b", "h2"), ("c", "h3")):
+                await cloud.vm(name, host)
+            await cloud.settle()
+            await cloud.move("a", "h2")
+            await cloud.move("c", "h2")
+            await cloud.settle(2)
+            assert set((await cloud.covered()).values()) == {True}
+            await check_rules(cloud)
+
+    run(story())
+
+
+def test_a_host_that_becomes_unusable_loses_its_slots_and_its_vms_get_others():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (slot,) = (await cloud.slots()).values()
+            host = await cloud.get_host(slot.host)
+            await cloud.set_host(host, conditions=(Condition(type="Ready", status="False"),))
+            await cloud.settle()
+            (other,) = (await cloud.slots()).values()
+            assert other.host not in (slot.host, "h1")
+            assert await cloud.covered() == {"a": True}
+            (event,) = cloud.events.of("SlotDeleted")
+            assert "Ready=False" in event.note
+
+    run(story())
+
+
+def test_a_host_that_goes_takes_its_slots_with_it():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (slot,) = (await cloud.slots()).values()
+            await cloud.memory.delete((await cloud.get_host(slot.host)).ref)
+            await cloud.settle()
+            (other,) = (await cloud.slots()).values()
+            assert other.host != slot.host
+
+    run(story())
+
+
+def test_a_slot_that_somebody_deletes_is_replaced_within_a_second():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (name,) = await cloud.slots()
+            await cloud.memory.delete((await cloud.memory.get(type(await reservation(cloud, name)), name)).ref)
+            await cloud.settle()
+            assert name not in await cloud.slots()
+            assert await cloud.covered() == {"a": True}
+
+    run(story())
+
+
+async def reservation(cloud: LiveCloud, name: str):
+    from outlive.resources import Reservation
+
+    return await cloud.memory.get(Reservation, name)
+
+
+def test_what_cannot_be_given_at_once_waits_for_the_cycle_and_is_told():
+    async def story() -> None:
+        cloud = LiveCloud({"reconcileInterval": "60s"})
+        async with cloud.running():
+            await started(cloud, hosts=1)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            status = await cloud.coverage("a")
+            assert (status.covered, status.required) == (False, 1)
+            assert status.reason not in ("", "waiting-for-a-cycle")
+            await cloud.host("h2")
+            await cloud.settle(60)
+            assert await cloud.covered() == {"a": True}
+
+    run(story())
+
+
+def test_removals_between_cycles_are_braked_together():
+    async def story() -> None:
+        cloud = LiveCloud({}, {"brakeNumber": 3})
+        async with cloud.running():
+            await cloud.hosts("h1", "h2", "h3", "h4")
+            for number in range(10):
+                await cloud.vm(f"vm{number}", f"h{number % 2 + 1}")
+            await cloud.settle(10)
+            assert set((await cloud.covered()).values()) == {True}
+            for number in range(10):
+                await cloud.stop(f"vm{number}")
+                await cloud.settle(0.2)
+            left = sum(len(members) for members in (await cloud.members()).values())
+            assert left == 7, "no more than the brake's number go before a cycle has looked"
+            await cloud.settle(3700)
+            assert sum(len(members) for members in (await cloud.members()).values()) == left
+            assert cloud.metric("failover_removal_brakes_total") >= 1
+
+    run(story())
+
+
+def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_mended():
+    async def story() -> None:
+        cloud = LiveCloud({"reconcileInterval": "60s"})
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (name,) = await cloud.slots()
+            state = cloud.failover_run.upkeep._state
+            state.counters.leave("a", name)
+            await cloud.settle(60)
+            assert cloud.metric("failover_audit_differences_total") == 1
+            (event,) = cloud.events.of("StateDiverged")
+            assert "slots of VM a" in event.note
+            assert state.counters.slots_of("a") == [name]
+            await cloud.settle(120)
+            assert cloud.metric("failover_audit_differences_total") == 1
+
+    run(story())
+
+
+def test_own_writes_call_for_no_reaction():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle(30)
+            writes = len(cloud.store.calls)
+            await cloud.settle(600)
+            assert len(cloud.store.calls) == writes
+
+    run(story())
+
+
+def test_with_reactions_off_everything_waits_for_the_cycle():
+    async def story() -> None:
+        cloud = LiveCloud({"reconcileInterval": "60s"}, {"eventsReact": False})
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle(10)
+            assert await cloud.members() == {}
+            await cloud.settle(60)
+            assert await cloud.covered() == {"a": True}
+            (slot,) = (await cloud.slots()).values()
+            assert slot.acknowledged_at is not None, "validation finds the VM all the same"
+
+    run(story())
+
+
+def test_a_store_that_refuses_for_a_while_delays_but_loses_nothing():
+    async def story() -> None:
+        cloud = LiveCloud({"reconcileInterval": "30s"})
+        async with cloud.running():
+            await started(cloud)
+            cloud.store.faults.append(Fault("create", Unavailable("away"), times=3))
+            await cloud.vm("a", "h1")
+            await cloud.settle(120)
+            assert await cloud.covered() == {"a": True}
+
+    run(story())
+
+
+class Database:
+    """A VM source that is no store, and cannot be followed."""
+
+    def __init__(self) -> None:
+        self.vms: dict[str, VmView] = {}
+
+    def put(self, name: str, host: str) -> None:
+        self.vms[name] = VmView(
+            id=name, host=host, zone="z", flavor="std", cpu_milli=1000, memory_bytes=GIB, source="database"
+        )
+
+    async def list_vms(self) -> VmList:
+        return VmList(vms=tuple(self.vms.values()))
+
+    async def get_vm(self, vm_id: str) -> VmView | None:
+        return self.vms.get(vm_id)
+
+
+def test_a_vm_that_a_host_reports_is_looked_up_in_the_database_at_once():
+    async def story() -> None:
+        database = Database()
+        cloud = LiveCloud(source=database)
+        async with cloud.running():
+            await started(cloud)
+            database.put("a", "h1")
+            await cloud.instances("h1", lambda there: (*there, Instance(id="a")))
+            await cloud.settle()
+            assert await cloud.covered() == {"a": True}
+            database.put("a", "h2")
+            await cloud.instances("h1", lambda there: ())
+            await cloud.instances("h2", lambda there: (*there, Instance(id="a")))
+            await cloud.settle()
+            assert (await cloud.coverage("a")).host == "h2"
+            assert all(set(members.values()) == {"h2"} for members in (await cloud.members()).values())
+
+    run(story())
+
+
+def test_many_changes_at_random_leave_everybody_covered_and_no_difference():
+    async def story() -> None:
+        cloud = LiveCloud({"reconcileInterval": "60s", "flavorFailoverRequirements": {"*": 2}})
+        random = Random(11)
+        async with cloud.running():
+            await cloud.hosts(*(f"h{n}" for n in range(12)))
+            alive: list[str] = []
+            for number in range(120):
+                match random.randrange(4):
+                    case 0 | 1:
+                        name = f"vm{number}"
+                        await cloud.vm(name, f"h{random.randrange(12)}")
+                        alive.append(name)
+                    case 2 if alive:
+                        await cloud.move(random.choice(alive), f"h{random.randrange(12)}")
+                    case 3 if len(alive) > 5:
+                        await cloud.remove_vm(alive.pop(random.randrange(len(alive))))
+                await cloud.settle(random.uniform(0, 2))
+            await cloud.settle(130)
+            assert await cloud.covered() == dict.fromkeys(sorted(alive), True)
+            assert cloud.metric("failover_audit_differences_total") == 0
+            await check_rules(cloud)
+
+    run(story())
+
+
+def test_a_vm_is_looked_at_again_when_its_flavor_changes():
+    async def story() -> None:
+        cloud = LiveCloud({"flavorFailoverRequirements": {"std": 1, "ha": 2}})
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            vm = await cloud.memory.get(VirtualMachine, "a")
+            await cloud.memory.replace(msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, flavor="ha")))
+            await cloud.settle()
+            status = await cloud.coverage("a")
+            assert (status.required, status.covered, len(status.slots)) == (2, True, 2)
+
+    run(story())
+
+
+def test_hosts_are_followed_by_what_matters_only():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle(5)
+            (slot,) = (await cloud.slots()).values()
+            asked = len(cloud.ranker.requests)
+            host: Hypervisor = await cloud.get_host(slot.host)
+            await cloud.set_host(host, num_instances=5)
+            await cloud.settle(5)
+            assert len(cloud.ranker.requests) == asked
+            host = await cloud.get_host(slot.host)
+            await cloud.set_host(host, traits=("CUSTOM_NEW",))
+            await cloud.settle(5)
+            assert len(cloud.ranker.requests) == asked + 1, "validated once more"
+
+    run(story())
