@@ -20,7 +20,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Amounts, Assigned, ObjectMeta, VirtualMachine, VirtualMachineSpec, VirtualMachineStatus
 from outlive.resources.codec import encode
-from outlive.store import Store, Upsert
+from outlive.store import Store, Synced, Upsert
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
 
@@ -41,7 +41,7 @@ class Run:
 
 
 def machine(number: int) -> VirtualMachine:
-    """A VM as an import writes it, about 700 bytes of JSON."""
+    """A VM as an import writes it, about half a kilobyte of JSON."""
     return VirtualMachine(
         metadata=ObjectMeta(
             name=f"6f9619ff-8b86-4011-b42d-{number:012x}",
@@ -78,16 +78,17 @@ async def drive(store: Store, made: list[VirtualMachine], seed: int) -> Run:
     """Sixteen writers swap the status of random objects, each waiting for its answer, while an observer watches."""
     sent: dict[str, float] = {}
     late: list[float] = []
-    observer = store.observe(VirtualMachine)
+    listed = asyncio.Event()
 
     async def watch() -> None:
-        async for seen in observer:
+        async for seen in store.observe(VirtualMachine):
+            if isinstance(seen, Synced):
+                listed.set()
             if isinstance(seen, Upsert) and (began := sent.pop(seen.object.status.reason, None)) is not None:
                 late.append(time.perf_counter() - began)
 
     watching = asyncio.create_task(watch())
-    while not store_listed(observer):
-        await asyncio.sleep(0.05)
+    await listed.wait()
     writes = 0
     stop = time.perf_counter() + SECONDS
 
@@ -113,11 +114,6 @@ async def drive(store: Store, made: list[VirtualMachine], seed: int) -> Run:
     late.sort()
     at_rank = lambda share: late[min(len(late) - 1, int(len(late) * share))] * 1e3  # noqa: E731
     return Run(writes / took, at_rank(0.5), at_rank(0.99), late[-1] * 1e3)
-
-
-def store_listed(observer: object) -> bool:
-    """Whether the first listing is over."""
-    return bool(getattr(observer, "_synced", True))
 
 
 async def runs(opened: Callable[[], Awaitable[Store]]) -> list[Run]:

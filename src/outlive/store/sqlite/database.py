@@ -23,6 +23,8 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x4F75746C
 """``Outl``: tells our files from other SQLite files."""
 PAGE_BYTES = 4096
+CACHE_KIB = 16_384
+"""Pages that SQLite keeps beside the objects, which are all in memory anyway."""
 BUSY_S = 5.0
 """How long a write waits for another program that holds the file, such as the sqlite3 shell."""
 _ROWS_A_STATEMENT = 64
@@ -69,6 +71,7 @@ class Database:
             if not self.path.exists():
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
                 sync_directory(self.path.parent)
+                sync_directory(self.path.absolute().parent.parent)
             with self._explained():
                 if empty:
                     self._create(incarnation)
@@ -195,7 +198,7 @@ class Database:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute(f"PRAGMA max_page_count = {max(1, self.max_bytes // PAGE_BYTES)}")
-            connection.execute("PRAGMA cache_size = -65536")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         return self._connection
 
     def _reopen(self) -> bool:
@@ -287,7 +290,9 @@ def _marks(columns: int, rows: int) -> str:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the names in a directory durable, as far as it may be opened."""
+    if not os.access(directory, os.R_OK):
+        return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -110,6 +110,7 @@ class SqliteStore(LocalStore):
         self._wake.set()
         if self._writer is not None:
             await asyncio.wait([self._writer])
+        _answer_all(list(self._waiting), Unavailable("the store was closed", remedy="open it again"))
         await super().close()
         await self._let_go()
 
