@@ -18,9 +18,10 @@ from outlive.api.auth import Access, Identity, Tokens, allow
 from outlive.api.config import ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.gate import Endpoints, Gate, Handler, Recorder, Route, application
 from outlive.api.hub import Hubs
-from outlive.api.objects import GROUP_PATH, Objects
+from outlive.api.objects import Objects
 from outlive.api.openapi import Documents
 from outlive.api.pages import SCHEMA_PAGE, STATUS_PAGE, page
+from outlive.api.requests import GROUP_PATH
 from outlive.api.scheduler import PlacementPort, Scheduler
 from outlive.api.watch import Watches
 from outlive.api.wire import TEXT, Answer, Call, json_answer

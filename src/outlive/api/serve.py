@@ -1,9 +1,9 @@
 """Opens the socket and serves the application with uvicorn, inside the event loop that runs already.
 
 Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
-ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``. uvicorn has no limit
-on the size of request headers and none on the time that a client takes to send them; ``_Protocol`` adds both,
-and says whether a client certificate was believed.
+ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``.
+uvicorn has no limit on the size of request headers and none on the time that a client takes to send them;
+``_Protocol`` adds both, and says whether a client certificate was believed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,448 @@
+"""Resources over a real HTTP connection: writes, patches, lists, watches, and how each is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.support.api import GROUP, Api, api
+from tests.support.loops import run_real
+
+from outlive.api import ApiSettings, Role
+from outlive.resources import ObjectMeta, VirtualMachine
+
+VMS = f"{GROUP}/virtualmachines"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+JSON = {"Content-Type": "application/json-patch+json"}
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+
+
+def vm(name: str = "vm-1", **meta: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "outlive.dev/v1alpha1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, **meta},
+        "spec": {"project": "p", "resources": {"cpu": "2", "memory": "4Gi"}},
+    }
+
+
+def test_an_object_is_created_read_replaced_and_deleted() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            status, made, _ = await server.call("POST", VMS, json=vm() | {"status": {"phase": "ACTIVE"}})
+            assert status == 201
+            assert made["status"] == {}
+            status, read, _ = await server.call("GET", f"{VMS}/vm-1")
+            assert (status, read) == (200, made)
+            made["spec"]["project"] = "q"
+            status, replaced, _ = await server.call("PUT", f"{VMS}/vm-1", json=made)
+            assert (status, replaced["spec"]["project"]) == (200, "q")
+            status, answer, _ = await server.call("PUT", f"{VMS}/vm-1", json=made)
+            assert (status, answer["reason"], answer["details"]["code"]) == (409, "Conflict", "conflict")
+            replaced["status"] = {"phase": "ACTIVE"}
+            status, seen, _ = await server.call("PUT", f"{VMS}/vm-1/status", json=replaced)
+            assert (status, seen["status"]) == (200, {"phase": "ACTIVE"})
+            status, gone, _ = await server.call("DELETE", f"{VMS}/vm-1")
+            assert (status, gone["status"], gone["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
+            assert (await server.call("GET", f"{VMS}/vm-1"))[0] == 404
+
+    run_real(claim())
+
+
+def test_a_replacement_without_uid_is_bound_to_its_version() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            _, made, _ = await server.call("POST", VMS, json=vm())
+            del made["metadata"]["uid"]
+            made["spec"]["project"] = "q"
+            assert (await server.call("PUT", f"{VMS}/vm-1", json=made))[0] == 200
+            assert (await server.call("PUT", f"{VMS}/vm-1", json=made))[0] == 409
+            del made["metadata"]["resourceVersion"]
+            assert (await server.call("PUT", f"{VMS}/vm-1", json=made))[0] == 422
+
+    run_real(claim())
+
+
+def test_merge_patches_change_only_their_half() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm())
+            both = {"spec": {"project": "q"}, "status": {"phase": "ACTIVE"}}
+            status, patched, _ = await server.call("PATCH", f"{VMS}/vm-1", json=both, headers=MERGE)
+            assert (status, patched["spec"]["project"], patched["status"]) == (200, "q", {})
+            both["spec"]["project"] = "r"
+            status, patched, _ = await server.call("PATCH", f"{VMS}/vm-1/status", json=both, headers=MERGE)
+            assert (patched["spec"]["project"], patched["status"]["phase"]) == ("q", "ACTIVE")
+
+    run_real(claim())
+
+
+def test_a_patch_that_names_a_version_or_uid_is_held_to_it() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            _, made, _ = await server.call("POST", VMS, json=vm())
+            stale = {"metadata": {"resourceVersion": "999"}, "spec": {"project": "q"}}
+            assert (await server.call("PATCH", f"{VMS}/vm-1", json=stale, headers=MERGE))[0] == 409
+            other = {"metadata": {"uid": "another", "labels": {"a": "b"}}}
+            assert (await server.call("PATCH", f"{VMS}/vm-1", json=other, headers=MERGE))[0] == 409
+            exact = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "spec": {"project": "q"}}
+            assert (await server.call("PATCH", f"{VMS}/vm-1", json=exact, headers=MERGE))[0] == 200
+            test = [
+                {"op": "test", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]},
+                {"op": "add", "path": "/spec/zone", "value": "z"},
+            ]
+            assert (await server.call("PATCH", f"{VMS}/vm-1", json=test, headers=JSON))[0] == 409
+
+    run_real(claim())
+
+
+def test_patches_of_labels_are_the_unconditional_write_and_refused_where_that_is() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm(labels={"a": "1", "b": "2"}))
+            change = {"metadata": {"labels": {"a": None, "c": "3"}}}
+            _, patched, _ = await server.call("PATCH", f"{VMS}/vm-1", json=change, headers=MERGE)
+            assert patched["metadata"]["labels"] == {"b": "2", "c": "3"}
+            one = [{"op": "remove", "path": "/metadata/labels/b"}]
+            _, patched, _ = await server.call("PATCH", f"{VMS}/vm-1", json=one, headers=JSON)
+            assert patched["metadata"]["labels"] == {"c": "3"}
+            slot = {"apiVersion": "outlive.dev/v1alpha1", "kind": "Reservation", "metadata": {"name": "s"}}
+            await server.call("POST", f"{GROUP}/reservations", json=slot | {"spec": {"type": "FailoverReservation"}})
+            host = {"metadata": {"labels": {"outlive.dev/host": "h"}}}
+            by_json = [{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]
+            for path, body, headers in (
+                (f"{GROUP}/reservations/s", change, MERGE),
+                (f"{GROUP}/reservations/s", by_json, JSON),
+                (f"{VMS}/vm-1", host, MERGE),
+            ):
+                status, answer, _ = await server.call("PATCH", path, json=body, headers=headers)
+                assert (status, answer["reason"]) == (403, "Forbidden")
+
+    run_real(claim())
+
+
+def test_a_patch_without_a_version_is_applied_again_after_anothers_write() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm())
+            patches = [
+                server.call("PATCH", f"{VMS}/vm-1", json={"spec": {"extraSpecs": {f"k{n}": "v"}}}, headers=MERGE)
+                for n in range(4)
+            ]
+            assert [status for status, _, _ in await asyncio.gather(*patches)] == [200] * 4
+            _, read, _ = await server.call("GET", f"{VMS}/vm-1")
+            assert len(read["spec"]["extraSpecs"]) == 4
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    ("patch", "headers", "expected"),
+    [
+        ({"metadata": {"name": "other"}}, MERGE, 422),
+        ({"spec": {"nonsense": 1}}, MERGE, 422),
+        ({"spec": None, "metadata": None}, MERGE, 422),
+        ([{"op": "add", "path": "/spec/x", "value": 1}], JSON, 422),
+        ([{"op": "test", "path": "/spec/project", "value": "no"}], JSON, 409),
+        ({"op": "add"}, JSON, 400),
+        ({}, {"Content-Type": "application/strategic-merge-patch+json"}, 415),
+        ({}, {"Content-Type": "application/apply-patch+yaml"}, 415),
+        ({}, {"Content-Type": "application/json"}, 400),
+    ],
+)
+def test_a_patch_that_makes_no_sense_changes_nothing(patch: Any, headers: dict[str, str], expected: int) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            _, made, _ = await server.call("POST", VMS, json=vm())
+            status, answer, _ = await server.call("PATCH", f"{VMS}/vm-1", json=patch, headers=headers)
+            assert (status, answer["kind"]) == (expected, "Status")
+            assert (await server.call("GET", f"{VMS}/vm-1"))[1] == made
+
+    run_real(claim())
+
+
+def test_deletion_honours_preconditions_and_finalizers() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            _, made, _ = await server.call("POST", VMS, json=vm(finalizers=["outlive.dev/hold"]))
+            for wrong in ({"uid": "other"}, {"resourceVersion": "999"}):
+                status, _, _ = await server.call("DELETE", f"{VMS}/vm-1", json={"preconditions": wrong})
+                assert status == 409
+            right = {"uid": made["metadata"]["uid"], "resourceVersion": made["metadata"]["resourceVersion"]}
+            status, marked, _ = await server.call("DELETE", f"{VMS}/vm-1", json={"preconditions": right})
+            assert (status, marked["kind"]) == (200, "VirtualMachine")
+            assert marked["metadata"]["deletionTimestamp"]
+            none = {"metadata": {"finalizers": None}}
+            assert (await server.call("PATCH", f"{VMS}/vm-1", json=none, headers=MERGE))[0] == 200
+            assert (await server.call("GET", f"{VMS}/vm-1"))[0] == 404
+
+    run_real(claim())
+
+
+def test_lists_are_paged_selected_and_printed() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for number in range(7):
+                await server.call("POST", VMS, json=vm(f"vm-{number}", labels={"odd": str(number % 2)}))
+            _, page, _ = await server.call("GET", f"{VMS}?limit=3")
+            names = [item["metadata"]["name"] for item in page["items"]]
+            while page["metadata"].get("continue"):
+                token = page["metadata"]["continue"]
+                _, page, _ = await server.call("GET", f"{VMS}?limit=3", params={"continue": token})
+                names += [item["metadata"]["name"] for item in page["items"]]
+            assert names == [f"vm-{number}" for number in range(7)]
+            _, whole, _ = await server.call("GET", VMS)
+            assert (whole["kind"], len(whole["items"])) == ("VirtualMachineList", 7)
+            _, odd, _ = await server.call("GET", f"{VMS}?labelSelector=odd%3D1")
+            assert [item["metadata"]["name"] for item in odd["items"]] == ["vm-1", "vm-3", "vm-5"]
+            _, one, _ = await server.call("GET", f"{VMS}?fieldSelector=metadata.name%3Dvm-4")
+            assert [item["metadata"]["name"] for item in one["items"]] == ["vm-4"]
+            _, table, _ = await server.call("GET", f"{VMS}?limit=2", headers=TABLE)
+            assert [len(row["cells"]) for row in table["rows"]] == [len(table["columnDefinitions"])] * 2
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("labelSelector=%3D%3D", 400),
+        ("fieldSelector=spec.zone%3Dz", 400),
+        ("limit=-1", 400),
+        ("limit=many", 400),
+        ("watch=perhaps", 400),
+        ("continue=rubbish", 410),
+        ("includeObject=Half", 200),
+        ("x=%ff", 400),
+    ],
+)
+def test_a_query_that_is_not_understood_is_refused(query: str, expected: int) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            status, answer, _ = await server.call("GET", f"{VMS}?{query}")
+            assert status == expected
+            assert answer["kind"] == ("Status" if expected != 200 else "VirtualMachineList")
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", f"{GROUP}/nothings", 404),
+        ("GET", f"{VMS}/a/b/c", 404),
+        ("GET", f"{VMS}/a/spec", 404),
+        ("GET", f"{GROUP}x/virtualmachines", 404),
+        ("PUT", f"{GROUP}/elections/e/status", 404),
+        ("DELETE", VMS, 405),
+        ("POST", f"{VMS}/a", 405),
+        ("DELETE", f"{VMS}/a/status", 405),
+        ("GET", "/apis/other.dev", 404),
+        ("GET", f"{VMS}/..%2f..%2fsecret", 404),
+    ],
+)
+def test_what_is_not_served_is_a_status_with_a_code(method: str, path: str, expected: int) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            status, answer, headers = await server.call(method, path)
+            assert (status, answer["kind"], answer["code"]) == (expected, "Status", expected)
+            assert answer["details"]["code"]
+            assert status != 405 or headers["Allow"]
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"kind":"Flavor"}',
+        b'{"spec":{"x":1}}',
+        b"\xff\xfe",
+        b"[" * 20_000,
+        b'{"metadata":{"name":"UP"}}',
+    ],
+)
+def test_a_bad_body_gets_one_clear_line(body: bytes) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            headers = {"Content-Type": "application/json"}
+            status, answer, _ = await server.call("POST", VMS, data=body, headers=headers)
+            assert status in (400, 422)
+            assert answer["message"]
+            assert "\n" not in answer["message"]
+            assert "Traceback" not in answer["message"]
+
+    run_real(claim())
+
+
+def test_a_dry_run_is_refused_rather_than_carried_out() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            assert (await server.call("POST", f"{VMS}?dryRun=All", json=vm()))[0] == 400
+            assert (await server.call("GET", f"{VMS}/vm-1"))[0] == 404
+
+    run_real(claim())
+
+
+# Watches
+
+
+@asynccontextmanager
+async def watching(server: Api, query: str, **options: Any) -> AsyncIterator[Any]:
+    """A function that reads the next event of a watch."""
+    headers = {"Authorization": "Bearer admin-token-of-the-tests", **options.get("headers", {})}
+    async with server.session.get(f"{server.url}{VMS}?watch=true&{query}", headers=headers) as answer:
+
+        async def following() -> Any:
+            async with asyncio.timeout(10):
+                line = await answer.content.readline()
+            return json.loads(line) if line else None
+
+        yield following
+
+
+def named(event: Any) -> tuple[str, str]:
+    return event["type"], event["object"]["metadata"].get("name", "")
+
+
+def test_a_watch_begins_with_what_there_is_and_goes_on_with_what_happens() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm("a"))
+            async with watching(server, "sendInitialEvents=true&allowWatchBookmarks=true") as following:
+                assert named(await following()) == ("ADDED", "a")
+                mark = await following()
+                assert mark["type"] == "BOOKMARK"
+                assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+                await server.call("POST", VMS, json=vm("b"))
+                assert named(await following()) == ("ADDED", "b")
+                await server.call("PATCH", f"{VMS}/b", json={"spec": {"zone": "z"}}, headers=MERGE)
+                assert named(await following()) == ("MODIFIED", "b")
+                await server.call("DELETE", f"{VMS}/b")
+                assert named(await following()) == ("DELETED", "b")
+
+    run_real(claim())
+
+
+def test_a_watch_from_a_list_misses_nothing_in_between() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm("a"))
+            _, listed, _ = await server.call("GET", f"{VMS}?limit=500")
+            await server.call("POST", VMS, json=vm("b"))
+            _, made, _ = await server.call("POST", VMS, json=vm("c"))
+            async with watching(server, f"resourceVersion={listed['metadata']['resourceVersion']}") as following:
+                assert [named(await following()), named(await following())] == [("ADDED", "b"), ("ADDED", "c")]
+            await server.call("DELETE", f"{VMS}/a")
+            async with watching(server, f"resourceVersion={made['metadata']['resourceVersion']}") as following:
+                assert named(await following()) == ("DELETED", "a")
+
+    run_real(claim())
+
+
+def test_a_place_that_is_too_old_is_an_error_event_of_410() -> None:
+    async def claim() -> None:
+        async with api() as server, watching(server, "resourceVersion=12345") as following:
+            event = await following()
+            assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+            assert await following() is None
+
+    run_real(claim())
+
+
+def test_a_watch_of_a_selection_or_a_name_sees_only_that() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm("a", labels={"k": "1"}))
+            await server.call("POST", VMS, json=vm("b"))
+            async with (
+                watching(server, "labelSelector=k") as selected,
+                watching(server, "fieldSelector=metadata.name%3Db") as only_b,
+            ):
+                assert named(await selected()) == ("ADDED", "a")
+                assert named(await only_b()) == ("ADDED", "b")
+                await server.call("PATCH", f"{VMS}/a", json={"metadata": {"labels": {"k": None}}}, headers=MERGE)
+                await server.call("PATCH", f"{VMS}/b", json={"metadata": {"labels": {"k": "2"}}}, headers=MERGE)
+                assert [named(await selected()), named(await selected())] == [("DELETED", "a"), ("ADDED", "b")]
+                assert named(await only_b()) == ("MODIFIED", "b")
+
+    run_real(claim())
+
+
+def test_a_watch_ends_at_its_time_and_when_the_server_stops() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            async with watching(server, "timeoutSeconds=1") as following:
+                assert await following() is None
+            async with watching(server, "timeoutSeconds=600") as following:
+                server.serving.stop()
+                assert await following() is None
+
+    run_real(claim())
+
+
+def test_no_more_watches_than_allowed_are_served() -> None:
+    async def claim() -> None:
+        async with (
+            api(settings=ApiSettings(watches=1)) as server,
+            watching(server, "sendInitialEvents=true") as following,
+        ):
+            await following()
+            status, answer, headers = await server.call("GET", f"{VMS}?watch=true")
+            assert (status, answer["details"]["code"], headers["Retry-After"]) == (429, "too-many", "1")
+
+    run_real(claim())
+
+
+def test_a_watch_in_table_form_has_one_row_an_event() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            await server.call("POST", VMS, json=vm("a"))
+            async with watching(server, "", headers=TABLE) as following:
+                event = await following()
+                assert (event["type"], event["object"]["kind"]) == ("ADDED", "Table")
+                assert [row["cells"][0] for row in event["object"]["rows"]] == ["a"]
+
+    run_real(claim())
+
+
+# Roles
+
+
+def test_roles_hold_on_resources() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            slot = {"kind": "Reservation", "metadata": {"name": "s"}, "spec": {"type": "FailoverReservation"}}
+            for role, method, path, body, expected in (
+                (Role.VIEWER, "GET", VMS, None, 200),
+                (Role.VIEWER, "POST", VMS, vm(), 403),
+                (Role.OPERATOR, "POST", VMS, vm(), 201),
+                (Role.VIEWER, "DELETE", f"{VMS}/vm-1", None, 403),
+                (Role.SCHEDULER, "GET", VMS, None, 403),
+                (Role.OPERATOR, "POST", f"{GROUP}/reservations", slot, 403),
+                (Role.ADMIN, "POST", f"{GROUP}/reservations", slot, 201),
+                (None, "GET", VMS, None, 401),
+            ):
+                status, answer, _ = await server.call(method, path, json=body, role=role)
+                assert status == expected, (role, method, path, answer)
+
+    run_real(claim())
+
+
+def test_the_list_of_a_large_store_comes_in_pieces() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for number in range(1203):
+                await server.store.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-{number:04}")))
+            _, whole, headers = await server.call("GET", VMS)
+            assert len({item["metadata"]["name"] for item in whole["items"]}) == 1203
+            assert headers["Transfer-Encoding"] == "chunked"
+
+    run_real(claim())

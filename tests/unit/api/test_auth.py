@@ -1,0 +1,125 @@
+"""Tokens, roles and files of tokens."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from outlive.api.auth import Access, Identity, Role, Tokens, allow, ensure_token, may_write, read_tokens
+from outlive.api.problems import Unauthenticated
+from outlive.base.errors import BadInput, Forbidden
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.resources import KINDS, Coverage, Election, Event, Flavor, Hypervisor, Reservation, VirtualMachine
+
+SECRET = "s" * 20
+TOKENS = Tokens([(SECRET, Identity("ann", Role.OPERATOR)), ("t" * 20, Identity("bob", Role.VIEWER))])
+
+
+def test_a_token_is_known_by_its_whole_value() -> None:
+    assert TOKENS.identify(b"Bearer " + SECRET.encode()).name == "ann"
+    assert TOKENS.identify(b"bearer  " + b"t" * 20).name == "bob"
+
+
+def test_the_password_of_basic_authentication_counts_as_token() -> None:
+    assert TOKENS.identify(b"Basic " + base64.b64encode(f"outlive:{SECRET}".encode())).name == "ann"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        SECRET.encode(),
+        b"Bearer " + b"s" * 19,
+        b"Bearer " + b"s" * 21,
+        b"Basic %%%",
+        b"Digest x",
+    ],
+)
+def test_anything_else_is_refused_with_the_way_out(header: bytes) -> None:
+    with pytest.raises(Unauthenticated) as caught:
+        TOKENS.identify(header)
+    assert "--state-dir" in caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+def test_a_viewer_reads_and_a_scheduler_only_places() -> None:
+    viewer, scheduler = Identity("v", Role.VIEWER), Identity("s", Role.SCHEDULER)
+    allow(viewer, Access.READ)
+    allow(viewer, Access.EXPLAIN)
+    allow(scheduler, Access.PLACE)
+    for identity, access in (
+        (viewer, Access.WRITE),
+        (viewer, Access.PLACE),
+        (scheduler, Access.READ),
+        (scheduler, Access.WRITE),
+    ):
+        with pytest.raises(Forbidden):
+            allow(identity, access)
+
+
+def test_an_operator_writes_what_users_and_imports_write() -> None:
+    operator = Identity("o", Role.OPERATOR)
+    may_write(operator, VirtualMachine)
+    may_write(operator, VirtualMachine, status=True)
+    may_write(operator, Hypervisor, status=True)
+    may_write(operator, Flavor)
+    for kind in (Reservation, Coverage, Election, Event):
+        with pytest.raises(Forbidden):
+            may_write(operator, kind)
+    with pytest.raises(Forbidden):
+        may_write(operator, Reservation, status=True)
+
+
+def test_an_admin_may_write_every_kind() -> None:
+    for kind in KINDS.values():
+        may_write(Identity("a", Role.ADMIN), kind)
+
+
+def test_a_missing_token_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    made = ensure_token(path, SeededIds(Random(1)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert ensure_token(path, SeededIds(Random(2))) == made
+
+
+@pytest.mark.parametrize("content", ["", "short\n", "has a space in it and is long\x01\n"])
+def test_a_token_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(BadInput, match="token"):
+        ensure_token(path, SeededIds(Random(1)))
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"viewer {SECRET}\n")
+    path.chmod(0o644)
+    with pytest.raises(BadInput) as caught:
+        read_tokens(path)
+    assert caught.value.remedy == f"chmod 600 {path}"
+
+
+def test_a_file_of_tokens_names_role_token_and_owner(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"# who\nviewer {SECRET} grafana\n\nscheduler {'n' * 30}  # nova\n")
+    path.chmod(0o600)
+    assert read_tokens(path) == [
+        (SECRET, Identity("grafana", Role.VIEWER)),
+        ("n" * 30, Identity("scheduler-4", Role.SCHEDULER)),
+    ]
+
+
+@pytest.mark.parametrize("line", ["viewer", "king " + "k" * 20, "viewer short", f"viewer {SECRET} a b"])
+def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"admin {'a' * 20}\n{line}\n")
+    path.chmod(0o600)
+    with pytest.raises(BadInput) as caught:
+        read_tokens(path)
+    assert caught.value.place == f"{path}:2"
