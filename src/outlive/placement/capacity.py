@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
-from outlive.placement.blocking import Verdict, blocked_hosts, capacity_query, unused, verdict
+from outlive.placement.blocking import Verdict, capacity_query, unused, verdict
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.request import PlacementRequest
 from outlive.resources import Amounts
@@ -38,46 +37,56 @@ class CapacityTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hosts: tuple[HostCapacity, ...]
 
 
-def capacity_table(fleet: Fleet, request: PlacementRequest) -> CapacityTable:
-    """The table for a request. Pipelines are not consulted: a host may have room and still be refused."""
-    query = capacity_query(request, fleet.settings)
-    free = fleet.available(query).copy()
-    for bucket in fleet.ledger.unlocks(query):
-        rows, used, full = bucket.arrays(len(fleet.resources))
-        for column in range(free.shape[0]):
-            np.add.at(free[column], rows, (full if query.ignore_allocations else used)[column])
-    hosts: list[HostCapacity] = []
-    for name in fleet.names:
+class CapacityView:
+    """The fleet for one request, host by host, so that a caller with many hosts can let others go on in between."""
+
+    def __init__(self, fleet: Fleet, request: PlacementRequest) -> None:
+        self._fleet = fleet
+        self._query = capacity_query(request, fleet.settings)
+        self._needed = {resource: amount for resource, amount in request.need.items() if amount > 0}
+        self._given = fleet.ledger.unlocks(self._query)
+
+    def host(self, name: str) -> HostCapacity | None:
+        """One host as it is now; ``None`` when it is not known."""
+        fleet, query = self._fleet, self._query
         record, row = fleet.host(name), fleet.row(name)
         if record is None or row is None:
-            continue
-        left = {
-            resource: max(0, int(free[column, row]))
-            for resource, column in fleet.resources.items()
-            if free[column, row] > NEVER // 2
-        }
-        needed = {resource: amount for resource, amount in request.need.items() if amount > 0}
-        fits = min((left.get(resource, 0) // amount for resource, amount in needed.items()), default=0)
-        hosts.append(
-            HostCapacity(
-                host=name,
-                capacity=record.effective_capacity(),
-                allocation=record.status.allocation,
-                free=Amounts(left) if left else None,
-                fits=fits,
-                held=tuple(
-                    Held(
-                        reservation=reservation.name,
-                        verdict=verdict(
-                            reservation,
-                            query,
-                            slots_without_condition=fleet.settings.slots_ready_without_condition,
-                        ),
-                        amounts=unused(reservation, ignore_allocations=query.ignore_allocations),
-                    )
-                    for reservation in fleet.reservations_on(name)
-                    if blocked_hosts(reservation)
-                ),
+            return None
+        left = self._left(row)
+        fits = min((left.get(resource, 0) // amount for resource, amount in self._needed.items()), default=0)
+        ready = fleet.settings.slots_ready_without_condition
+        held = tuple(
+            Held(
+                reservation=reservation.name,
+                verdict=verdict(reservation, query, slots_without_condition=ready),
+                amounts=unused(reservation, ignore_allocations=query.ignore_allocations),
             )
+            for reservation in fleet.reservations_on(name)
         )
-    return CapacityTable(hosts=tuple(hosts))
+        return HostCapacity(
+            host=name,
+            capacity=record.effective_capacity(),
+            allocation=record.status.allocation,
+            free=Amounts(left) if left else None,
+            fits=fits,
+            held=held,
+        )
+
+    def _left(self, row: int) -> dict[str, int]:
+        """What the request finds free, for each resource whose figure can be trusted."""
+        fleet, query = self._fleet, self._query
+        free = fleet.available(query)[:, row].copy()
+        for bucket in self._given:
+            rows, used, full = bucket.arrays(len(fleet.resources))
+            free += (full if query.ignore_allocations else used)[:, rows == row].sum(axis=1)
+        return {
+            resource: max(0, int(free[column]))
+            for resource, column in fleet.resources.items()
+            if free[column] > NEVER // 2
+        }
+
+
+def capacity_table(fleet: Fleet, request: PlacementRequest) -> CapacityTable:
+    """The table for a request. Pipelines are not consulted: a host may have room and still be refused."""
+    view = CapacityView(fleet, request)
+    return CapacityTable(hosts=tuple(row for name in fleet.names if (row := view.host(name)) is not None))

@@ -126,8 +126,6 @@ def _ranking(given: PlacementInput) -> Ranking:
     request = given.request
     if not request.pipeline and len(given.pipelines) == 1:
         request = msgspec.structs.replace(request, pipeline=given.pipelines[0].name)
-    if request.weights and (request.hosts is None or len(request.weights) != len(request.hosts)):
-        raise BadInput("weights do not match hosts", place="request.weights", remedy="give one weight for each host")
     return Engine(_fleet(given), table).rank(request, why=given.why)
 
 

@@ -15,7 +15,14 @@ import numpy as np
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
-from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, StepFailed, UnknownPipeline
+from outlive.placement.errors import (
+    GatheringRefused,
+    InvalidOptions,
+    PipelineNotReady,
+    RunRefused,
+    StepFailed,
+    UnknownPipeline,
+)
 from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
 from outlive.placement.ranking import Ranking, StepTrace
@@ -122,6 +129,8 @@ class Engine:
             request.options.check()
         except BadInput as error:
             raise InvalidOptions(error.message, place=error.place, remedy=error.remedy) from None
+        if request.weights and len(request.weights) != len(request.hosts or ()):
+            raise RunRefused("there is not one weight for each host", place="weights", remedy="give all or none")
         pipeline = self.pipelines.get(request.pipeline)
         if pipeline is None:
             if isinstance(self.pipelines, PipelineTable) and self.pipelines.broken(request.pipeline):

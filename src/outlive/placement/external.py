@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from outlive.base import limits
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.errors import LimitExceeded, OutliveError, Unavailable
 from outlive.placement import shipped, wire
 from outlive.placement.errors import BadRequest, RunRefused
 from outlive.placement.ranking import Ranking
@@ -41,6 +41,8 @@ _TYPES: Final[tuple[ReservationType, ...]] = (
 )
 _KVM: Final = frozenset({"qemu", "ch"})
 _VMWARE: Final = "vmware vcenter server"
+_LATER: Final = (Unavailable, LimitExceeded)
+"""Errors that may be gone when the caller asks again."""
 _host_name: Final = attrgetter("host")
 _request_decoder: Final = msgspec.json.Decoder(wire.WireRequest)
 _answer_decoder: Final = msgspec.json.Decoder(wire.WireAnswer)
@@ -207,7 +209,7 @@ def answer(hosts: tuple[str, ...] | list[str], ranking: Ranking) -> ExternalAnsw
 
 def refusal(error: OutliveError) -> ExternalAnswer:
     """The answer to a call that could not be carried out."""
-    status = error.status if isinstance(error, RunRefused) else 503 if isinstance(error, Unavailable) else 500
+    status = error.status if isinstance(error, RunRefused) else 503 if isinstance(error, _LATER) else 500
     message = error.message if status != 500 else f"failed to process scheduling decision: {error.message}"
     document = {"code": error.code, "message": message}
     if error.remedy:
@@ -221,8 +223,10 @@ def refusal(error: OutliveError) -> ExternalAnswer:
 def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None = None) -> bytes:
     """The body of a call to another scheduler; empty members are left out.
 
-    ``candidates`` are needed where the request itself means all hosts.
+    ``candidates`` are needed where the request itself means all hosts. ``BadInput`` for options that
+    contradict each other.
     """
+    request.options.check()
     hosts = request.hosts if request.hosts is not None else candidates or ()
     weights = request.weights or (0.0,) * len(hosts)
     document: dict[str, Any] = {

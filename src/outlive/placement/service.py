@@ -7,13 +7,15 @@ only the elected one may place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.base.random import Random
-from outlive.placement.capacity import CapacityTable, capacity_table
+from outlive.placement.capacity import CapacityTable, CapacityView, HostCapacity
 from outlive.placement.engine import Engine
 from outlive.placement.external import ExternalAnswer, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
@@ -24,13 +26,15 @@ from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
 from outlive.placement.shuffle import shuffled
 from outlive.placement.steps import Reason
-from outlive.placement.weighers.slots import own_slot_rows
+from outlive.placement.weighers.slots import own_slot_rows, slots_of_vm_on
 from outlive.resources import Hypervisor, Pipeline, Reservation
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 
 API_PATH = "/scheduler/nova/external"
 _log = get_logger("placement")
+_YIELD_EVERY = 256
+"""Hosts of a capacity table after which others get their turn."""
 _API_LABELS = ("method", "path", "status", "error")
 
 
@@ -106,9 +110,17 @@ class PlacementService:
         return ranking
 
     async def capacity(self, request: PlacementRequest) -> CapacityTable:
-        """What each host has, holds and could give to the request."""
+        """What each host has, holds and could give to the request. Each host is of its own moment."""
+        rows: list[HostCapacity] = []
         async with self._lock.hold(shared=True):
-            return capacity_table(self.fleet, request)
+            view = CapacityView(self.fleet, request)
+            for count, name in enumerate(self.fleet.names, 1):
+                row = view.host(name)
+                if row is not None:
+                    rows.append(row)
+                if count % _YIELD_EVERY == 0:
+                    await self._clock.sleep(0)
+        return CapacityTable(hosts=tuple(rows))
 
     async def external(self, body: bytes) -> ExternalAnswer:
         """Answer Nova's call; never raises for what is in the body."""
@@ -117,7 +129,9 @@ class PlacementService:
             request = decode_request(body)
             with request_context(greq=request.global_request_id, req=request.request_id):
                 ranking = await self.rank(request)
-                result = answer(self._hosts(ranking), ranking)
+                hosts = self._hosts(ranking)
+                self._log_answer(request, hosts)
+                result = answer(hosts, ranking)
         except OutliveError as error:
             _log.warning("placement.call_refused", code=error.code, error=str(error))
             result = refusal(error)
@@ -146,6 +160,16 @@ class PlacementService:
         """Every reason of every filter against these hosts."""
         async with self._lock.hold(shared=True):
             return self.engine.explain(request, hosts)
+
+    def _log_answer(self, request: PlacementRequest, hosts: Sequence[str]) -> None:
+        """One event a call; that of an evacuation names the slot that its first host consumes."""
+        target = hosts[0] if hosts else ""
+        fields = {"vm": request.resource_id, "pipeline": request.pipeline, "intent": request.intent.value}
+        if request.intent is not Intent.EVACUATE:
+            _log.debug("placement.answered", target=target, hosts=len(hosts), **fields)
+            return
+        slots = slots_of_vm_on(self.fleet, request.resource_id, target)
+        _log.info("placement.answered", target=target, hosts=len(hosts), slots=slots, **fields)
 
     def _hosts(self, ranking: Ranking) -> tuple[str, ...] | list[str]:
         """The answer's hosts; those of an evacuation permuted at the top."""

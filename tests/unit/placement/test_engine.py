@@ -10,7 +10,7 @@ from tests.support.placement import commitment, fleet_of, host, instances, reque
 
 from outlive.base.random import Random
 from outlive.placement.engine import Engine
-from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, UnknownPipeline
+from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, RunRefused, UnknownPipeline
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT, Intent, Options
 from outlive.placement.scaling import min_max_scale, squash_one
@@ -186,6 +186,19 @@ def test_runs_that_cannot_be_answered_say_which_way() -> None:
     broken = PipelineSpec(filters=(Step(name="filter_external_customer"),))
     with pytest.raises(PipelineNotReady):
         engine(host(), p=broken).rank(request(pipeline="p"))
+
+
+def test_unlocked_commitments_are_counted_by_intent() -> None:
+    asked = request(extraSpecs={"capabilities:hypervisor_type": "QEMU", "quota:hw_version": "g"}, intent="resize")
+    spec = PipelineSpec(filters=(Step(name="filter_has_enough_capacity"),))
+    found = engine(host("h1"), commitment("c"), p=spec).rank(replace(asked, pipeline="p"))
+    (event,) = found.traces[0].events
+    assert (event.name, event.labels, event.count) == ("commitment_slots_unlocked", (("intent", "resize"),), 1)
+
+
+def test_weights_must_match_the_hosts() -> None:
+    with pytest.raises(RunRefused):
+        engine(host("a")).rank(replace(request(hosts=["a"]), weights=(1.0, 2.0)))
 
 
 def test_the_document_has_every_figure() -> None:

@@ -17,7 +17,7 @@ from outlive.placement.errors import StepFailed
 from outlive.placement.fleet import BoolVector, IntVector
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import MB, MIB, PlacementSettings
-from outlive.placement.steps import Filter, OnError, Reason, Run
+from outlive.placement.steps import Event, Filter, OnError, Reason, Run
 from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
 from outlive.resources.reservations import FAILOVER, ReservationType
 
@@ -51,6 +51,15 @@ class EnoughCapacity(Filter):
     name = "filter_has_enough_capacity"
     params_type = CapacityParams
     on_error: ClassVar[OnError] = "reject"
+    counts_events = True
+
+    def events(self, run: Run) -> list[Event]:
+        """Commitment slots that the request may use, by intent."""
+        request, ledger = run.request, run.fleet.ledger
+        bucket = ledger.commitments.get((request.project, request.group_name(run.settings.flavor_group_keys)))
+        if bucket is None or bucket not in ledger.unlocks(self.query(run)):
+            return []
+        return [Event("commitment_slots_unlocked", (("intent", request.intent.value),), len(bucket.entries))]
 
     def query(self, run: Run) -> CapacityQuery:
         """The effective settings: parameters and options add up."""

@@ -22,6 +22,14 @@ def own_slot_rows(fleet: Fleet, vm: str) -> list[int]:
     return sorted({entry.host_row for entry in bucket.entries.values() if entry.host_row >= 0})
 
 
+def slots_of_vm_on(fleet: Fleet, vm: str, host: str) -> list[str]:
+    """Names of the ready slots of the VM on a host."""
+    bucket, row = fleet.ledger.slots_of_vm.get(vm), fleet.row(host)
+    if bucket is None or row is None:
+        return []
+    return sorted(name for name, entry in bucket.entries.items() if entry.host_row == row)
+
+
 def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
     """The same as names, from the reservations themselves."""
     hosts: set[str] = set()
