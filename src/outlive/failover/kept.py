@@ -7,7 +7,8 @@ so that a mistake in following is found instead of believed (docs/reference/fail
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
 from outlive.failover.compat import Compat
 from outlive.failover.counters import Counters
@@ -18,8 +19,8 @@ from outlive.failover.rules import fits
 from outlive.failover.sightings import Sightings
 from outlive.resources import Hypervisor, Reservation
 
-AUDITED_VMS = 5_000
-"""VMs that one audit looks at; the next audit goes on behind them."""
+AUDITED = 300
+"""Hosts, slots and VMs that one audit looks at; the next audit goes on behind them."""
 
 
 class KeptState:
@@ -37,7 +38,7 @@ class KeptState:
         self._literal = compat.reverted("D10")
         self._attributes: dict[str, VmView] = {}
         self._touched: dict[str, None] = {}
-        self._audited = ""
+        self._audited: dict[str, str] = {}
 
     # Changes
 
@@ -163,13 +164,14 @@ class KeptState:
             return self.sightings.first(vm_id) is None
         return not self.counters.holds_for(vm_id) or any(self.slots[n].members.get(vm_id) != vm.host for n in names)
 
+    def slots_of(self, vms: Iterable[str]) -> list[SlotView]:
+        """The slots of these VMs, by name."""
+        names = {name for vm in vms if self.counters.has_vm(vm) for name in self.counters.slots_of(vm)}
+        return [self.slots[name] for name in sorted(names)]
+
     def neighbours(self, vms: Iterable[str]) -> list[SlotView]:
         """The slots of these VMs and of all who share a slot with them: all that a verdict about them rests on."""
-        counters = self.counters
-        own = {name for vm in vms if counters.has_vm(vm) for name in counters.slots_of(vm)}
-        near = {member for name in own for member in counters.members(name)}
-        names = {name for vm in near for name in counters.slots_of(vm)}
-        return [self.slots[name] for name in sorted(names)]
+        return self.slots_of({member for slot in self.slots_of(vms) for member in self.counters.members(slot.name)})
 
     def take_touched(self) -> list[str]:
         """The VMs that changes concerned since the last call, in the order of the changes."""
@@ -215,61 +217,61 @@ class KeptState:
         ordered = [self.slots[name] for name in sorted(self.slots)]
         self.counters = Counters.build(ordered, [self.located[vm] for vm in sorted(self.located)], needs)
 
-    def audit(self, hosts: Iterable[Hypervisor], slots: Iterable[Reservation]) -> list[str]:
-        """What differs from a rebuild out of these, in words; looks at ``AUDITED_VMS`` VMs, going round."""
-        expected = KeptState(self._requirements, trust_hosts=self._trust_hosts)
-        for host in hosts:
-            expected.sightings.see(host.name, host)
-        expected.slots = {slot.name: slot_view(slot) for slot in slots if is_slot(slot)}
-        differences = [f"slot {name}" for name in sorted(expected.slots.keys() ^ self.slots.keys())]
-        differences += [f"slot {n}" for n, s in expected.slots.items() if n in self.slots and self.slots[n] != s]
-        memberships = _memberships(expected.slots)
-        for vm_id in self._portion(memberships.keys() | self._attributes.keys()):
-            found = expected.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
-            differences += self._audit_vm(vm_id, found, memberships, expected.slots)
+    def audit(self, hosts: Sequence[Hypervisor], slots: Sequence[Reservation]) -> list[str]:
+        """What differs from a rebuild out of these (both in name order), in words.
+
+        All names are compared; apart from that it looks at ``AUDITED`` hosts, slots and VMs, the next audit at others.
+        """
+        listed = {slot.name: slot for slot in slots if is_slot(slot)}
+        here = {host.name: host for host in hosts}
+        differences = [f"host {name}" for name in sorted(here.keys() ^ set(self.sightings.hosts))]
+        differences += [f"slot {name}" for name in sorted(listed.keys() ^ self.slots.keys())]
+        for name in self._portion("hosts", here):
+            active = {instance.id for instance in here[name].status.instances if instance.active}
+            if self.sightings.on(name) != active:
+                differences.append(f"VMs on host {name}")
+        for name in self._portion("slots", listed.keys() & self.slots.keys()):
+            if not self._slot_is(slot_view(listed[name])):
+                differences.append(f"slot {name}")
+        for vm_id in self._portion("VMs", {*self._attributes, *self.counters.added}):
+            differences += self._audit_vm(vm_id)
         return differences
 
-    def _portion(self, vms: Iterable[str]) -> list[str]:
-        """The next VMs by id, beginning behind those of the last audit."""
-        ordered = sorted(vms)
-        if len(ordered) <= AUDITED_VMS:
+    def _portion(self, what: str, names: Iterable[str]) -> list[str]:
+        """The next names, beginning behind those of the last audit."""
+        ordered = sorted(names)
+        if len(ordered) <= AUDITED:
             return ordered
-        behind = [vm for vm in ordered if vm > self._audited]
-        portion = (behind + ordered)[:AUDITED_VMS]
-        self._audited = portion[-1]
+        begin = bisect_right(ordered, self._audited.get(what, ""))
+        portion = [*ordered[begin:], *ordered[:begin]][:AUDITED]
+        self._audited[what] = portion[-1]
         return portion
 
-    def _audit_vm(
-        self, vm_id: str, found: VmView | None, memberships: Mapping[str, list[str]], slots: Mapping[str, SlotView]
-    ) -> list[str]:
+    def _slot_is(self, seen: SlotView) -> bool:
+        return self.slots[seen.name] == seen and self.counters.members(seen.name) == sorted(seen.members)
+
+    def _audit_vm(self, vm_id: str) -> list[str]:
+        found = self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
         if found != self.located.get(vm_id):
             return [f"location of VM {vm_id}"]
-        mine = sorted(memberships.get(vm_id, ()))
         if not self.counters.has_vm(vm_id):
-            return [f"VM {vm_id}"] if mine or found is not None else []
-        if self.counters.slots_of(vm_id) != mine:
+            return [] if found is None else [f"VM {vm_id}"]
+        mine = self.counters.slots_of(vm_id)
+        if any(vm_id not in self.slots[name].members for name in mine if name in self.slots):
             return [f"slots of VM {vm_id}"]
         if found is None:
             return []
-        counting = sum(self._counts(found, slots[name]) for name in mine)
+        counting = sum(self._counts(found, self.slots[name]) for name in mine if name in self.slots)
         if self.counters.misses(vm_id) != max(0, self.required(found) - counting):
             return [f"missing slots of VM {vm_id}"]
-        if self.counters.holds_for(vm_id) != self._rules_hold(found, mine, slots):
+        if self.counters.holds_for(vm_id) != self._rules_hold(found, mine):
             return [f"rules of VM {vm_id}"]
         return []
 
-    def _rules_hold(self, vm: VmView, mine: Iterable[str], slots: Mapping[str, SlotView]) -> bool:
+    def _rules_hold(self, vm: VmView, mine: Iterable[str]) -> bool:
         """The counter formula, literally: no host occurs twice."""
         hosts = [vm.host]
         for name in mine:
-            hosts.append(slots[name].host)
-            hosts += [self.counters.location(other) for other in slots[name].members if other != vm.id]
+            hosts.append(self.slots[name].host)
+            hosts += [self.counters.location(other) for other in self.slots[name].members if other != vm.id]
         return len(hosts) == len(set(hosts))
-
-
-def _memberships(slots: Mapping[str, SlotView]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, slot in slots.items():
-        for vm in slot.members:
-            found.setdefault(vm, []).append(name)
-    return found

@@ -39,6 +39,9 @@ STALE_S = 60.0
 """A cache that has lost the store for longer than this is no longer believed."""
 
 
+YIELD_EVERY = 1_000
+"""Objects after which others get their turn."""
+
 T = TypeVar("T")
 
 
@@ -129,7 +132,17 @@ class CachedVMs:
 
     async def list_vms(self) -> VmList:
         """Every VM that is assigned to a host, by name."""
-        return list_resources(believed(self._vms), now=self._clock.now())
+        views: list[VmView] = []
+        without_host = 0
+        for number, vm in enumerate(believed(self._vms), 1):
+            view = vm_of_resource(vm, now=self._clock.now())
+            if view is None:
+                without_host += 1
+            else:
+                views.append(view)
+            if number % YIELD_EVERY == 0:
+                await self._clock.sleep(0)
+        return VmList(vms=tuple(views), without_host=without_host)
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One VM, if it is assigned to a host."""

@@ -287,7 +287,9 @@ class PeriodicCycle:
         parts = self._parts
         slots = hand.confirmed
         counting = counting_slots(seen.vms, slots, compat=self._compat)
+        await parts.clock.sleep(0)
         broken = rules_broken(seen.vms, slots)
+        await parts.clock.sleep(0)
         here = {vm.id for vm in seen.vms}
         for vm in [vm for vm in parts.fails if vm not in here]:
             del parts.fails[vm]

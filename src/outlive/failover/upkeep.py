@@ -21,7 +21,7 @@ from outlive.failover.cleanup import CleanInput
 from outlive.failover.covering import status_of
 from outlive.failover.greedy import Greedy
 from outlive.failover.kept import KeptState
-from outlive.failover.model import HostView, VmView
+from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.observe import Observation
 from outlive.failover.periodic import KEY_PREFIX, REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.placing import Wanted, gather_offers, wanted
@@ -232,18 +232,27 @@ class Upkeep(Watcher):
         await self._tell(concerned)
 
     async def _clean_up(self, touched: Sequence[str]) -> list[str]:
-        """Take memberships out that the changes broke; the VMs that lost one."""
-        parts, state = self._parts, self._state
-        wrong = [vm for vm in touched if state.misplaced(vm)]
-        broken = [vm for vm in state.counters.faulty() if vm in state.located] if wrong else []
+        """Take memberships out that the changes broke; the VMs that lost one.
+
+        First in the slots of the VMs concerned, which mends nearly everything; then around whoever is still at fault.
+        """
+        wrong = [vm for vm in touched if self._state.misplaced(vm)]
         if not wrong:
             return []
-        near = state.neighbours([*wrong, *broken])
-        members = sorted({vm for slot in near for vm in slot.members})
+        lost = await self._clean_slots(self._state.slots_of(wrong))
+        broken = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
+        if broken:
+            lost += await self._clean_slots(self._state.neighbours(broken))
+        return lost
+
+    async def _clean_slots(self, slots: Sequence[SlotView]) -> list[str]:
+        """Clean these slots up, as far as the budget allows; the VMs that lost a membership."""
+        parts, state = self._parts, self._state
+        members = sorted({vm for slot in slots for vm in slot.members})
         given = CleanInput(
             vms=tuple(state.located[vm] for vm in members if vm in state.located),
             hosts=self._reports(members),
-            slots=tuple(near),
+            slots=tuple(slots),
             now=parts.clock.now(),
             grace_s=parts.settings.grace_pauses * self._config.reconcile_interval_s,
             brake_share=1.0,
@@ -254,7 +263,7 @@ class Upkeep(Watcher):
         if result.dropped and not self._budget.take(len(result.dropped)):
             _log.error("upkeep.braked", would_drop=len(result.dropped))
             return []
-        hand = self._hand()
+        hand = Hand(slots, {slot.name: found for slot in slots if (found := self._reservations.get(slot.name))})
         await CleanUp(parts.writer, parts.decider, parts.reporter).carry_out(given, result, hand)
         return sorted({drop.vm for drop in result.dropped})
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.base.random import Random
-from outlive.failover.kept import KeptState
+from outlive.failover.kept import AUDITED, KeptState
 from outlive.failover.model import VmView
 from outlive.failover.requirements import Requirements
 from outlive.resources import (
@@ -159,14 +159,30 @@ def test_an_audit_names_what_is_wrong():
     world = small()
     assert world.audit() == []
     world.kept.counters.leave("v1", "s1")
-    assert world.audit() == ["slots of VM v1"]
+    assert world.audit() == ["slot s1"]
     world.kept.rebuild(world.hosts.values(), world.slots.values())
     assert world.audit() == []
     world.slots["s2"] = slot("s2", "h3", {})
     assert world.audit() == ["slot s2"]
     del world.slots["s2"]
+    world.hosts["h1"] = host("h1")
+    assert world.audit() == ["VMs on host h1"]
+    del world.hosts["h1"]
+    assert world.audit() == ["host h1"]
+    world.hosts["h1"] = host("h1", "v1")
     world.kept.located["v1"] = vm("v1", "h9")
     assert world.audit() == ["location of VM v1"]
+
+
+def test_an_audit_of_many_goes_round():
+    world = Follower(trust=True)
+    world.hosts["h1"] = host("h1")
+    world.kept.see_host("h1", world.hosts["h1"])
+    for number in range(3 * AUDITED):
+        world.slots[f"s{number}"] = slot(f"s{number}", "h1", {f"w{number}": "h2"})
+        world.kept.see_slot(f"s{number}", world.slots[f"s{number}"])
+    world.kept.counters.leave("w0", "s0")
+    assert [difference for _ in range(3) for difference in world.audit()] == ["slot s0"]
 
 
 def test_a_stopped_vm_is_misplaced_and_one_that_a_host_reports_is_not():
