@@ -63,7 +63,7 @@ def read_resources(files: Iterable[Path]) -> list[tuple[str, Resource]]:
                 check_object(item)
                 _admit(item)
             except BadInput as error:
-                problems.take(document.place, error)
+                problems.take(document.place, error, "see docs/reference/resources.md")
                 continue
             key = (item.kind(), item.name)
             if key in seen:

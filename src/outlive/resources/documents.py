@@ -59,9 +59,9 @@ class Problems:
         if len(self.shown) < self._limit:
             self.shown.append(Problem(place, message, remedy))
 
-    def take(self, place: str, error: BadInput) -> None:
-        """Note an error that some parser raised about a value at ``place``."""
-        self.add(f"{place}: {error.place}" if error.place else place, error.message, error.remedy)
+    def take(self, place: str, error: BadInput, remedy: str = "") -> None:
+        """Note an error that some parser raised about a value at ``place``; ``remedy`` is for one that has none."""
+        self.add(f"{place}: {error.place}" if error.place else place, error.message, error.remedy or remedy)
 
     def check(self) -> None:
         """Raise ``BadInputs`` if there is any."""

@@ -1,0 +1,280 @@
+"""Commands on a state: from nothing to covered, on a state directory and on a state file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.command import Result, outlive, spawned
+
+HOSTS = "name,cpu,memory,zone\n" + "".join(f"h{n},32,128Gi,z1\n" for n in range(8))
+VMS = "id,cpu,memory,host,flavor\n" + "".join(f"v{n:02},4,8Gi,h{n % 8},m{n % 2}\n" for n in range(16))
+MANIFEST = """
+apiVersion: outlive.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: extra, labels: {team: blue}}
+spec: {maintenance: manual}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: v99}
+spec: {resources: {cpu: 2, memory: 4Gi}}
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory with an imported inventory."""
+    (tmp_path / "hosts.csv").write_text(HOSTS)
+    (tmp_path / "vms.csv").write_text(VMS)
+    directory = tmp_path / "state"
+    done = outlive(
+        "import", "csv", "--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv", "--state-dir", directory
+    )
+    assert done.code == 0, done.err
+    return directory
+
+
+@pytest.fixture
+def file(state: Path) -> Path:
+    """The same as a state file."""
+    path = state.parent / "state.json"
+    path.write_text(outlive("dump", "--state-dir", state).out)
+    return path
+
+
+def read(result: Result) -> dict[str, object]:
+    document: dict[str, object] = json.loads(result.out)
+    return document
+
+
+def test_an_import_reports_what_it_did_and_repeats_as_nothing(state: Path) -> None:
+    folder = state.parent
+    arguments = ["import", "csv", "--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv", "--state-dir", state]
+    document = read(outlive(*arguments, "-o", "json"))
+    assert document["hosts"] == {"created": 0, "updated": 0, "unchanged": 8, "deleted": 0}
+    assert document["vms"] == {"created": 0, "updated": 0, "unchanged": 16, "deleted": 0}
+
+
+def test_a_dry_run_writes_nothing(state: Path) -> None:
+    (state.parent / "more.csv").write_text(HOSTS + "h9,32,128Gi,z1\n")
+    arguments = ["import", "csv", "--hosts", state.parent / "more.csv", "--state-dir", state, "--dry-run", "-o", "json"]
+    document = read(outlive(*arguments))
+    assert document["dryRun"] is True
+    assert document["hosts"] == {"created": 1, "updated": 0, "unchanged": 8, "deleted": 0}
+    assert outlive("get", "host", "h9", "--state-dir", state).code == 4
+
+
+def test_get_prints_tables_documents_and_lists(file: Path) -> None:
+    assert outlive("get", "hosts", "--state", file).out.splitlines()[0].split()[:3] == ["Name", "Zone", "Ready"]
+    assert len(outlive("get", "vms", "--state", file).out.splitlines()) == 17
+    assert read(outlive("get", "vm", "v00", "--state", file, "-o", "json"))["kind"] == "VirtualMachine"
+    assert len(read(outlive("get", "vms", "--state", file, "-o", "json"))["items"]) == 16  # type: ignore[arg-type]
+    assert "kind: Hypervisor" in outlive("get", "ohv", "h0", "--state", file, "-o", "yaml").out
+    assert "Used CPU" in outlive("get", "ohv", "--state", file, "-o", "wide").out
+
+
+def test_get_selects_by_label(file: Path) -> None:
+    result = outlive("get", "vms", "-l", "outlive.dev/host=h3", "--state", file)
+    assert [line.split()[0] for line in result.out.splitlines()[1:]] == ["v03", "v11"]
+    assert outlive("get", "vms", "-l", "a in (", "--state", file).code == 3
+
+
+def test_what_is_not_there_is_exit_code_4(file: Path) -> None:
+    assert outlive("get", "vm", "nobody", "--state", file).code == 4
+    assert outlive("describe", "vm", "nobody", "--state", file).code == 4
+    result = outlive("get", "vms", "--state-dir", file.parent / "nowhere")
+    assert result.code == 4
+    assert "outlive up" in result.line
+
+
+def test_coverage_has_exactly_the_promised_members_and_says_no(file: Path) -> None:
+    result = outlive("failover", "coverage", "--state", file, "-o", "json")
+    document = read(result)
+    assert result.code == 1
+    assert set(document) == {
+        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance",
+    }  # fmt: skip
+    assert (document["vms"], document["required"], document["covered"]) == (16, 16, 0)
+    uncovered = document["uncovered"]
+    assert isinstance(uncovered, list)
+    assert set(uncovered[0]) == {"vm", "reason", "remedy"}
+    assert set(document["reserved"]) == {"cpuMilli", "memoryBytes"}  # type: ignore[call-overload]
+    assert set(document["bound"]) == {"slots", "gap"}  # type: ignore[call-overload]
+
+
+def test_a_plan_says_what_it_would_do_and_changes_nothing(file: Path) -> None:
+    result = outlive("failover", "plan", "--state", file, "-o", "json")
+    document = read(result)
+    assert result.code == 0
+    assert document["applied"] is False
+    assert document["missing"] == 16
+    assert document["after"]["covered"] == 16  # type: ignore[index]
+    assert outlive("failover", "coverage", "--state", file).code == 1
+
+
+def test_an_applied_plan_covers_everybody_and_holds(state: Path) -> None:
+    assert outlive("failover", "plan", "--apply", "--state-dir", state).code == 0
+    covered = outlive("failover", "coverage", "--state-dir", state, "-o", "json")
+    assert covered.code == 0
+    assert read(covered)["tolerance"] == 2
+    checked = outlive("failover", "check", "--state-dir", state, "-o", "json")
+    assert checked.code == 0
+    assert read(checked)["allocations"] == 32
+    again = read(outlive("failover", "plan", "--state-dir", state, "-o", "json"))
+    assert (again["missing"], again["actions"]) == (0, [])
+
+
+def test_fewer_slots_may_be_asked_for(file: Path) -> None:
+    document = read(outlive("failover", "plan", "-k", "1", "--state", file, "-o", "json"))
+    assert document["after"]["tolerance"] == 1  # type: ignore[index]
+    assert outlive("failover", "coverage", "-k", "0", "--state", file).code == 0
+
+
+def test_more_slots_than_hosts_can_hold_is_no(file: Path) -> None:
+    result = outlive("failover", "plan", "-k", "9", "--state", file, "-o", "json")
+    assert result.code == 1
+    uncovered = read(result)["after"]["uncovered"]  # type: ignore[index]
+    assert len(uncovered) == 16
+    assert all(one["reason"] and one["remedy"] for one in uncovered)
+
+
+def test_check_names_a_broken_rule(state: Path) -> None:
+    outlive("failover", "plan", "--apply", "--state-dir", state)
+    dumped = state.parent / "broken.json"
+    document = read(outlive("dump", "--state-dir", state))
+    slot = next(one for one in document["objects"] if one["kind"] == "Reservation")  # type: ignore[union-attr,attr-defined]
+    slot["status"]["host"] = next(iter(slot["status"]["failoverReservation"]["allocations"].values()))
+    dumped.write_text(json.dumps(document))
+    result = outlive("failover", "check", "--state", dumped, "-o", "json")
+    assert result.code == 1
+    assert "rule-1" in {one["fault"] for one in read(result)["violations"]}  # type: ignore[attr-defined]
+
+
+def test_the_same_state_gives_the_same_plan(file: Path) -> None:
+    first = outlive("failover", "plan", "--state", file, "-o", "json").out
+    assert spawned("failover", "plan", "--state", file, "-o", "json", env={"PYTHONHASHSEED": "7"}).out == first
+
+
+def test_settings_of_the_environment_and_of_a_file_count(file: Path) -> None:
+    env = {"OUTLIVE_FAILOVER__FLAVOR_FAILOVER_REQUIREMENTS": '{"m0": 1}'}
+    result = spawned("failover", "coverage", "--state", file, "-o", "json", env=env)
+    assert json.loads(result.out)["required"] == 8
+    settings = file.parent / "outlive.yaml"
+    settings.write_text("failover:\n  flavorFailoverRequirements: {}\n")
+    assert outlive("failover", "coverage", "--state", file, "--config", settings).code == 0
+
+
+def test_a_host_is_ranked_and_refused_with_reasons(file: Path) -> None:
+    result = outlive("placement", "rank", "--vm", "v00", "--explain", "--state", file, "-o", "json")
+    document = read(result)
+    assert result.code == 0
+    assert len(document["orderedHosts"]) == 7  # type: ignore[arg-type]
+    assert list(document["rejected"]) == ["h0"]  # type: ignore[call-overload]
+    none = outlive("placement", "rank", "--cpu", "64", "--memory", "8Gi", "--explain", "--state", file)
+    assert none.code == 1
+    assert "needs 64 cores" in none.out
+
+
+def test_views_are_tables_and_documents(file: Path) -> None:
+    assert "h0" in outlive("failover", "views", "hypervisors", "--state", file).out
+    views = json.loads(outlive("failover", "views", "--state", file, "-o", "json").out)
+    assert len(views) == 13
+    options = file.parent / "views.json"
+    options.write_text('{"views": "by-host,summary", "filter_name": "h1"}')
+    chosen = json.loads(outlive("failover", "views", "--config", options, "--state", file, "-o", "json").out)
+    assert [view["view"] for view in chosen] == ["by-host", "summary"]
+    assert outlive("failover", "views", "nothing", "--state", file).code == 3
+    assert outlive("failover", "views", "--sort", "size", "--state", file).code == 2
+
+
+def test_apply_creates_changes_and_leaves_alone(state: Path) -> None:
+    manifest = state.parent / "m.yaml"
+    manifest.write_text(MANIFEST)
+    assert outlive("apply", "-f", manifest, "--state-dir", state).out.splitlines() == [
+        "hypervisor/extra created",
+        "virtualmachine/v99 created",
+    ]
+    manifest.write_text(MANIFEST.replace("manual", "ha"))
+    assert outlive("apply", "-f", manifest, "--state-dir", state).out.splitlines() == [
+        "hypervisor/extra configured",
+        "virtualmachine/v99 unchanged",
+    ]
+    assert read(outlive("get", "host", "extra", "--state-dir", state, "-o", "json"))["spec"] == {"maintenance": "ha"}
+    assert outlive("delete", "host", "extra", "--state-dir", state).out == "hypervisor/extra deleted\n"
+    assert outlive("delete", "host", "extra", "--state-dir", state).code == 4
+    assert outlive("delete", "host", "extra", "--ignore-not-found", "--state-dir", state).code == 0
+
+
+def test_apply_restores_a_dump_with_status(state: Path) -> None:
+    outlive("failover", "plan", "--apply", "--state-dir", state)
+    document = read(outlive("dump", "--state-dir", state))
+    manifest = state.parent / "all.json"
+    for item in document["objects"]:  # type: ignore[attr-defined]
+        for name in ("uid", "resourceVersion"):
+            item["metadata"].pop(name)
+    manifest.write_text(json.dumps({"kind": "List", "items": document["objects"]}))
+    other = state.parent / "other"
+    assert outlive("apply", "--status", "-f", manifest, "--state-dir", other).code == 0
+    assert outlive("failover", "coverage", "--state-dir", other).code == 0
+
+
+def test_a_stale_version_in_a_document_is_a_conflict(state: Path) -> None:
+    manifest = state.parent / "m.yaml"
+    manifest.write_text(MANIFEST.replace("{name: extra,", "{name: h1, resourceVersion: '1',"))
+    assert outlive("apply", "-f", manifest, "--state-dir", state).code == 5
+
+
+def test_a_dump_is_what_the_state_is(state: Path, file: Path) -> None:
+    from outlive.resources.state import decode_state, state_digest
+
+    first = decode_state(file.read_bytes())
+    second = decode_state(outlive("dump", "--state-dir", state).out.encode())
+    assert state_digest(first.objects) == state_digest(second.objects)
+    assert len(first.objects) == 8 + 16 + 2
+
+
+def test_a_state_file_is_never_written(file: Path) -> None:
+    assert outlive("delete", "vm", "v00", "--state", file).code == 2
+    assert outlive("failover", "plan", "--apply", "--state", file).code == 2
+
+
+def test_describe_and_status_show_what_belongs_together(state: Path) -> None:
+    outlive("failover", "plan", "--apply", "--state-dir", state)
+    assert "Slots: 2" in outlive("describe", "vm", "v00", "--state-dir", state).out
+    assert "VMs: 2" in outlive("describe", "host", "h0", "--state-dir", state).out
+    status = read(outlive("status", "--state-dir", state, "-o", "json"))
+    assert (status["hosts"], status["vms"], status["unplacedVms"]) == (8, 16, 0)
+    assert "hosts" in outlive("status", "--state-dir", state).out
+
+
+def test_crds_are_printed_for_all_kinds_or_one() -> None:
+    assert outlive("crds").out.count("kind: CustomResourceDefinition") == 11
+    assert "plural: reservations" in outlive("crds", "slots").out
+
+
+def test_a_decision_is_replayed_from_standard_input() -> None:
+    asked = b'{"flavor": "m1.large", "patterns": {"m1.*": 2}}'
+    answered = spawned("decide", "failover.required", stdin=asked)
+    assert (answered.code, answered.out) == (0, '{"required":2}\n')
+    refused = spawned("decide", "failover.required", stdin=b"{")
+    assert (refused.code, json.loads(refused.out)) == (3, {"error": "invalid"})
+    assert "failover.plan" in outlive("decide", "--list").out.splitlines()
+    assert read(outlive("decide", "--schema", "failover.plan"))["name"] == "failover.plan"
+    assert outlive("decide", "failover.plam").code == 4
+    assert outlive("decide").code == 2
+
+
+def test_the_plan_of_a_state_can_be_replayed_as_a_decision(file: Path) -> None:
+    planned = read(outlive("failover", "plan", "--state", file, "-o", "json"))
+    assert planned["created"] == len([a for a in planned["actions"] if a["action"] == "open"])  # type: ignore[attr-defined]
+
+
+def test_config_show_hides_passwords(tmp_path: Path) -> None:
+    settings = tmp_path / "outlive.yaml"
+    settings.write_text("failoverUpkeep:\n  vmSource: database\n  databaseUrl: postgresql://nova:geheim@db/nova\n")
+    result = outlive("config", "show", "--config", settings)
+    assert result.code == 0
+    assert "geheim" not in result.out
+    assert "nova:(hidden)@db/nova" in result.out

@@ -1,0 +1,90 @@
+"""A real production inventory, as it is: imported, placed, planned for one and for two failures."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.command import outlive
+
+pytestmark = pytest.mark.component("shared")
+MAPS = (
+    "--host-map", "name=sn,cpu=cpu_milli:m,memory=memory_mib:Mi",
+    "--vm-map", "id=name,cpu=cpu_milli:m,memory=memory_mib:Mi",
+    "--where", "pod_phase=Running",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    folder = Path(os.environ["OUTLIVE_SHARED"]) / "data" / "openb"
+    return ["--hosts", str(folder / "nodes.csv"), "--vms", str(folder / "pods.csv")]
+
+
+@pytest.fixture(scope="module")
+def state(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All hosts, and every running workload placed."""
+    directory = tmp_path_factory.mktemp("openb") / "state"
+    result = outlive(
+        "import", "csv", *files, *MAPS, "--place", "--domains", "rack=32", "--state-dir", directory, "-o", "json"
+    )
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert document["hosts"]["created"] == 1523
+    assert document["vms"]["created"] == 5193
+    assert document["leftOut"] == 2959
+    assert document["placed"] == 5193
+    assert document["unplaced"] == []
+    path = directory.parent / "state.json"
+    path.write_text(outlive("dump", "--state-dir", directory).out)
+    return path
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_every_running_workload_can_be_covered(state: Path, k: int) -> None:
+    result = outlive("failover", "plan", "-k", str(k), "--state", state, "-o", "json")
+    document = json.loads(result.out)
+    assert result.code == 0
+    after = document["after"]
+    assert (after["required"], after["covered"], after["uncovered"]) == (5193, 5193, [])
+    assert after["tolerance"] == k
+    assert after["slots"] >= after["bound"]["slots"]
+
+
+def test_hosts_are_labelled_in_racks_of_32(state: Path) -> None:
+    hosts = json.loads(outlive("get", "hosts", "--state", state, "-o", "json").out)["items"]
+    racks = [host["metadata"]["labels"]["outlive.dev/domain-rack"] for host in hosts]
+    assert len(set(racks)) == 48
+    assert max(racks.count(rack) for rack in set(racks)) == 32
+
+
+def test_no_host_is_filled_beyond_its_capacity(state: Path) -> None:
+    from outlive.resources import Hypervisor
+    from outlive.resources.state import decode_state
+
+    for item in decode_state(state.read_bytes()).objects:
+        if isinstance(item, Hypervisor):
+            capacity, allocation = item.status.capacity, item.status.allocation
+            assert capacity is not None
+            assert allocation is not None
+            assert all(allocation[name] <= capacity[name] for name in ("cpu", "memory"))
+
+
+def test_a_row_without_memory_is_named_when_all_phases_are_taken(files: list[str], tmp_path: Path) -> None:
+    result = outlive("import", "csv", *files, *MAPS[:4], "--state-dir", tmp_path / "state")
+    assert result.code == 3
+    assert "pods.csv:1525" in result.line
+    assert "openb-pod-1523" in result.line
+
+
+def test_gpus_count_when_they_are_mapped_and_are_said_not_to_be_in_slots(files: list[str], tmp_path: Path) -> None:
+    maps = [MAPS[1] + ",gpu=gpu", MAPS[3] + ",gpu=num_gpu"]
+    state = tmp_path / "state"
+    arguments = ["--host-map", maps[0], "--vm-map", maps[1], *MAPS[4:], "--place", "--state-dir", state, "-o", "json"]
+    document = json.loads(outlive("import", "csv", *files, *arguments).out)
+    assert document["placed"] + len(document["unplaced"]) == 5193
+    assert all("filter_has_enough_capacity" in one["reason"] for one in document["unplaced"])
+    said = outlive("failover", "plan", "-k", "1", "--state-dir", state).out
+    assert "also need gpu" in said

@@ -1,0 +1,163 @@
+"""``outlive up`` as a process: the example becomes covered and stays so, over HTTP, across restarts and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.command import Server, outlive, up
+
+from outlive.cli.example import example_files
+from outlive.cli.example.generate import host_text, vm_text
+
+LIMIT_S = 60.0
+
+
+def within(limit_s: float, claim: Callable[[], bool]) -> bool:
+    """Whether the claim becomes true in time."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if claim():
+            return True
+        time.sleep(0.2)
+    return claim()
+
+
+def get(server: Server, path: str, token: str = "") -> tuple[int, str]:
+    request = urllib.request.Request(server.url + path, headers={"Authorization": f"Bearer {token}"} if token else {})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return answer.status, answer.read().decode()
+
+
+@pytest.fixture(scope="module")
+def covered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state directory with the example, covered, and no server on it."""
+    directory = tmp_path_factory.mktemp("up") / "state"
+    with up(directory, "--example") as server:
+        server.until("600 of 600 VMs that need slots are covered")
+    assert server.process.returncode == 0
+    return directory
+
+
+def test_the_example_files_are_what_the_generator_makes() -> None:
+    with example_files() as files:
+        assert files.hosts.read_text() == host_text()
+        assert files.vms.read_text() == vm_text()
+
+
+def test_the_example_is_covered_and_every_allocation_holds(covered: Path) -> None:
+    result = outlive("failover", "coverage", "--state-dir", covered, "-o", "json")
+    document = json.loads(result.out)
+    assert result.code == 0
+    assert (document["vms"], document["covered"], document["tolerance"]) == (600, 600, 2)
+    assert outlive("failover", "check", "--state-dir", covered).code == 0
+
+
+def test_the_example_has_40_hosts_in_4_racks(covered: Path) -> None:
+    hosts = json.loads(outlive("get", "hosts", "--state-dir", covered, "-o", "json").out)["items"]
+    racks = [host["metadata"]["labels"]["outlive.dev/domain-rack"] for host in hosts]
+    assert {rack: racks.count(rack) for rack in racks} == {"r1": 10, "r2": 10, "r3": 10, "r4": 10}
+
+
+def test_commands_find_the_running_server_and_use_its_token(covered: Path) -> None:
+    with up(covered) as server:
+        assert f"server {server.url}" in outlive("status", "--state-dir", covered).out
+        assert outlive("failover", "coverage", "--state-dir", covered).code == 0
+        token = (covered / "token").read_text().strip()
+        assert (
+            len(json.loads(outlive("get", "vms", "--server", server.url, "--token", token, "-o", "json").out)["items"])
+            == 600
+        )
+        assert (covered / "token").stat().st_mode & 0o777 == 0o600
+    assert not (covered / "server.json").exists()
+
+
+def test_a_second_start_with_the_example_does_not_import_again(covered: Path) -> None:
+    with up(covered, "--example") as server:
+        assert any("not imported again" in line for line in server.said)
+
+
+def test_probes_metrics_and_schema_are_served(covered: Path) -> None:
+    with up(covered) as server:
+        token = (covered / "token").read_text().strip()
+        assert get(server, "/healthz")[0] == 200
+        assert get(server, "/readyz") == (200, "ok\n")
+        assert '"openapi"' in get(server, "/schema")[1]
+        metrics = get(server, "/metrics", token)[1]
+        for name in ("outlive_failover_reconciliation_runs_total", "outlive_reservations", "outlive_election_leader"):
+            assert name in metrics
+
+
+def test_metrics_carry_the_configured_prefix(tmp_path: Path) -> None:
+    with up(tmp_path / "state", env={"OUTLIVE_METRICS__PREFIX": "cortex_"}) as server:
+        token = (tmp_path / "state" / "token").read_text().strip()
+        metrics = get(server, "/metrics", token)[1]
+        assert "cortex_failover_reconciliation_runs_total" in metrics
+        assert "outlive_" not in metrics
+
+
+def test_a_vm_that_appears_or_moves_gets_its_slots_at_once(covered: Path, tmp_path: Path) -> None:
+    from outlive.resources import VirtualMachine
+    from outlive.resources.codec import decode
+
+    with up(covered):
+        listed = outlive("get", "vms", "--state-dir", covered, "-o", "json").out
+        some = json.loads(listed)["items"][0]
+        new = {**some, "metadata": {"name": "brand-new"}}
+        decode(VirtualMachine, json.dumps(new))
+        manifest = tmp_path / "vm.json"
+        manifest.write_text(json.dumps(new))
+        host = some["status"]["assigned"]["hypervisor"]
+        kept = json.loads(outlive("get", "host", host, "--state-dir", covered, "-o", "json").out)
+        kept["status"]["instances"].append({"id": "brand-new"})
+        kept["metadata"].pop("resourceVersion")
+        (tmp_path / "host.json").write_text(json.dumps(kept))
+        files = ["-f", manifest, "-f", tmp_path / "host.json"]
+        assert outlive("apply", "--status", *files, "--state-dir", covered).code == 0
+
+        def has_slots() -> bool:
+            result = outlive("get", "coverage", "brand-new", "--state-dir", covered, "-o", "json")
+            return result.code == 0 and bool(json.loads(result.out)["status"]["covered"])
+
+        assert within(LIMIT_S, has_slots)
+        outlive("delete", "vm", "brand-new", "--state-dir", covered)
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    with up(directory, "--example") as server:
+        server.until("600 of 600 VMs")
+        before = outlive("dump", "--state-dir", directory).out
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait(timeout=20)
+    from outlive.resources.state import decode_state, state_digest
+
+    after = outlive("dump", "--state-dir", directory)
+    assert after.code == 0, after.err
+    assert state_digest(decode_state(after.out.encode()).objects) == state_digest(decode_state(before.encode()).objects)
+    with up(directory) as again:
+        assert "600 VMs" in "".join(again.said)
+
+
+def test_an_interrupted_server_says_so_with_its_exit_code(covered: Path) -> None:
+    with up(covered) as server:
+        assert server.stop(signal.SIGINT) == 130
+
+
+def test_a_server_on_an_empty_state_says_what_to_do_and_takes_an_import(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    with up(directory) as server, example_files() as files:
+        assert "outlive import" in server.until("nothing to protect")
+        arguments = ["import", "csv", "--hosts", files.hosts, "--vms", files.vms, "--state-dir", directory]
+        assert outlive(*arguments).code == 0
+
+        def covered() -> bool:
+            return outlive("failover", "coverage", "--state-dir", directory).code == 0
+
+        assert within(LIMIT_S * 2, covered)

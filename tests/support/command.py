@@ -1,0 +1,124 @@
+"""The ``outlive`` command for tests: in this process, as a process of its own, and as a running server."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlive.cli.main import main
+
+COMMAND = [sys.executable, "-m", "outlive"]
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it said on standard error."""
+        return self.err.splitlines()
+
+    @property
+    def line(self) -> str:
+        """The one line that it said on standard error."""
+        assert len(self.lines) == 1, self.err
+        assert "Traceback" not in self.err
+        return self.lines[0]
+
+
+class _Stdout(io.TextIOWrapper):
+    """Standard output as a command sees it, with a buffer below."""
+
+
+def outlive(*arguments: str | Path) -> Result:
+    """Run a command in this process."""
+    raw = io.BytesIO()
+    out = _Stdout(raw, encoding="utf-8", write_through=True)
+    err = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    out.flush()
+    return Result(code, raw.getvalue().decode(), err.getvalue())
+
+
+def spawned(*arguments: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None, **options: Any) -> Result:
+    """Run a command as a process."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        env=environment(**(env or {})),
+        timeout=120,
+        check=False,
+        **options,
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without anything that would lead a command to a state of its own, or slow it down."""
+    left_out = ("OUTLIVE_", "XDG_", "PYTHONDONTWRITEBYTECODE")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    return {**kept, **more}
+
+
+@dataclass
+class Server:
+    """A running ``outlive up``."""
+
+    process: subprocess.Popen[str]
+    said: list[str]
+    url: str
+
+    def until(self, words: str, *, limit_s: float = START_LIMIT_S) -> str:
+        """The next line with these words."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + limit_s
+        for line in self.process.stdout:
+            self.said.append(line)
+            if words in line:
+                return line
+            if time.monotonic() > deadline:
+                break
+        raise AssertionError(f"{words!r} was not said: {''.join(self.said)}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.communicate(timeout=STOP_LIMIT_S)
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def up(directory: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server on a free port while the block runs."""
+    command: Sequence[str] = [*COMMAND, "up", "--state-dir", str(directory), "--listen", "127.0.0.1:0", *arguments]
+    log = (directory.parent / f"{directory.name}.log").open("w")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(**(env or {})), bufsize=1
+    )
+    server = Server(process, [], "")
+    try:
+        line = server.until("ready on")
+        server.url = line.partition("ready on ")[2].split()[0]
+        yield server
+    finally:
+        server.stop()
+        log.close()
