@@ -51,10 +51,7 @@ class Counters(Tallies):
 
     def count(self, vm: str, host: str) -> int:
         """How often the host occurs for the VM; all rules hold for it while no host occurs twice."""
-        number, place = self._vm_number[vm], self._host_number.get(host, -1)
-        slots = self._slots_of[number]
-        here = self._vm_host[number] == place
-        return here + sum(self._hosts_of[slot].get(place, 0) - here for slot in slots)
+        return self.tally(self._vm_number[vm], self._host_number.get(host, -1))
 
     def holds_for(self, vm: str) -> bool:
         """Whether all five rules hold for the VM."""

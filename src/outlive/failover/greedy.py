@@ -15,7 +15,7 @@ from outlive.failover.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.compat import Compat
 from outlive.failover.counters import Counters
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.offers import FreeLedger, NewHosts, ReuseHosts
+from outlive.failover.offers import FreeLedger, Ints, NewHosts, ReuseHosts
 from outlive.failover.reasons import HostCount, Reason, amounts, no_host
 from outlive.failover.sizing import resource_group
 
@@ -41,8 +41,7 @@ class Greedy:
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
         self._all_hosts = sorted(set(hosts))
-        for host in self._all_hosts:
-            counters.host(host)
+        self._host_numbers = np.array([counters.host(host) for host in self._all_hosts], dtype=np.int64)
         self.ledger = FreeLedger(counters, dict(free))
         self.set_offers(reuse, new)
         self._one_new_per_host = one_new_per_host
@@ -186,7 +185,7 @@ class Greedy:
         rest[excluded] = False
         room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
         new_here = self.ledger.new_here(offer.hosts) if self._one_new_per_host else np.zeros(len(rest), dtype=bool)
-        open_hosts = [host for name in self._all_hosts if (host := counters.host(name)) not in blocked]
+        open_hosts = self._host_numbers[~np.isin(self._host_numbers, np.fromiter(blocked, dtype=np.int64))]
         runs_here = bool(len(offer.places([own])))
         others = sorted(offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host)
         return HostCount(
@@ -210,7 +209,7 @@ class Greedy:
                     return f"{host} runs {other}, a member of its slot {slot}"
         return host
 
-    def _roomiest(self, hosts: list[int], cpu_milli: int, memory_bytes: int) -> str:
+    def _roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> str:
         found = self.ledger.roomiest(hosts, cpu_milli, memory_bytes)
         if found is None:
             return ""

@@ -67,16 +67,16 @@ class FreeLedger:
         """For each of these hosts whether it received a new slot in this cycle."""
         return self._new_here[hosts]
 
-    def roomiest(self, hosts: Iterable[int], cpu_milli: int, memory_bytes: int) -> tuple[int, int, int] | None:
+    def roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> tuple[int, int, int] | None:
         """(host, free milli-cores, free bytes) of the host that comes closest to holding such a slot."""
-        limited = [host for host in hosts if self._amounts[host, 0] < NO_LIMIT]
-        if not limited:
+        limited = hosts[self._amounts[hosts, 0] < NO_LIMIT]
+        if not len(limited):
             return None
         amounts = self._amounts[limited]
         wanted = np.maximum(np.array([cpu_milli, memory_bytes]), 1)
         shares = np.minimum(amounts / wanted, 1.0)
         best = int(np.lexsort((shares.sum(axis=1), shares.min(axis=1)))[-1])
-        return limited[best], int(amounts[best, 0]), int(amounts[best, 1])
+        return int(limited[best]), int(amounts[best, 0]), int(amounts[best, 1])
 
 
 class ReuseHosts:

@@ -63,7 +63,7 @@ class Tallies:
         self._required: list[int] = []
         self._counting: list[int] = []
         self._missing: set[int] = set()
-        self._faulty: set[int] = set()
+        self._faulty: dict[int, int] = {}
         self._faulty_slots: int | None = 0
         self._fitting: dict[tuple[int, int], int] = {}
 
@@ -217,7 +217,7 @@ class Tallies:
                     self._link(slot, other)
             self._counting[vm] = sum(self._covers(vm, slot) for slot in slots)
             self._note_missing(vm)
-        self._faulty = set(faulty)
+        self._faulty = {vm: self._excess(vm) for vm in faulty}
         self._faulty_slots = None
 
     def join_slot(self, vm: int, slot: int, *, proven: bool = False) -> None:
@@ -229,14 +229,15 @@ class Tallies:
         for other in self._slots_of[vm]:
             self._link(slot, other)
         self._by_members.move(self._bit[slot], len(members), len(members) + 1)
+        self._count(slot, self._vm_host[vm])
+        if not proven:
+            self._note_more(members, self._vm_host[vm])
         members[vm] = None
         self._slots_of[vm].append(slot)
-        self._count(slot, self._vm_host[vm])
         self._counting[vm] += self._covers(vm, slot)
         self._note_missing(vm)
         if not proven:
-            for member in members:
-                self._judge(member)
+            self._judge(vm)
 
     # Keeping it up to date.
 
@@ -244,7 +245,7 @@ class Tallies:
         """Forget a VM without slots; the last VM takes its number."""
         last = len(self.vm_names) - 1
         self._missing.discard(number)
-        self._faulty.discard(number)
+        self._faulty.pop(number, None)
         del self._vm_number[self.vm_names[number]]
         if number != last:
             self._renumber(last, number)
@@ -268,10 +269,11 @@ class Tallies:
         for slot in self._slots_of[old]:
             del self._members[slot][old]
             self._members[slot][new] = None
-        for group in (self._missing, self._faulty):
-            if old in group:
-                group.discard(old)
-                group.add(new)
+        if old in self._missing:
+            self._missing.discard(old)
+            self._missing.add(new)
+        if old in self._faulty:
+            self._faulty[new] = self._faulty.pop(old)
 
     def _leave(self, vm: int, slot: int) -> None:
         members = self._members[slot]
@@ -284,26 +286,24 @@ class Tallies:
         for other in self._slots_of[vm]:
             self._unlink(slot, other)
         if self._faulty:
-            for one in (vm, *members):
-                if one in self._faulty:
-                    self._judge(one)
+            self._note_less(members, self._vm_host[vm])
+            if vm in self._faulty:
+                self._judge(vm)
 
     def _move(self, vm: int, host: int) -> None:
         before = self._vm_host[vm]
         if before == host:
             return
-        hosts_of, slots_of = self._hosts_of, self._slots_of
-        concerned = [vm] if slots_of[vm] else []
-        for slot in slots_of[vm]:
-            for other in self._members[slot]:
-                if other in self._faulty or any(host in hosts_of[theirs] for theirs in slots_of[other]):
-                    concerned.append(other)
-        for slot in slots_of[vm]:
+        for slot in self._slots_of[vm]:
+            others = [one for one in self._members[slot] if one != vm]
             self._uncount(slot, before)
+            if self._faulty:
+                self._note_less(others, before)
             self._count(slot, host)
+            self._note_more(others, host)
         self._vm_host[vm] = host
-        for one in concerned:
-            self._judge(one)
+        if self._slots_of[vm]:
+            self._judge(vm)
 
     def _count(self, slot: int, host: int) -> None:
         hosts = self._hosts_of[slot]
@@ -370,17 +370,48 @@ class Tallies:
             self._near[slot] &= ~self._bit[other]
             self._near[other] &= ~self._bit[slot]
 
+    def tally(self, vm: int, host: int) -> int:
+        """How often the host occurs for the VM."""
+        slots, hosts_of = self._slots_of[vm], self._hosts_of
+        here = self._vm_host[vm] == host
+        total = here * (1 - len(slots))
+        for slot in slots:
+            total += hosts_of[slot].get(host, 0)
+        return total
+
+    def _note_more(self, vms: Iterable[int], host: int) -> None:
+        """The host occurs once more for each of these VMs, because of one slot that they share."""
+        for vm in vms:
+            if self.tally(vm, host) == 2:
+                self._faulty[vm] = self._faulty.get(vm, 0) + 1
+                self._faulty_slots = None
+
+    def _note_less(self, vms: Iterable[int], host: int) -> None:
+        """The host occurs once less for each of these VMs."""
+        for vm in vms:
+            if vm in self._faulty and self.tally(vm, host) == 1:
+                self._faulty[vm] -= 1
+                self._faulty_slots = None
+                if not self._faulty[vm]:
+                    del self._faulty[vm]
+
     def _judge(self, vm: int) -> None:
-        """Find out whether all rules hold for the VM."""
-        slots = self._slots_of[vm]
-        hosts = [self._hosts_of[slot] for slot in slots]
+        """Find out how many hosts occur more than once for the VM, in whatever way that came about."""
+        excess = self._excess(vm)
+        if excess or vm in self._faulty:
+            self._faulty_slots = None
+        if excess:
+            self._faulty[vm] = excess
+        else:
+            self._faulty.pop(vm, None)
+
+    def _excess(self, vm: int) -> int:
+        hosts = [self._hosts_of[slot] for slot in self._slots_of[vm]]
         distinct = {self._vm_host[vm]}.union(*hosts)
-        good = not any(self._crowded[slot] for slot in slots) and len(distinct) == 1 + sum(map(len, hosts)) - len(hosts)
-        if good != (vm not in self._faulty):
-            self._faulty ^= {vm}
-            self._faulty_slots = None
-        elif not good:
-            self._faulty_slots = None
+        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
+        if not crowded and len(distinct) == 1 + sum(map(len, hosts)) - len(hosts):
+            return 0
+        return sum(self.tally(vm, host) > 1 for host in distinct)
 
     def _slots_at_fault(self) -> int:
         """The slots that have a member for which a rule does not hold, as a bit set."""
