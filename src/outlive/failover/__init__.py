@@ -1,0 +1,1 @@
+"""The promise: failover reservations that are kept valid. Modules are imported by name."""
