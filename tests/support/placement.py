@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from outlive.base.random import Random
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT, Destination, InstanceGroup, Intent, Options, PlacementRequest
@@ -307,6 +309,4 @@ def random_request(random: Random, *, pipeline: str, intent: Intent | None = Non
             hosts=tuple(_some(random, HOSTS)),
             max_server_per_host=random.randint(1, 2),
         )
-    from msgspec.structs import replace
-
     return replace(made, **changes)

@@ -15,6 +15,7 @@ import numpy as np
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
+from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.errors import (
     GatheringRefused,
     InvalidOptions,
@@ -23,7 +24,7 @@ from outlive.placement.errors import (
     StepFailed,
     UnknownPipeline,
 )
-from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
+from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
 from outlive.placement.ranking import Ranking, StepTrace
 from outlive.placement.request import HYPERVISOR_TYPE, Intent, PlacementRequest
@@ -275,7 +276,7 @@ class Engine:
         return order
 
     def _keys(self, run: Run, at: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        hashes = self.fleet.hashes
+        hashes = self.fleet.columns.hashes
         if run.extra:
             hashes = np.concatenate((hashes, host_hashes(list(run.extra))))
         return tie_keys(run.request.resource_id, hashes[at])

@@ -14,28 +14,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.base.hashing import stable_hash
-from outlive.placement.blocking import AMOUNT_LIMIT, CapacityQuery, blocked_hosts
+from outlive.placement.blocking import CapacityQuery, blocked_hosts
+from outlive.placement.columns import BoolVector, Columns, FloatVector, IntVector, Rows
 from outlive.placement.facts import HostFacts, facts_of
 from outlive.placement.ledger import Ledger
 from outlive.placement.postings import Postings
 from outlive.placement.request import Intent
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import COMMITTED, CPU, FAILOVER, IN_FLIGHT, MEMORY, Amounts, Hypervisor, Reservation
-
-BoolVector = NDArray[np.bool_]
-IntVector = NDArray[np.int64]
-FloatVector = NDArray[np.float64]
-Rows = NDArray[np.intp]
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
 
 NEVER = -(2**60)
 """The free amount of a host whose figure cannot be trusted: nothing fits."""
-_FIRST_ROWS = 64
 
 
 class Sizes(NamedTuple):
@@ -50,8 +44,7 @@ class Fleet:
 
     def __init__(self, settings: PlacementSettings | None = None) -> None:
         self.settings = settings if settings is not None else PlacementSettings()
-        self.resources: dict[str, int] = {CPU: 0, MEMORY: 1}
-        """Resource → its row in every matrix of amounts."""
+        self.columns = Columns()
         self.static_revision = 0
         self.figures_revision = 0
         self.traits = Postings()
@@ -73,16 +66,10 @@ class Fleet:
         self._facts: list[HostFacts | None] = []
         self._row_names: list[str] = []
         self._unused_rows: list[int] = []
-        self._codes: dict[str, int] = {}
-        self._words_of: list[str] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
-        self._names = np.empty(_FIRST_ROWS, dtype=object)
-        self._hashes = np.zeros(_FIRST_ROWS, dtype=np.uint64)
-        self._bools = {key: np.zeros(_FIRST_ROWS, dtype=np.bool_) for key in _BOOLS}
-        self._words = {key: np.full(_FIRST_ROWS, -1, dtype=np.int64) for key in _WORDS}
-        self._amounts = {key: np.zeros((2, _FIRST_ROWS), dtype=np.int64) for key in _AMOUNTS}
-        self._present = {key: np.zeros((2, _FIRST_ROWS), dtype=np.bool_) for key in _AMOUNTS}
-        self.ledger = Ledger(2, _FIRST_ROWS, slots_ready_without_condition=self.settings.slots_ready_without_condition)
+        self.ledger = Ledger(
+            2, self.columns.rows, slots_ready_without_condition=self.settings.slots_ready_without_condition
+        )
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -92,7 +79,9 @@ class Fleet:
         old, new = self._facts[row], facts_of(host)
         self._hosts[row] = host
         self._facts[row] = new
-        self._set_amounts(row, host)
+        status = host.status
+        self._add_resources(status.capacity, status.effective_capacity, status.allocation)
+        self.columns.set_amounts(row, host)
         if old is None or old.instances != new.instances:
             self.instances.replace(row, old.instances if old else (), new.instances)
         if old is None or not old.same_slow_facts(new):
@@ -109,16 +98,14 @@ class Fleet:
         self._set_slow_facts(row, old, None)
         self.instances.replace(row, old.instances, ())
         self._hosts[row] = self._facts[row] = None
-        for present in self._present.values():
-            present[:, row] = False
+        self.columns.set_amounts(row, None)
         self.static_revision += 1
         self.figures_revision += 1
         self._forget_row(row)
 
     def upsert_reservation(self, reservation: Reservation) -> None:
         """The reservation exists and looks like this now."""
-        for name in reservation.spec.resources:
-            self._resource(name)
+        self._add_resources(reservation.spec.resources)
         rows = tuple(self._row(host) for host in blocked_hosts(reservation))
         host_row = self._rows[reservation.status.host] if reservation.status.host else -1
         before = self.ledger.entry(reservation.name)
@@ -181,24 +168,19 @@ class Fleet:
     # -- columns, for filters and weighers; every vector has ``size`` entries --------------------------
 
     @property
+    def resources(self) -> Mapping[str, int]:
+        """Resource → its row in every matrix of amounts."""
+        return self.columns.resources
+
+    @property
     def size(self) -> int:
         """Rows in use, known hosts or not."""
-        return len(self._row_names)
+        return self.columns.size
 
     @property
     def live(self) -> BoolVector:
         """Rows that are known hosts."""
-        return self._bools["live"][: self.size]
-
-    @property
-    def row_names(self) -> NDArray[np.object_]:
-        """Name of each row."""
-        return self._names[: self.size]
-
-    @property
-    def hashes(self) -> NDArray[np.uint64]:
-        """``stable_hash`` of each row's name."""
-        return self._hashes[: self.size]
+        return self.columns.flag("live")
 
     def row(self, name: str) -> int | None:
         """The row of a known host."""
@@ -211,28 +193,6 @@ class Fleet:
         rows: Mapping[str, int] = self._rows
         mask[np.fromiter(map(rows.get, names, repeat(-1)), dtype=np.intp, count=len(names))] = True
         return mask[:-1] & self.live
-
-    def flag(self, key: str) -> BoolVector:
-        """A yes-or-no fact of each row: one of ``live, usable, in_service, ha, pinned, reserved, mapped``."""
-        return self._bools[key][: self.size]
-
-    def word(self, key: str) -> IntVector:
-        """A fact of each row as a code (see ``code``): one of ``zone, hypervisor_type, cpu_arch, migration``."""
-        return self._words[key][: self.size]
-
-    def code(self, key: str, value: str) -> int:
-        """The code of a word; -2, which no row has, for a word that no host ever had."""
-        return self._codes.get(f"{key}\0{value}", -2)
-
-    def decode(self, code: int) -> str:
-        """The word of a code."""
-        return self._words_of[code]
-
-    def matching(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
-        """Rows whose word is accepted; asked once for each different word."""
-        words = self.word(key)
-        good = [code for code in np.unique(words).tolist() if code >= 0 and accepts(self.decode(code))]
-        return np.isin(words, good)
 
     def facts_at(self, row: int) -> HostFacts | None:
         """What filters read of the host of a row."""
@@ -266,14 +226,6 @@ class Fleet:
             self._masks.move_to_end(key)
         return mask
 
-    def amounts(self, key: str) -> IntVector:
-        """(resources, rows) of one of ``capacity`` (effective, else plain), ``effective``, ``allocation``."""
-        return self._amounts[key][:, : self.size]
-
-    def present(self, key: str) -> BoolVector:
-        """(resources, rows): where such an amount is known."""
-        return self._present[key][:, : self.size]
-
     def sizes(self, key: str, resource: str) -> Sizes:
         """One amount of every row as numbers to calculate with, kept until a figure changes."""
         if self._sizes_revision != self.figures_revision:
@@ -285,7 +237,9 @@ class Fleet:
             if column is None:
                 found = Sizes(np.zeros(self.size), np.zeros(self.size, dtype=np.bool_))
             else:
-                found = Sizes(self.amounts(key)[column].astype(np.float64), self.present(key)[column].copy())
+                found = Sizes(
+                    self.columns.amounts(key)[column].astype(np.float64), self.columns.present(key)[column].copy()
+                )
             self._sizes[key, resource] = found
         return found
 
@@ -297,12 +251,12 @@ class Fleet:
 
     def raw_base(self, *, ignore_allocations: bool) -> tuple[IntVector, BoolVector]:
         """(resources, rows): free before reservations, negative ones too, and where it is known at all."""
-        known = self.present("capacity")
+        known = self.columns.present("capacity")
         if ignore_allocations:
-            return self.amounts("capacity"), known
+            return self.columns.amounts("capacity"), known
         if self.settings.overbooked_hosts == "drop":
-            known = known & self.flag("counted")
-        return self.amounts("capacity") - self.amounts("allocation"), known
+            known = known & self.columns.flag("counted")
+        return self.columns.amounts("capacity") - self.columns.amounts("allocation"), known
 
     def available(self, query: CapacityQuery) -> IntVector:
         """(resources, rows): free for a request with this query, before what it may unlock. Shared: copy to change."""
@@ -342,15 +296,15 @@ class Fleet:
             row = self._unused_rows.pop()
             self._row_names[row] = name
         else:
-            row = len(self._row_names)
+            before = self.columns.rows
+            row = self.columns.add_row()
             self._row_names.append(name)
             self._hosts.append(None)
             self._facts.append(None)
-            if row >= len(self._hashes):
-                self._grow(2 * len(self._hashes))
+            if self.columns.rows > before:
+                self.ledger.resize(len(self.resources), self.columns.rows)
         self._rows[name] = row
-        self._names[row] = name
-        self._hashes[row] = stable_hash(name)
+        self.columns.set_name(row, name)
         self.static_revision += 1
         self.figures_revision += 1
         return row
@@ -361,51 +315,16 @@ class Fleet:
         if self._facts[row] is None and not self.ledger.touches(row) and name in self._rows:
             del self._rows[name]
             self._row_names[row] = ""
-            self._names[row] = ""
+            self.columns.set_name(row, "")
             self._unused_rows.append(row)
 
-    def _resource(self, name: str) -> int:
-        if name not in self.resources:
-            self.resources[name] = len(self.resources)
-            self._grow(len(self._hashes))
-        return self.resources[name]
-
-    def _grow(self, rows: int) -> None:
-        width = len(self.resources)
-        self._names = _longer(self._names, rows, None)
-        self._hashes = _longer(self._hashes, rows, 0)
-        self._bools = {key: _longer(column, rows, fill=False) for key, column in self._bools.items()}
-        self._words = {key: _longer(column, rows, -1) for key, column in self._words.items()}
-        self._amounts = {key: _larger(matrix, width, rows) for key, matrix in self._amounts.items()}
-        self._present = {key: _larger(matrix, width, rows) for key, matrix in self._present.items()}
-        self.ledger.resize(width, rows)
-        self.figures_revision += 1
-
-    def _set_amounts(self, row: int, host: Hypervisor) -> None:
-        status = host.status
-        effective, allocation = status.effective_capacity, status.allocation
-        for key, amounts in (
-            ("capacity", host.effective_capacity()),
-            ("effective", effective),
-            ("allocation", allocation),
-        ):
-            self._set_row(key, row, amounts if amounts is not None else Amounts())
-        self._bools["counted"][row] = allocation is not None
-
-    def _code_of(self, key: str, word: str) -> int:
-        code = self._codes.setdefault(f"{key}\0{word}", len(self._codes))
-        if code == len(self._words_of):
-            self._words_of.append(word)
-        return code
-
-    def _set_row(self, key: str, row: int, amounts: Amounts) -> None:
-        columns = {self._resource(name): amount for name, amount in amounts.items()}
-        values, present = self._amounts[key], self._present[key]
-        values[:, row] = 0
-        present[:, row] = False
-        for column, amount in columns.items():
-            values[column, row] = max(-AMOUNT_LIMIT, min(amount, AMOUNT_LIMIT))
-            present[column, row] = True
+    def _add_resources(self, *amounts: Amounts | None) -> None:
+        """Make room for every resource that is named."""
+        for some in amounts:
+            for name in some if some is not None else ():
+                if name not in self.resources and self.columns.add_resource(name):
+                    self.ledger.resize(len(self.resources), self.columns.rows)
+                    self.figures_revision += 1
 
     def _set_slow_facts(self, row: int, old: HostFacts | None, new: HostFacts | None) -> None:
         for postings, attribute in (
@@ -415,37 +334,9 @@ class Fleet:
             (self.tenants, "tenants"),
         ):
             postings.replace(row, getattr(old, attribute) if old else (), getattr(new, attribute) if new else ())
-        flags = {
-            "live": new is not None,
-            "usable": new is not None and new.bad_condition is None,
-            "in_service": new is not None and new.in_service,
-            "ha": new is not None and new.high_availability,
-            "pinned": new is not None and bool(new.allowed_projects),
-            "reserved": new is not None and bool(new.tenants),
-            "mapped": new is not None and new.hypervisor_type != "",
-        }
-        for key, value in flags.items():
-            self._bools[key][row] = value
-        for key in _WORDS:
-            word = getattr(new, key) if new else None
-            self._words[key][row] = -1 if word is None else self._code_of(key, word)
+        self.columns.set_facts(row, new)
 
 
-_BOOLS = ("live", "usable", "in_service", "ha", "pinned", "reserved", "mapped", "counted")
-_WORDS = ("zone", "hypervisor_type", "cpu_arch", "raw_type", "migration")
-_AMOUNTS = ("capacity", "effective", "allocation")
 _AVAILABLE_KEPT = 16
 _ALL_TYPES = frozenset({FAILOVER, COMMITTED, IN_FLIGHT})
 _EVERYTHING = CapacityQuery(intent=Intent.UNKNOWN)
-
-
-def _longer(column: NDArray[Any], rows: int, fill: object) -> NDArray[Any]:
-    grown = np.full(rows, fill, dtype=column.dtype)
-    grown[: len(column)] = column
-    return grown
-
-
-def _larger(matrix: NDArray[Any], width: int, rows: int) -> NDArray[Any]:
-    grown = np.zeros((width, rows), dtype=matrix.dtype)
-    grown[: matrix.shape[0], : matrix.shape[1]] = matrix
-    return grown

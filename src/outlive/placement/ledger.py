@@ -258,7 +258,11 @@ def _blocks_somebody(entry: Entry) -> bool:
 
 def _columns(amounts: Amounts, resources: Mapping[str, int]) -> dict[int, int]:
     """Amounts by matrix row; negative ones hold nothing, absurd ones hold everything."""
-    return {resources[name]: min(amount, AMOUNT_LIMIT) for name, amount in amounts.items() if amount > 0}
+    return {
+        resources[name]: min(amount, AMOUNT_LIMIT)
+        for name, amount in amounts.items()
+        if amount > 0 and name in resources
+    }
 
 
 def _grown(matrix: Matrix, width: int, rows: int) -> Matrix:

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from outlive.placement.columns import FloatVector, Rows
 from outlive.placement.filters.quota import DECISION
-from outlive.placement.fleet import FloatVector, Rows
 from outlive.placement.ranking import Ranking, StepTrace
 from outlive.placement.scaling import squash
 from outlive.placement.settings import PlacementSettings

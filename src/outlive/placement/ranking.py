@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from outlive.placement.fleet import BoolVector, FloatVector, Rows
+from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.steps import Event, Levels, Reason, Run
 
 
@@ -133,7 +133,7 @@ class Ranking:
     def names(self, at: Rows) -> list[str]:
         """The hosts at these positions."""
         if not self.run.extra:
-            names: list[str] = self.run.fleet.row_names[at].tolist()
+            names: list[str] = self.run.fleet.columns.names[at].tolist()
             return names
         return [self.run.name(int(one)) for one in at]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from outlive.placement.fleet import FloatVector
+from outlive.placement.columns import FloatVector
 
 _SATURATED = 20.0
 """Beyond this the hyperbolic tangent is one to the last bit."""

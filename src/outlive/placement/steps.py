@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.facts import HostFacts
-from outlive.placement.fleet import BoolVector, Fleet, FloatVector, Rows
+from outlive.placement.fleet import Fleet
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
 
@@ -68,7 +69,7 @@ class Run:
 
     def name(self, at: int) -> str:
         """The host at a position."""
-        return str(self.fleet.row_names[at]) if at < self.size else tuple(self.extra)[at - self.size]
+        return str(self.fleet.columns.names[at]) if at < self.size else tuple(self.extra)[at - self.size]
 
     def pad(self, known: BoolVector, *, keep_unknown: bool) -> BoolVector:
         """A mask over rows as one over positions."""

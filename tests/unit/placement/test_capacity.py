@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.placement import GIB, commitment, fleet_of, host, in_flight, request, slot
 
 from outlive.placement.blocking import host_free_capacity, host_has_capacity_for_reservation, unused
@@ -30,8 +31,6 @@ def reason(
     table.put(Pipeline(metadata=ObjectMeta(name="one"), spec=PipelineSpec(filters=(step,))), fleet.settings)
     options = fields.pop("options", {})
     asked = request(pipeline="one", intent=intent.value, **fields)
-    from msgspec.structs import replace
-
     ranking = Engine(fleet, table).rank(replace(asked, options=Options(**options)), why=True)
     if ranking.hosts:
         return None
@@ -219,3 +218,12 @@ def test_absurd_amounts_do_not_overflow() -> None:
     fleet = fleet_of(host(effectiveCapacity=endless), *[slot(f"s{n}", **endless) for n in range(20)])
     assert not fits(fleet)
     assert not fits(fleet_of(host()), need=endless, numInstances=2**62)
+
+
+def test_an_inventory_with_endless_resources_keeps_the_first_few() -> None:
+    many = {"cpu": "16", "memory": "64Gi", **{f"r{number:03}": "1" for number in range(200)}}
+    fleet = fleet_of(host(effectiveCapacity=many, allocation=many | {"cpu": "0", "memory": "0", "r000": "0"}))
+    assert len(fleet.resources) == 64
+    wanted = {"cpu": "1", "memory": "1Gi"}
+    assert fits(fleet, need={**wanted, "r000": "1"})
+    assert not fits(fleet, need={**wanted, "r199": "1"})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.placement import GIB, fleet_of, host, request, slot
 
@@ -197,8 +198,6 @@ def test_what_we_send_is_what_we_read() -> None:
     )  # fmt: skip
     found = decode_request(encode_request(asked))
     hints = {"_nova_check_type": "reserve_for_failover", "_cortex_resource_group": "m"}
-    from msgspec.structs import replace
-
     assert found == replace(asked, hints=hints)
 
 
@@ -209,8 +208,6 @@ def test_a_search_for_a_new_slot_travels_in_the_documented_form() -> None:
         intent="reserve_for_failover", hints={"_cortex_resource_group": "std"}, imageProperties={"img_hv_type": "kvm"},
         requestId="5a", globalRequestId="failover-8c",
     )  # fmt: skip
-    from msgspec.structs import replace
-
     sent = encode_request(replace(asked, options=replace(SILENT, lock_reservations=True)))
     assert sent.decode() == (
         '{"spec":{"nova_object.data":{"instance_uuid":"vm","project_id":"9f1b0c","availability_zone":"eu-1","num_instances":1,'

@@ -13,8 +13,8 @@ import numpy as np
 
 from outlive.placement.amounts_text import amount_text, difference_text
 from outlive.placement.blocking import AMOUNT_LIMIT, CapacityQuery, Verdict, capacity_query, unused, verdict
+from outlive.placement.columns import BoolVector, IntVector
 from outlive.placement.errors import StepFailed
-from outlive.placement.fleet import BoolVector, IntVector
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import MB, MIB, PlacementSettings
 from outlive.placement.steps import Event, Filter, OnError, Reason, Run
@@ -101,7 +101,7 @@ class EnoughCapacity(Filter):
         free, _ = fleet.raw_base(ignore_allocations=query.ignore_allocations)
         held = fleet.ledger.held(query)[column, : run.size]
         _give_back(held, column, run, query, sign=-1)
-        known = fleet.present("capacity")[column]
+        known = fleet.columns.present("capacity")[column]
         kept: BoolVector = fleet.live & (~known | ((free[column] < 0) & (held <= 0)))
         return kept
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from outlive.placement.fleet import BoolVector
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import INTERNAL_CALLS, InstanceGroup
 from outlive.placement.steps import Filter, Reason, Run
 

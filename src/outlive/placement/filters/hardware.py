@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from outlive.placement.columns import BoolVector
 from outlive.placement.errors import StepFailed
 from outlive.placement.facts import HostFacts
 from outlive.placement.filters.operators import has_operator, satisfies
-from outlive.placement.fleet import BoolVector
 from outlive.placement.request import INTERNAL_CALLS, SOURCE_HOST_HINT, Intent
 from outlive.placement.steps import Event, Filter, OnError, Reason, Run
 
@@ -73,12 +73,12 @@ class HypervisorCapabilities(Filter):
         wanted, fleet = _capabilities(run), run.fleet
 
         def build() -> BoolVector:
-            mask = fleet.flag("mapped").copy()
+            mask = fleet.columns.flag("mapped").copy()
             for key, value in wanted:
                 word = _CAPABILITY_WORDS.get(key)
                 if word is None:
                     return np.zeros(fleet.size, dtype=np.bool_)
-                mask &= fleet.matching(word, lambda has, value=value: satisfies(has, value))  # type: ignore[misc]
+                mask &= fleet.columns.matching(word, lambda has, value=value: satisfies(has, value))  # type: ignore[misc]
             return mask
 
         return run.remembered(("capabilities", wanted), build)
@@ -103,15 +103,15 @@ class HypervisorCapabilities(Filter):
         if self.skips(run):
             return []
         fleet = run.fleet
-        unmapped = fleet.remembered(("unmapped",), lambda: fleet.live & ~fleet.flag("mapped"))
+        unmapped = fleet.remembered(("unmapped",), lambda: fleet.live & ~fleet.columns.flag("mapped"))
         if not unmapped.any():
             return []
         lost = run.candidates[: run.size] & unmapped
-        words = fleet.word("raw_type")
+        words = fleet.columns.word("raw_type")
         return [
             Event(
                 "filter_capabilities_unknown_hypervisor_type",
-                (("hypervisor_type", fleet.decode(int(code))),),
+                (("hypervisor_type", fleet.columns.decode(int(code))),),
                 int((lost & (words == code)).sum()),
             )
             for code in np.unique(words[lost])
@@ -255,7 +255,7 @@ class LiveMigratable(Filter):
         source, fleet = self._source(run), run.fleet
 
         def build() -> BoolVector:
-            words = fleet.word("migration")
+            words = fleet.columns.word("migration")
             codes, first = np.unique(words, return_index=True)
             good = [
                 int(code)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from outlive.placement.fleet import BoolVector
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import INTERNAL_CALLS, Destination
 from outlive.placement.steps import Filter, OnError, Reason, Run
 
@@ -24,7 +24,7 @@ class CorrectZone(Filter):
     def mask(self, run: Run) -> BoolVector:
         """Hosts of the zone."""
         zone, fleet = run.request.zone, run.fleet
-        return run.remembered(("zone", zone), lambda: fleet.word("zone") == fleet.code("zone", zone))
+        return run.remembered(("zone", zone), lambda: fleet.columns.word("zone") == fleet.columns.code("zone", zone))
 
     def check(self, run: Run, host: str) -> Reason | None:
         """The zone that the host is in instead."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.placement.fleet import BoolVector
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import FAILOVER_SEARCH, Intent
 from outlive.placement.steps import Event, Filter, Reason, Run
 

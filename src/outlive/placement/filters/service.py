@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from outlive.placement.fleet import BoolVector
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import FAILOVER_SEARCH
 from outlive.placement.steps import Filter, OnError, Reason, Run
 
@@ -22,8 +22,10 @@ class StatusConditions(Filter):
     def mask(self, run: Run) -> BoolVector:
         """Known hosts in working condition."""
         if self._wants_ha(run):
-            return run.remembered(("usable", "ha"), lambda: run.fleet.flag("usable") & run.fleet.flag("ha"))
-        return run.remembered(("usable",), lambda: run.fleet.flag("usable").copy())
+            return run.remembered(
+                ("usable", "ha"), lambda: run.fleet.columns.flag("usable") & run.fleet.columns.flag("ha")
+            )
+        return run.remembered(("usable",), lambda: run.fleet.columns.flag("usable").copy())
 
     def check(self, run: Run, host: str) -> Reason | None:
         """The first condition that stands against the host."""
@@ -50,7 +52,7 @@ class Maintenance(Filter):
 
     def mask(self, run: Run) -> BoolVector:
         """Known hosts in service."""
-        return run.remembered(("in_service",), lambda: run.fleet.flag("in_service").copy())
+        return run.remembered(("in_service",), lambda: run.fleet.columns.flag("in_service").copy())
 
     def check(self, run: Run, host: str) -> Reason | None:
         """The maintenance that the host is in."""

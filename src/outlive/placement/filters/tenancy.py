@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from outlive.placement.fleet import BoolVector
+from outlive.placement.columns import BoolVector
 from outlive.placement.request import DOMAIN_NAME_HINT, FAILOVER_SEARCH, INTERNAL_PROBES, Intent
 from outlive.placement.steps import Filter, OnError, Reason, Run
 
@@ -80,7 +80,7 @@ class AllowedProjects(Filter):
         project, fleet = run.request.project, run.fleet
 
         def build() -> BoolVector:
-            return ~fleet.flag("pinned") | fleet.rows_mask(fleet.project_hosts.rows(project))
+            return ~fleet.columns.flag("pinned") | fleet.rows_mask(fleet.project_hosts.rows(project))
 
         return run.remembered(("allowed_projects", project), build, keep_unknown=True)
 
@@ -110,7 +110,7 @@ class AggregateTenants(Filter):
         project, fleet = run.request.project, run.fleet
 
         def build() -> BoolVector:
-            return ~fleet.flag("reserved") | fleet.rows_mask(fleet.tenants.rows(project))
+            return ~fleet.columns.flag("reserved") | fleet.rows_mask(fleet.tenants.rows(project))
 
         return run.remembered(("tenants", project), build, keep_unknown=True)
 

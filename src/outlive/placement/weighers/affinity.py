@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from outlive.placement.fleet import FloatVector, Rows
+from outlive.placement.columns import FloatVector, Rows
 from outlive.placement.request import InstanceGroup
 from outlive.placement.steps import Run, Weigher
 

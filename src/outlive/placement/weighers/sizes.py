@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 
 from outlive.placement.blocking import AMOUNT_LIMIT
+from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.filters.capacity import vm_amounts
-from outlive.placement.fleet import BoolVector, FloatVector, Rows, Sizes
+from outlive.placement.fleet import Sizes
 from outlive.placement.steps import Run, Weigher
 from outlive.resources import CPU, MEMORY, Amounts
 

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from outlive.placement.blocking import is_ready
-from outlive.placement.fleet import Fleet, FloatVector, Rows
+from outlive.placement.columns import FloatVector, Rows
+from outlive.placement.fleet import Fleet
 from outlive.placement.request import GROUP_HINT, Intent
 from outlive.placement.steps import Levels, LevelWeigher, Run, Weigher
 from outlive.resources import FAILOVER

@@ -1,0 +1,174 @@
+"""Facts of hosts as arrays, one entry a row: names, flags, words as codes, amounts. They grow as needed.
+
+Only storage: what a row means and when it is in use is the business of ``outlive.placement.fleet``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.base.hashing import stable_hash
+from outlive.placement.blocking import AMOUNT_LIMIT
+from outlive.placement.facts import HostFacts
+from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
+
+BoolVector = NDArray[np.bool_]
+IntVector = NDArray[np.int64]
+FloatVector = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+RESOURCES_LIMIT: Final = 64
+"""Different resources that are kept. What an inventory names beyond counts as unknown, so nothing is placed on it."""
+_FIRST_ROWS: Final = 64
+_FLAGS: Final = ("live", "usable", "in_service", "ha", "pinned", "reserved", "mapped", "counted")
+_WORDS: Final = ("zone", "hypervisor_type", "cpu_arch", "raw_type", "migration")
+_AMOUNTS: Final = ("capacity", "effective", "allocation")
+
+
+class Columns:
+    """The arrays. ``size`` rows of them are in use; ``rows`` exist."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.rows = _FIRST_ROWS
+        self.resources: dict[str, int] = {CPU: 0, MEMORY: 1}
+        """Resource → its row in every matrix of amounts."""
+        self._codes: dict[str, int] = {}
+        self._words_of: list[str] = []
+        self._names = np.empty(_FIRST_ROWS, dtype=object)
+        self._hashes = np.zeros(_FIRST_ROWS, dtype=np.uint64)
+        self._flags = {key: np.zeros(_FIRST_ROWS, dtype=np.bool_) for key in _FLAGS}
+        self._words = {key: np.full(_FIRST_ROWS, -1, dtype=np.int64) for key in _WORDS}
+        self._amounts = {key: np.zeros((2, _FIRST_ROWS), dtype=np.int64) for key in _AMOUNTS}
+        self._present = {key: np.zeros((2, _FIRST_ROWS), dtype=np.bool_) for key in _AMOUNTS}
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> NDArray[np.object_]:
+        """Name of each row."""
+        return self._names[: self.size]
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """``stable_hash`` of each row's name."""
+        return self._hashes[: self.size]
+
+    def flag(self, key: str) -> BoolVector:
+        """A yes-or-no fact: ``live, usable, in_service, ha, pinned, reserved, mapped`` or ``counted``."""
+        return self._flags[key][: self.size]
+
+    def word(self, key: str) -> IntVector:
+        """A fact as a code (see ``code``): ``zone, hypervisor_type, cpu_arch, raw_type`` or ``migration``."""
+        return self._words[key][: self.size]
+
+    def code(self, key: str, value: str) -> int:
+        """The code of a word; -2, which no row has, for a word that no host ever had."""
+        return self._codes.get(f"{key}\0{value}", -2)
+
+    def decode(self, code: int) -> str:
+        """The word of a code."""
+        return self._words_of[code]
+
+    def matching(self, key: str, accepts: Callable[[str], bool]) -> BoolVector:
+        """Rows whose word is accepted; asked once for each different word."""
+        words = self.word(key)
+        good = [code for code in np.unique(words).tolist() if code >= 0 and accepts(self.decode(code))]
+        return np.isin(words, good)
+
+    def amounts(self, key: str) -> IntVector:
+        """(resources, rows) of one of ``capacity`` (effective, else plain), ``effective``, ``allocation``."""
+        return self._amounts[key][:, : self.size]
+
+    def present(self, key: str) -> BoolVector:
+        """(resources, rows): where such an amount is known."""
+        return self._present[key][:, : self.size]
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def add_row(self) -> int:
+        """A row at the end."""
+        if self.size >= self.rows:
+            self._grow(2 * self.rows)
+        self.size += 1
+        return self.size - 1
+
+    def set_name(self, row: int, name: str) -> None:
+        """Whose row it is; the empty name for nobody's."""
+        self._names[row] = name
+        self._hashes[row] = stable_hash(name)
+
+    def add_resource(self, name: str) -> bool:
+        """Make room for a resource; whether the matrices grew."""
+        if name in self.resources or len(self.resources) >= RESOURCES_LIMIT:
+            return False
+        self.resources[name] = len(self.resources)
+        self._grow(self.rows)
+        return True
+
+    def set_facts(self, row: int, facts: HostFacts | None) -> None:
+        """The slow facts of a host, or that there is none."""
+        flags = {
+            "live": facts is not None,
+            "usable": facts is not None and facts.bad_condition is None,
+            "in_service": facts is not None and facts.in_service,
+            "ha": facts is not None and facts.high_availability,
+            "pinned": facts is not None and bool(facts.allowed_projects),
+            "reserved": facts is not None and bool(facts.tenants),
+            "mapped": facts is not None and facts.hypervisor_type != "",
+        }
+        for flag, value in flags.items():
+            self._flags[flag][row] = value
+        for key in _WORDS:
+            word = getattr(facts, key) if facts else None
+            self._words[key][row] = -1 if word is None else self._code_of(key, word)
+
+    def set_amounts(self, row: int, host: Hypervisor | None) -> None:
+        """The figures of a host, or that there is none. Its resources must have been added."""
+        status = host.status if host is not None else None
+        self._set_row("capacity", row, host.effective_capacity() if host is not None else None)
+        self._set_row("effective", row, status.effective_capacity if status is not None else None)
+        self._set_row("allocation", row, status.allocation if status is not None else None)
+        self._flags["counted"][row] = status is not None and status.allocation is not None
+
+    def _set_row(self, key: str, row: int, amounts: Amounts | None) -> None:
+        values, present = self._amounts[key], self._present[key]
+        values[:, row] = 0
+        present[:, row] = False
+        for name, amount in amounts.items() if amounts is not None else ():
+            column = self.resources.get(name)
+            if column is not None:
+                values[column, row] = max(-AMOUNT_LIMIT, min(amount, AMOUNT_LIMIT))
+                present[column, row] = True
+
+    def _code_of(self, key: str, word: str) -> int:
+        code = self._codes.setdefault(f"{key}\0{word}", len(self._codes))
+        if code == len(self._words_of):
+            self._words_of.append(word)
+        return code
+
+    def _grow(self, rows: int) -> None:
+        width = len(self.resources)
+        self.rows = rows
+        self._names = _longer(self._names, rows, None)
+        self._hashes = _longer(self._hashes, rows, 0)
+        self._flags = {key: _longer(column, rows, fill=False) for key, column in self._flags.items()}
+        self._words = {key: _longer(column, rows, -1) for key, column in self._words.items()}
+        self._amounts = {key: _larger(matrix, width, rows) for key, matrix in self._amounts.items()}
+        self._present = {key: _larger(matrix, width, rows) for key, matrix in self._present.items()}
+
+
+def _longer(column: NDArray[Any], rows: int, fill: object) -> NDArray[Any]:
+    grown = np.full(rows, fill, dtype=column.dtype)
+    grown[: len(column)] = column
+    return grown
+
+
+def _larger(matrix: NDArray[Any], width: int, rows: int) -> NDArray[Any]:
+    grown = np.zeros((width, rows), dtype=matrix.dtype)
+    grown[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return grown
