@@ -28,11 +28,21 @@ def _kubectl() -> bool:
     return shutil.which("kubectl") is not None
 
 
+def _openssl() -> bool:
+    return shutil.which("openssl") is not None
+
+
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
 
-COMPONENTS: dict[str, Callable[[], bool]] = {"postgresql": _postgresql, "chromium": _chromium, "kubectl": _kubectl, "shared": _shared}
+COMPONENTS: dict[str, Callable[[], bool]] = {
+    "postgresql": _postgresql,
+    "chromium": _chromium,
+    "kubectl": _kubectl,
+    "openssl": _openssl,
+    "shared": _shared,
+}
 """Real components that tests may need, and how to see whether they are there."""
 
 

@@ -8,7 +8,7 @@ when somebody else's write came between, at most ``PATCH_ATTEMPTS`` times; one t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from outlive.api.hub import Entry, Hubs
 from outlive.api.problems import MethodNotAllowed, success_document
 from outlive.api.requests import (
     GROUP_PATH,
+    GROUP_SEGMENTS,
     Target,
     document_of,
     in_namespace,
@@ -68,7 +69,7 @@ class Objects:
 
     async def serve(self, call: Call, identity: Identity) -> Answer | None:
         """Whatever is asked below the group's path."""
-        target = self.target(call.path)
+        target = self.target(call.segments)
         call.scope[ROUTE] = target.route
         if not target.name:
             return await self.collection(call, identity, target)
@@ -76,19 +77,23 @@ class Objects:
             return await self.item(call, identity, target)
         return await self.status(call, identity, target)
 
-    def target(self, path: str) -> Target:
+    def target(self, segments: Sequence[str]) -> Target:
         """Kind, name and half of a path; ``NotFound`` for one that is none of ours."""
-        parts = path.removeprefix(GROUP_PATH).strip("/").split("/")
+        parts = list(segments[GROUP_SEGMENTS:])
+        if parts and not parts[-1]:
+            parts.pop()
         namespace = ""
-        if parts[0] == "namespaces" and len(parts) > 2:
+        if len(parts) > 2 and parts[0] == "namespaces":
             namespace, parts = parts[1], parts[2:]
-        kind = self._plurals.get(parts[0]) if path.startswith(f"{GROUP_PATH}/") else None
+        known = parts and "/".join(segments[:GROUP_SEGMENTS]) == GROUP_PATH[1:]
+        kind = self._plurals.get(parts[0]) if known else None
         if kind is None:
+            what = parts[0] if known else "/".join(segments)
+            raise NotFound(f"there is no resource {what[:80]!r}", remedy=f"one of {', '.join(sorted(self._plurals))}")
+        if len(parts) > 3 or (len(parts) == 3 and parts[2] != "status") or "" in parts or any("/" in p for p in parts):
             raise NotFound(
-                f"there is no resource {parts[0][:80]!r}", remedy=f"one of {', '.join(sorted(self._plurals))}"
+                f"there is nothing at /{'/'.join(segments)[:200]}", remedy=f"see {GROUP_PATH} for what is served"
             )
-        if len(parts) > 3 or (len(parts) == 3 and parts[2] != "status") or "" in parts:
-            raise NotFound(f"there is nothing at {path[:200]}", remedy=f"see {GROUP_PATH} for what is served")
         return Target(kind, parts[1] if len(parts) > 1 else "", namespace, len(parts) == 3)
 
     async def collection(self, call: Call, identity: Identity, target: Target) -> Answer | None:

@@ -16,6 +16,7 @@ from outlive.resources.codec import encode
 from outlive.store import Selector
 
 GROUP_PATH: Final = f"/apis/{API_VERSION}"
+GROUP_SEGMENTS: Final = GROUP_PATH.count("/")
 
 
 class Target(msgspec.Struct, frozen=True):

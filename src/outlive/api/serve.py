@@ -296,7 +296,10 @@ class _Protocol(HttpToolsProtocol):
     """One connection, with limits on its head."""
 
     _head_bytes = 0
-    _in_head = True
+    _reading_head = False
+    """Whether a head has begun and is not complete."""
+    _served = False
+    """Whether a whole head was ever read."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -310,27 +313,25 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
+        before = self._reading_head
         super().data_received(data)
-        if self._in_head and self._head_bytes > 2 * HEADERS_BYTES and not self.transport.is_closing():
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
+        # What came together with the end of an earlier request may be that one's body, and is not counted.
+        if self._reading_head and (before or not self._served):
+            self._head_bytes += len(data)
+            if self._head_bytes > 2 * HEADERS_BYTES and not self.transport.is_closing():
+                self.transport.write(_HEAD_TOO_LARGE)
+                self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._reading_head, self._head_bytes = True, 0
         if self._head_timer is None:
             self._watch_head()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._reading_head, self._served = False, True
         self._unwatch_head()
         super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._in_head, self._head_bytes = True, 0
 
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)

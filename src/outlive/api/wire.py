@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -108,6 +108,12 @@ class Call:
         if not text.isascii() or not text.isdigit() or len(text) > 18:
             raise BadInput(f"{name}={text[:40]!r} is not a whole number", remedy="write digits")
         return min(int(text), most) or default
+
+    @property
+    def segments(self) -> list[str]:
+        """The parts of the path, each decoded by itself: an encoded slash separates nothing."""
+        raw: bytes = self.scope.get("raw_path") or self.path.encode()
+        return [unquote(part) for part in raw.decode("latin-1").split("/")[1:]]
 
     async def body(self) -> bytes:
         """The whole body; ``TooLarge`` beyond the limit, ``ClientGone`` if the client left."""

@@ -1,0 +1,262 @@
+"""The store over HTTP when the connection fails: what is certain, what is not, and nothing sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.api import api
+from tests.support.loops import run_real
+
+from outlive.api import ApiSettings, Role
+from outlive.base.clock import SystemClock
+from outlive.base.errors import Conflict, Forbidden, Invalid, LimitExceeded, NotFound, Unavailable, Unknown
+from outlive.base.random import Random
+from outlive.resources import Flavor, FlavorSpec, ObjectMeta, ObjectRef, VirtualMachine, VirtualMachineSpec
+from outlive.runtime.units import Size
+from outlive.store import Reset, Synced, Upsert
+from outlive.store.http import HttpStore
+
+ANSWER = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s"
+MADE = VirtualMachine(metadata=ObjectMeta(name="a", uid="u", resource_version="1"))
+REF = ObjectRef(kind="VirtualMachine", name="a")
+
+
+def answer(status: int, body: bytes, kind: bytes = b"application/json") -> bytes:
+    return ANSWER % (status, kind, len(body), body)
+
+
+@asynccontextmanager
+async def peer(reply: Callable[[int], bytes]) -> AsyncIterator[tuple[HttpStore, list[bytes]]]:
+    """A client of a server that answers its n-th request with these bytes, and with none hangs up."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                heads.append(head)
+                length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                await reader.readexactly(int(length[0].split(b":")[1]) if length else 0)
+                said = reply(len(heads))
+                if not said:
+                    break
+                writer.write(said)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = HttpStore(f"http://127.0.0.1:{port}", "t", clock=SystemClock(), random=Random(1), silence_s=0.3)
+    try:
+        yield store, heads
+    finally:
+        await store.close()
+        server.close()
+
+
+WRITES: dict[str, Callable[[HttpStore], object]] = {
+    "create": lambda store: store.create(VirtualMachine(metadata=ObjectMeta(name="a"))),
+    "replace": lambda store: store.replace(MADE),
+    "replace_status": lambda store: store.replace_status(MADE),
+    "delete": lambda store: store.delete(REF),
+    "patch_metadata": lambda store: store.patch_metadata(REF, labels={"a": "b"}),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_whose_answer_is_lost_is_unknown_and_never_sent_twice(write: str) -> None:
+    async def claim() -> None:
+        # The first call leaves a kept connection behind: on such a one the library would try again by itself.
+        async with peer(lambda n: answer(404, b"{}") if n == 1 else b"") as (store, heads):
+            with pytest.raises(NotFound):
+                await store.get(VirtualMachine, "none")
+            with pytest.raises(Unknown):
+                await WRITES[write](store)  # type: ignore[misc]
+            assert len(heads) == 2
+
+    run_real(claim())
+
+
+def test_a_read_whose_answer_is_lost_is_unavailable() -> None:
+    async def claim() -> None:
+        async with peer(lambda _: b"") as (store, _):
+            with pytest.raises(Unavailable):
+                await store.get(VirtualMachine, "a")
+            with pytest.raises(Unavailable):
+                await store.list(VirtualMachine)
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_refused_connection_means_that_nothing_was_applied(write: str) -> None:
+    async def claim() -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = unused.getsockname()[1]
+        store = HttpStore(f"http://127.0.0.1:{port}", "t", clock=SystemClock(), random=Random(1))
+        with pytest.raises(Unavailable) as caught:
+            await WRITES[write](store)  # type: ignore[misc]
+        assert "outlive up" in caught.value.remedy
+        await store.close()
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (answer(500, b"oops", b"text/plain"), Unknown),
+        (answer(502, b"<html>", b"text/html"), Unknown),
+        (answer(503, b"Service Unavailable", b"text/plain"), Unknown),
+        (answer(503, b'{"details":{"code":"unavailable"}}'), Unavailable),
+        (answer(504, b'{"details":{"code":"timeout"}}'), Unknown),
+        (answer(409, b'{"details":{"code":"conflict"}}'), Conflict),
+        (answer(409, b""), Conflict),
+        (answer(401, b"{}"), Forbidden),
+        (answer(422, b"{}"), Invalid),
+        (answer(200, b"not json"), Unknown),
+        (answer(200, b'{"kind":"VirtualMachine","spec":{"new":1}}'), Unknown),
+        (answer(302, b""), Unknown),
+    ],
+)
+def test_every_answer_to_a_write_is_certain_or_unknown(said: bytes, expected: type[Exception]) -> None:
+    async def claim() -> None:
+        async with peer(lambda n: said if n == 1 else b"") as (store, heads):
+            with pytest.raises(expected) as caught:
+                async with asyncio.timeout(5):
+                    await store.replace(MADE)
+            assert type(caught.value) is expected
+            assert len(heads) == 1
+
+    run_real(claim())
+
+
+def test_an_error_comes_back_as_it_was() -> None:
+    async def claim() -> None:
+        async with api(settings=ApiSettings(body_limit=Size(2000))) as server:
+            store = server.client()
+            with pytest.raises(NotFound) as missing:
+                await store.get(VirtualMachine, "none")
+            with pytest.raises(NotFound) as original:
+                await server.store.get(VirtualMachine, "none")
+            assert str(missing.value) == str(original.value)
+            with pytest.raises(LimitExceeded):
+                await store.create(Flavor(metadata=ObjectMeta(name="f"), spec=FlavorSpec(flavor_name="x" * 3000)))
+            viewer = server.client(Role.VIEWER)
+            with pytest.raises(Forbidden):
+                await viewer.create(VirtualMachine(metadata=ObjectMeta(name="a")))
+            await store.close()
+            await viewer.close()
+
+    run_real(claim())
+
+
+def test_names_that_mean_something_in_a_path_reach_nothing_else() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            store = server.client()
+            await store.create(VirtualMachine(metadata=ObjectMeta(name="a")))
+            for name in ("", ".", "..", "a/status", "../virtualmachines/a", "a?x=1", "a#", "%61", "a%2f"):
+                with pytest.raises(NotFound):
+                    await store.get(VirtualMachine, name)
+            await store.close()
+
+    run_real(claim())
+
+
+def test_an_observer_gets_a_reset_and_everything_anew_when_the_server_comes_back() -> None:
+    async def claim() -> None:
+        async with api() as first:
+            store = first.client()
+            await store.create(VirtualMachine(metadata=ObjectMeta(name="a")))
+            changes = store.observe(VirtualMachine)
+            seen = [await anext(changes), await anext(changes)]
+            assert [type(change) for change in seen] == [Upsert, Synced]
+        assert await anext(changes) == Reset()
+        await changes.aclose()
+        await store.close()
+
+    run_real(claim())
+
+
+def test_a_silent_watch_is_given_up_and_begun_again() -> None:
+    async def claim() -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+        mark = b'{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}\n'
+        async with peer(lambda _: head + mark) as (store, heads):
+            changes = store.observe(VirtualMachine)
+            async with asyncio.timeout(10):
+                seen = [await anext(changes) for _ in range(4)]
+            assert seen == [Synced(), Reset(), Synced(), Reset()]
+            assert len(heads) >= 2
+            await changes.aclose()
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"ERROR","object":{"kind":"Status","code":410,"details":{"code":"expired"}}}\n',
+        b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n',
+        b'{"type":"ADDED","object":{"kind":"VirtualMachine","spec":{"new":1}}}\n',
+        b"rubbish\n",
+        b'{"type":"NEW","object":{}}\n',
+    ],
+)
+def test_whatever_is_wrong_with_a_watch_is_a_reset(line: bytes) -> None:
+    async def claim() -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+        async with peer(lambda _: head + line) as (store, _):
+            changes = store.observe(VirtualMachine)
+            assert await anext(changes) == Reset()
+            await changes.aclose()
+
+    run_real(claim())
+
+
+def test_an_observer_with_a_wrong_token_is_told_so() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            store = HttpStore(server.url, "wrong", clock=SystemClock(), random=Random(1))
+            changes = store.observe(VirtualMachine)
+            for _ in range(2):
+                with pytest.raises(Forbidden):
+                    await anext(changes)
+            await store.close()
+
+    run_real(claim())
+
+
+def test_thousands_of_objects_come_through_pages_and_watches_alike() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for number in range(3000):
+                meta = ObjectMeta(name=f"vm-{number:05}")
+                await server.store.create(VirtualMachine(metadata=meta, spec=VirtualMachineSpec(project="p")))
+            store = server.client(Role.VIEWER)
+            names, token = [], ""
+            while True:
+                page = await store.list(VirtualMachine, limit=700, token=token)
+                names += [item.name for item in page.items]
+                token = page.token
+                if not token:
+                    break
+            observed = set()
+            async for change in store.observe(VirtualMachine):
+                if isinstance(change, Synced):
+                    break
+                assert isinstance(change, Upsert)
+                observed.add(change.object.name)
+            assert names == sorted(observed)
+            assert len(names) == 3000
+            await store.close()
+
+    run_real(claim())

@@ -1,0 +1,430 @@
+"""The edge: tokens, limits, request ids, metrics, defects, TLS, starting and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.support.api import GROUP, TOKENS, Api, api
+from tests.support.loops import run_real
+
+from outlive.api import ApiSettings, Role, read_server_file, serving
+from outlive.api.app import ApiDeps, create_app
+from outlive.api.auth import Tokens
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, ExitCode, InUse, NotFound, Unavailable, Unknown
+from outlive.base.ids import SystemIds
+from outlive.resources import Coverage, CoverageStatus, ObjectMeta, VirtualMachine
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.units import Duration, Size
+from outlive.store.memory import MemoryStore
+
+VMS = f"{GROUP}/virtualmachines"
+
+
+def test_without_a_known_token_one_line_names_the_way_out() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for headers in ({}, {"Authorization": "Bearer wrong-wrong-wrong-wrong"}):
+                for path in (VMS, "/metrics", "/apis", "/scheduler/nova/external"):
+                    method = "POST" if "scheduler" in path else "GET"
+                    status, answer, got = await server.call(method, path, role=None, headers=headers)
+                    assert (status, got["WWW-Authenticate"]) == (401, 'Bearer realm="outlive"')
+                    assert "--state-dir" in json.dumps(answer)
+                    assert "\n" not in answer["message"]
+
+    run_real(claim())
+
+
+def test_what_must_be_open_is_open() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for path in ("/healthz", "/livez", "/readyz", "/version", "/", "/schema", "/schema/openapi.json"):
+                assert (await server.call("GET", path, role=None))[0] == 200, path
+            assert (await server.call("GET", "/metrics", role=Role.VIEWER))[0] == 200
+            assert (await server.call("HEAD", "/healthz", role=None))[:2] == (200, "")
+        async with api(settings=ApiSettings(metrics_auth="none")) as server:
+            assert (await server.call("GET", "/metrics", role=None))[0] == 200
+
+    run_real(claim())
+
+
+def test_not_ready_says_why() -> None:
+    async def claim() -> None:
+        async with api(ready=lambda: "informers are listing") as server:
+            assert (await server.call("GET", "/readyz", role=None))[:2] == (503, "not ready: informers are listing\n")
+            assert (await server.call("GET", "/healthz", role=None))[0] == 200
+
+    run_real(claim())
+
+
+def test_a_request_keeps_its_id_and_gets_one_otherwise() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for sent, kept in (("abc-123", True), ("req-0f", True), ("two words", False), ("x" * 200, False)):
+                _, _, headers = await server.call("GET", VMS, headers={"X-Request-Id": sent})
+                assert (headers["X-Request-Id"] == sent) is kept
+            _, answer, headers = await server.call("GET", f"{VMS}/none", headers={"X-Openstack-Request-Id": "req-7"})
+            assert answer["details"]["requestId"] == headers["X-Request-Id"] == "req-7"
+
+    run_real(claim())
+
+
+def test_pages_of_other_sites_are_refused_even_with_a_token() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            assert (await server.call("GET", VMS, headers={"Sec-Fetch-Site": "cross-site"}))[0] == 403
+            assert (await server.call("GET", VMS, headers={"Sec-Fetch-Site": "same-origin"}))[0] == 200
+
+    run_real(claim())
+
+
+def test_a_body_beyond_the_limit_is_refused_declared_or_not() -> None:
+    async def claim() -> None:
+        async def chunks() -> Any:
+            for _ in range(8):
+                yield b"x" * 1024
+
+        async with api(settings=ApiSettings(body_limit=Size(4096))) as server:
+            for data in (b"x" * 5000, chunks()):
+                headers = {"Content-Type": "application/json"}
+                status, answer, _ = await server.call("POST", VMS, data=data, headers=headers)
+                assert (status, answer["details"]["code"]) == (413, "body-too-large")
+            assert (await server.call("GET", VMS))[0] == 200
+
+    run_real(claim())
+
+
+async def ended(server: Api, head: bytes) -> bool:
+    """Whether the server ends a connection on which this much of a head was sent, and never the rest."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    try:
+        writer.write(head)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        return answer == b"" or answer.startswith(b"HTTP/1.1 431")
+    except ConnectionError:
+        return True
+    finally:
+        writer.close()
+
+
+def test_headers_beyond_the_limit_are_refused() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            status, answer, _ = await server.call("GET", VMS, headers={f"x-{n}": "y" * 7000 for n in range(10)})
+            assert (status, answer["details"]["code"]) == (431, "headers-too-large")
+            assert await ended(server, b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000)
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET \xff HTTP/1.1\r\nhost: a\r\n\r\n"]
+)
+def test_what_is_not_http_is_refused_and_the_server_serves_on(raw: bytes) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(raw)
+            answer = await asyncio.wait_for(reader.read(4096), 5)
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+            assert b"Traceback" not in answer
+            writer.close()
+            assert (await server.call("GET", "/healthz"))[0] == 200
+
+    run_real(claim())
+
+
+async def slow(_: Mapping[str, str]) -> object:
+    await asyncio.sleep(30)
+    return {}
+
+
+async def broken(_: Mapping[str, str]) -> object:
+    raise ZeroDivisionError("the secret")
+
+
+async def refusing(query: Mapping[str, str]) -> object:
+    raise {"none": NotFound, "down": Unavailable, "lost": Unknown, "bad": BadInput}[query["why"]]("because")
+
+
+async def counting(query: Mapping[str, str]) -> object:
+    return {"asked": dict(query)}
+
+
+QUERIES = {"/t/slow": slow, "/t/broken": broken, "/t/refusing": refusing, "/t/counting": counting}
+
+
+def test_questions_are_answered_and_their_errors_have_statuses() -> None:
+    async def claim() -> None:
+        async with api(queries=QUERIES) as server:
+            assert (await server.call("GET", "/t/counting?k=2"))[:2] == (200, {"asked": {"k": "2"}})
+            for why, expected in (("none", 404), ("down", 503), ("lost", 504), ("bad", 400)):
+                status, answer, _ = await server.call("GET", f"/t/refusing?why={why}")
+                assert (status, answer["message"]) == (expected, "because")
+            assert (await server.call("GET", "/t/counting", role=None))[0] == 401
+            assert (await server.call("POST", "/t/counting"))[0] == 405
+
+    run_real(claim())
+
+
+def test_a_defect_is_a_500_that_tells_nothing_but_its_id() -> None:
+    async def claim() -> None:
+        async with api(queries=QUERIES) as server:
+            status, answer, headers = await server.call("GET", "/t/broken")
+            assert (status, answer["code"]) == (500, "internal")
+            assert answer["requestId"] == headers["X-Request-Id"]
+            assert "secret" not in json.dumps(answer)
+
+    run_real(claim())
+
+
+def test_a_request_that_takes_too_long_is_ended() -> None:
+    async def claim() -> None:
+        async with api(queries=QUERIES, settings=ApiSettings(request_timeout=Duration(0.1))) as server:
+            status, answer, _ = await server.call("GET", "/t/slow")
+            assert (status, answer["code"]) == (504, "timeout")
+
+    run_real(claim())
+
+
+def test_metrics_count_by_route_and_not_by_name() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for name in ("a", "b", "c"):
+                await server.call("GET", f"{VMS}/{name}")
+            await server.call("GET", "/nowhere/at/all")
+            _, text, _ = await server.call("GET", "/metrics")
+            line = f'outlive_http_requests_total{{method="GET",route="{VMS}/{{name}}",status="404"}} 3.0'
+            assert line in text
+            assert 'route="unknown",status="404"} 1.0' in text
+            assert "nowhere" not in text
+
+    run_real(claim())
+
+
+def test_unknown_paths_are_answered_in_the_form_of_their_place() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            _, plain, _ = await server.call("GET", "/nowhere")
+            _, status, _ = await server.call("GET", "/api/v1/pods")
+            assert plain["code"] == "not-found"
+            assert status["kind"] == "Status"
+
+    run_real(claim())
+
+
+# Starting and stopping
+
+
+def test_a_port_in_use_is_one_line_with_port_and_remedy() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            port = int(server.url.rpartition(":")[2])
+            app = create_app(deps())
+            with pytest.raises(InUse) as caught:
+                async with serving(app, "127.0.0.1", port):
+                    pass
+            assert caught.value.exit_code == ExitCode.IN_USE
+            assert str(port) in str(caught.value)
+            assert "--listen" in caught.value.remedy
+
+    run_real(claim())
+
+
+def deps() -> ApiDeps:
+    return ApiDeps(
+        store=MemoryStore(SystemClock(), SystemIds()),
+        clock=SystemClock(),
+        ids=SystemIds(),
+        tokens=Tokens([]),
+        metrics=Metrics(),
+        version="0",
+    )
+
+
+def test_an_address_of_nobody_here_is_bad_input() -> None:
+    async def claim() -> None:
+        for host in ("192.0.2.1", "no.such.host.invalid"):
+            with pytest.raises(BadInput):
+                async with serving(create_app(deps()), host, 0):
+                    pass
+
+    run_real(claim())
+
+
+def test_the_state_directory_tells_where_the_server_is_while_it_runs(tmp_path: Path) -> None:
+    async def claim() -> None:
+        (tmp_path / "token").write_text("t" * 20)
+        async with api(state_dir=tmp_path) as server:
+            found = read_server_file(tmp_path / "server.json")
+            assert found is not None
+            assert (found.url, found.pid, found.version) == (server.url, os.getpid(), "0.0.0")
+            for name in ("server.json", "kubeconfig"):
+                assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+    run_real(claim())
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+def test_another_servers_file_is_left_alone(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with api(state_dir=tmp_path):
+            (tmp_path / "server.json").write_text('{"url": "http://x", "pid": 1, "version": "9"}')
+        assert (tmp_path / "server.json").exists()
+
+    run_real(claim())
+
+
+def test_ipv6_is_served_where_the_machine_has_it() -> None:
+    async def claim() -> None:
+        async with (
+            serving(create_app(deps()), "::1", 0) as server,
+            aiohttp.ClientSession() as session,
+            session.get(f"{server.url}/healthz") as answer,
+        ):
+            assert answer.status == 200
+        assert server.url.startswith("http://[::1]:")
+
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists() or not Path("/proc/net/if_inet6").read_text():
+        pytest.skip("no IPv6 here")
+    run_real(claim())
+
+
+# TLS and client certificates
+
+
+def certificate(directory: Path, name: str, *, ca: str = "") -> tuple[str, str]:
+    """Paths of a certificate and its key, signed by itself or by another of these."""
+    key, cert = directory / f"{name}.key", directory / f"{name}.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    command += ["-keyout", str(key), "-out", str(cert), "-addext", "subjectAltName=IP:127.0.0.1"]
+    if ca:
+        command += ["-CA", str(directory / f"{ca}.pem"), "-CAkey", str(directory / f"{ca}.key")]
+        command += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run(command, check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+@pytest.mark.component("openssl")
+def test_with_mtls_only_a_believed_certificate_may_place(tmp_path: Path) -> None:
+    certificate(tmp_path, "ca")
+    cert, key = certificate(tmp_path, "server", ca="ca")
+    good, stranger = certificate(tmp_path, "nova", ca="ca"), certificate(tmp_path, "stranger")
+    settings = ApiSettings(tls_certificate=cert, tls_key=key, tls_client_ca=str(tmp_path / "ca.pem"))
+
+    def context(pair: tuple[str, str] | None) -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        if pair is not None:
+            made.load_cert_chain(*pair)
+        return made
+
+    async def claim() -> None:
+        async with api(settings=settings, scheduler_auth="mtls") as server:
+            assert server.url.startswith("https://")
+            path = "/scheduler/nova/external"
+            status, answer, _ = await server.call("POST", path, ssl=context(None))
+            assert (status, answer["code"]) == (401, "unauthenticated")
+            status, answer, _ = await server.call("POST", path, role=None, ssl=context(good))
+            assert (status, answer["code"]) == (503, "unavailable")
+            with pytest.raises(aiohttp.ClientError):
+                await server.call("POST", path, ssl=context(stranger))
+            assert (await server.call("GET", VMS, ssl=context(None)))[0] == 200
+            assert (await server.call("GET", VMS, role=None, ssl=context(good)))[0] == 401
+            store = server.client(tls=context(None))
+            with pytest.raises(NotFound):
+                await store.get(VirtualMachine, "none")
+            await store.close()
+
+    run_real(claim())
+
+
+@pytest.mark.component("openssl")
+def test_broken_tls_files_are_named(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "one")
+    _, other = certificate(tmp_path, "two")
+    for settings in (
+        ApiSettings(tls_certificate=cert, tls_key=other),
+        ApiSettings(tls_certificate=str(tmp_path / "none.pem"), tls_key=key),
+        ApiSettings(tls_certificate=cert, tls_key=key, tls_client_ca=key),
+    ):
+
+        async def claim(settings: ApiSettings = settings) -> None:
+            with pytest.raises(BadInput) as caught:
+                async with serving(create_app(deps()), "127.0.0.1", 0, settings=settings):
+                    pass
+            assert caught.value.place.startswith("api.tls")
+
+        run_real(claim())
+
+
+# Pages
+
+
+def test_pages_load_nothing_from_elsewhere() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for path in ("/", "/schema"):
+                _, text, headers = await server.call("GET", path, role=None, headers={"Accept": "text/html"})
+                assert "default-src 'none'" in headers["Content-Security-Policy"]
+                assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+                assert "@import" not in text
+
+    run_real(claim())
+
+
+def test_openapi_describes_every_kind_and_refers_to_nothing_that_is_not_there() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            _, document, _ = await server.call("GET", "/schema/openapi.json", role=None)
+            _, group, _ = await server.call("GET", f"/openapi/v3{GROUP}")
+            _, index, _ = await server.call("GET", "/openapi/v3")
+            assert list(index["paths"]) == ["apis/outlive.dev/v1alpha1"]
+            for one in (document, group):
+                schemas = one["components"]["schemas"]
+                for reference in re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(one)):
+                    assert reference in schemas
+            assert "/scheduler/nova/external" in document["paths"]
+            for method in ("get", "put", "patch", "delete"):
+                assert method in group["paths"][f"{VMS}/{{name}}"]
+
+    run_real(claim())
+
+
+@pytest.mark.component("chromium")
+def test_the_status_page_shows_the_coverage_in_a_browser(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for number in range(3):
+                status = CoverageStatus(required=1, covered=number > 0, reason="no-host", remedy="add <b>hosts</b>")
+                await server.store.create(Coverage(metadata=ObjectMeta(name=f"vm-{number}"), status=status))
+            text = await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
+            assert "1 of 3 protected VMs have no place to go." in text
+            assert "add &lt;b&gt;hosts&lt;/b&gt;" in text
+            refused = await dumped(server, tmp_path, "/#token=wrong-wrong-wrong")
+            assert "the token is not known" in refused
+            assert "/apis/outlive.dev/v1alpha1/hypervisors/{name}" in await dumped(server, tmp_path, "/schema")
+
+    run_real(claim())
+
+
+async def dumped(server: Api, directory: Path, path: str) -> str:
+    """The page as a browser has it after its scripts ran."""
+    process = await asyncio.create_subprocess_exec(
+        *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"),
+        *(f"--user-data-dir={directory}/profile", "--dump-dom", f"{server.url}{path}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 50)
+    return out.decode()

@@ -1,0 +1,166 @@
+"""A real kubectl against the embedded server, with the kubeconfig that the server writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.api import TOKENS, api
+from tests.support.loops import run_real
+
+from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta
+
+pytestmark = pytest.mark.component("kubectl")
+
+Kubectl = Callable[..., Awaitable[tuple[int, str, str]]]
+
+FLAVOR = """\
+apiVersion: outlive.dev/v1alpha1
+kind: Flavor
+metadata: {name: m1, labels: {team: a}}
+spec: {flavorName: m1.small, resources: {cpu: "2", memory: 4Gi}}
+"""
+
+
+@asynccontextmanager
+async def kubectl(directory: Path) -> AsyncIterator[Kubectl]:
+    """A function that runs kubectl against a server with three hosts: exit code, output, errors."""
+    (directory / "token").write_text(TOKENS["admin"])  # type: ignore[index]
+    environment = {**os.environ, "KUBECONFIG": str(directory / "kubeconfig"), "HOME": str(directory)}
+
+    async with api(state_dir=directory) as server:
+        for number in range(3):
+            meta = ObjectMeta(name=f"h{number}", labels={"topology.kubernetes.io/zone": f"az{number % 2}"})
+            made = await server.store.create(Hypervisor(metadata=meta))
+            seen = HypervisorStatus(num_instances=number, capacity=Amounts(cpu=64_000, memory=2**38))
+            await server.store.replace_status(Hypervisor(metadata=made.metadata, status=seen))
+
+        async def call(*arguments: str, stdin: str = "", timeout_s: float = 30) -> tuple[int, str, str]:
+            process = await asyncio.create_subprocess_exec(
+                "kubectl",
+                *arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+            )
+            try:
+                out, err = await asyncio.wait_for(process.communicate(stdin.encode()), timeout_s)
+            except TimeoutError:
+                process.kill()
+                raise
+            assert process.returncode is not None
+            return process.returncode, out.decode(), err.decode()
+
+        yield call
+
+
+def test_get_prints_columns_and_wide_prints_more(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, out, err = await call("get", "hypervisors")
+            assert code == 0, err
+            lines = [line.split() for line in out.splitlines()]
+            assert lines[0] == ["NAME", "ZONE", "READY", "VMS", "CPU", "MEMORY", "AGE"]
+            assert [line[0] for line in lines[1:]] == ["h0", "h1", "h2"]
+            assert lines[3][2:5] == ["2", "64", "256Gi"]
+            _, wide, _ = await call("get", "ohv", "-o", "wide")
+            assert "MANAGEMENT" in wide
+            _, one, _ = await call("get", "ohv", "h1", "-o", "json")
+            assert json.loads(one)["kind"] == "Hypervisor"
+            _, selected, _ = await call("get", "ohv", "-l", "topology.kubernetes.io/zone=az1", "-o", "name")
+            assert selected.split() == ["hypervisor.outlive.dev/h1"]
+            _, raw, _ = await call("get", "--raw", "/version")
+            assert json.loads(raw)["outlive"] == "0.0.0"
+
+    run_real(claim())
+
+
+def test_describe_and_explain_say_what_the_code_says(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, out, err = await call("describe", "ohv", "h1")
+            assert code == 0, err
+            assert "Num Instances:  1" in out
+            code, out, err = await call("explain", "hypervisors.spec.allowedProjects")
+            assert code == 0, err
+            assert "empty means everybody" in out
+
+    run_real(claim())
+
+
+def test_create_apply_patch_and_delete(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            assert (await call("create", "-f", "-", stdin=FLAVOR))[:2] == (0, "flavor.outlive.dev/m1 created\n")
+            code, _, err = await call("create", "-f", "-", stdin=FLAVOR)
+            assert code == 1
+            assert "AlreadyExists" in err
+            bigger = FLAVOR.replace("4Gi", "8Gi")
+            assert (await call("apply", "-f", "-", stdin=bigger))[:2] == (0, "flavor.outlive.dev/m1 configured\n")
+            assert (await call("apply", "-f", "-", stdin=bigger))[:2] == (0, "flavor.outlive.dev/m1 unchanged\n")
+            code, _, err = await call("patch", "flavor", "m1", "--type", "merge", "-p", '{"spec":{"diskGib":5}}')
+            assert code == 0, err
+            change = '[{"op":"replace","path":"/spec/diskGib","value":6}]'
+            code, _, err = await call("patch", "flavor", "m1", "--type", "json", "-p", change)
+            assert code == 0, err
+            assert (await call("label", "flavor", "m1", "team=b", "--overwrite"))[0] == 0
+            _, out, _ = await call("get", "flavor", "m1", "-o", "json")
+            read = json.loads(out)
+            assert (read["spec"]["diskGib"], read["spec"]["resources"]["memory"]) == (6, "8Gi")
+            assert read["metadata"]["labels"] == {"team": "b"}
+            assert (await call("delete", "flavor", "m1"))[:2] == (0, 'flavor.outlive.dev "m1" deleted\n')
+            assert (await call("get", "flavor", "m1"))[0] == 1
+
+    run_real(claim())
+
+
+def test_the_status_half_is_patched_as_a_subresource(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            change = ("-p", '{"status":{"numInstances":9}}', "--type", "merge")
+            await call("patch", "ohv", "h1", *change)
+            _, out, _ = await call("get", "ohv", "h1", "-o", "jsonpath={.status.numInstances}")
+            assert out == "1"
+            code, _, err = await call("patch", "ohv", "h1", "--subresource=status", *change)
+            assert code == 0, err
+            _, out, _ = await call("get", "ohv", "h1", "-o", "jsonpath={.status.numInstances}")
+            assert out == "9"
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    ("manifest", "why"),
+    [
+        (FLAVOR.replace("flavorName", "flavourName"), "flavourName"),
+        (FLAVOR.replace("4Gi", "lots"), "lots"),
+        (FLAVOR.replace("m1,", "M1,"), "DNS"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_the_reason(tmp_path: Path, manifest: str, why: str) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, _, err = await call("create", "-f", "-", stdin=manifest)
+            assert code == 1
+            assert why in err
+
+    run_real(claim())
+
+
+def test_watching_prints_what_happens(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            watching = asyncio.create_task(call("get", "ohv", "-w", "--request-timeout=4s"))
+            await asyncio.sleep(1.5)
+            await call("label", "ohv", "h0", "seen=yes")
+            _, out, _ = await watching
+            assert [line.split()[0] for line in out.splitlines()] == ["NAME", "h0", "h1", "h2", "h0"]
+
+    run_real(claim())
