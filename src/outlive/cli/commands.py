@@ -1,7 +1,8 @@
 """How commands are declared: plain functions, sync or async, whose common options are added here.
 
 A parameter of type ``Access`` becomes the options that say where the cluster's state is, one of type ``Output``
-those that say how to print and whether to go on watching. A command returns its exit code, or ``None`` for yes.
+those that say how to print and whether to go on watching, one of type ``Report`` the former without the latter. A
+command returns its exit code, or ``None`` for yes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from outlive.cli.access import Access
-from outlive.cli.output import Form, Output
+from outlive.cli.output import Form, Output, Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +43,8 @@ _OUTPUT = {
     "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
     "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
 }
+_COMMON = {Access: _ACCESS, Output: _OUTPUT, Report: {"form": _OUTPUT["form"]}}
+_HELP = {"help_option_names": ["-h", "--help"]}
 _DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False}
 
 
@@ -49,7 +52,7 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
     """Register a function as a command of ``app``."""
 
     def register(function: F) -> F:
-        app.command(name, **settings)(_expanded(function))
+        app.command(name, context_settings=_HELP, **settings)(_expanded(function))
         return function
 
     return register
@@ -74,7 +77,7 @@ def _typer(**settings: Any) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=_HELP,
         **settings,
     )
 
@@ -91,9 +94,9 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     special: dict[str, type] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kind = hints[name]
-        if kind in (Access, Output):
+        if kind in _COMMON:
             special[name] = kind
-            for option, annotation in (_ACCESS if kind is Access else _OUTPUT).items():
+            for option, annotation in _COMMON[kind].items():
                 parameters[option] = _keyword(option, annotation, _DEFAULTS.get(option))
         else:
             parameters[name] = _keyword(name, kind, parameter.default)
@@ -101,8 +104,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(**values: Any) -> int | None:
         for name, kind in special.items():
-            options = {option: values.pop(option) for option in (_ACCESS if kind is Access else _OUTPUT)}
-            values[name] = kind(**options)
+            values[name] = kind(**{option: values.pop(option) for option in _COMMON[kind]})
         output = next((values[name] for name, kind in special.items() if kind is Output), None)
         return _run(function, values, output)
 

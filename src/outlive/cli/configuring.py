@@ -9,7 +9,7 @@ import typer
 
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, write
+from outlive.cli.output import Report, write
 
 app = group("Show the settings in force, or the reference of all settings.")
 
@@ -18,7 +18,7 @@ HIDDEN = "(hidden)"
 
 
 @command(app, "show")
-def show(access: Access, output: Output, config: Config = None) -> None:
+def show(access: Access, output: Report, config: Config = None) -> None:
     """The settings that outlive up would start with here, with defaults filled in."""
     import msgspec
 

@@ -10,7 +10,7 @@ import typer
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output
+from outlive.cli.output import Output, Report
 from outlive.cli.progress import progress
 from outlive.cli.viewing import views
 
@@ -51,7 +51,7 @@ async def coverage(access: Access, output: Output, k: Slots = None, config: Conf
 @command(app, "plan")
 async def make_plan(
     access: Access,
-    output: Output,
+    output: Report,
     k: Slots = None,
     apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
     config: Config = None,

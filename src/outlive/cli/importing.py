@@ -16,7 +16,7 @@ import typer
 from outlive.base.errors import Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output
+from outlive.cli.output import Report
 from outlive.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ UNPLACED_SHOWN = 20
 @command(app, "csv")
 async def import_csv(
     access: Access,
-    output: Output,
+    output: Report,
     hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
     vms: Annotated[Path | None, typer.Option("--vms", metavar="FILE", help="CSV file of VMs.")] = None,
     host_map: HostMap = None,
@@ -89,7 +89,7 @@ async def import_csv(
 @command(app, "openstack")
 async def import_openstack(
     access: Access,
-    output: Output,
+    output: Report,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with hypervisors.json, servers.json, …")],
     place: Place = False,
     domains: Domains = None,
@@ -112,7 +112,7 @@ async def import_openstack(
 @command(app, "database")
 async def import_database(
     access: Access,
-    output: Output,
+    output: Report,
     address: Annotated[str, typer.Argument(metavar="URL", help="Such as postgresql://user@host/nova or sqlite:///f.")],
     hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
     host_map: HostMap = None,
@@ -153,7 +153,7 @@ def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *,
 
 
 async def _import(
-    access: Access, output: Output, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
+    access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
 ) -> None:
     from outlive.base.clock import as_datetime
     from outlive.roles.applying import apply_import, read_existing
@@ -197,7 +197,7 @@ async def import_example(store: Store) -> None:
     await apply_import(store, plan_import(wanted, existing, options, landed={}, now=as_datetime(SystemClock().now())))
 
 
-def _report(output: Output, inventory: Inventory, plan: ImportPlan, landing: Landing | None, *, dry_run: bool) -> None:
+def _report(output: Report, inventory: Inventory, plan: ImportPlan, landing: Landing | None, *, dry_run: bool) -> None:
     counts = plan.counts()
     document: dict[str, Any] = {
         "dryRun": dry_run,

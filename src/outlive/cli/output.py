@@ -83,6 +83,10 @@ class Output:
         write(text)
 
 
+class Report(Output):
+    """Where the answer of a command goes that does something, and is therefore not repeated."""
+
+
 def write(text: str) -> None:
     """Print to standard output; a reader that went away is no error, and the answer's exit code stands."""
     try:
