@@ -1,8 +1,7 @@
 """Verify every allocation from scratch: is each VM where its slots believe, and do all rules hold?
 
-Independent of how memberships came about. Who is at fault is found on columns (``outlive.failover.columns``), why by
-the literal rules, so that a clean fleet of 10,000 VMs takes milliseconds and every fault is named
-(docs/reference/failover.md#checking-and-coverage).
+Independent of how memberships came about. Faults are found on columns (``outlive.failover.meetings``), so that a clean
+fleet of 10,000 VMs takes milliseconds, and every fault is named (docs/reference/failover.md#checking-and-coverage).
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from outlive.failover.columns import Columns
 from outlive.failover.compat import Compat
-from outlive.failover.graph import Breach, DependencyGraph
+from outlive.failover.graph import Breach
+from outlive.failover.meetings import find_meetings
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import check_vms_still_eligible, fits
 
@@ -83,19 +82,11 @@ def check(given: CheckInput) -> CheckResult:
 
 def breaches(slots: tuple[SlotView, ...], locations: Mapping[str, str]) -> list[Breach]:
     """Every rule that is broken, once: a breach that two VMs see alike is told of the first by id."""
-    columns = Columns(slots, locations)
-    faulty = sorted(columns.vm_ids[number] for number in columns.at_fault().tolist())
-    if not faulty:
-        return []
-    involved = set(faulty)
-    graph = DependencyGraph.build(
-        [slot for slot in slots if not involved.isdisjoint(slot.members)], locations=locations
-    )
     found: list[Breach] = []
     seen: set[tuple[int, frozenset[str], tuple[str, ...]]] = set()
-    for vm in faulty:
-        for breach in graph.breaches(vm):
-            key = (breach.rule, frozenset((vm, *breach.others)), breach.slots)
+    for meeting in find_meetings(slots, locations):
+        for breach in meeting.breaches():
+            key = (breach.rule, frozenset((breach.vm, *breach.others)), breach.slots)
             if key not in seen:
                 seen.add(key)
                 found.append(breach)

@@ -2,8 +2,8 @@
 
 One pass over the views makes the columns; after that a fleet is judged in milliseconds. The test is the counter formula
 of docs/reference/failover.md#counters on bit rows: a row per slot with a bit for each host that the slot touches (its
-own and its members'). For a member the rows of its slots may share no host but its own. This module only says *who* is
-at fault; ``outlive.failover.graph`` says why.
+own and its members'). For a member the rows of its slots may share no host but its own. This module says who is at fault
+and on which host; ``outlive.failover.meetings`` says why.
 """
 
 from __future__ import annotations
@@ -53,52 +53,69 @@ class Columns:
         self.slot_host: Ints = np.array(on, dtype=np.int64)
         self.member_vm: Ints = np.array(member_vm, dtype=np.int64)
         self.member_slot: Ints = np.repeat(np.arange(len(sizes), dtype=np.int64), np.array(sizes, dtype=np.int64))
+        self._starts: Ints = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
 
     def at_fault(self) -> Ints:
         """Numbers of the VMs for which a rule does not hold, ascending."""
+        return np.unique(self.meetings()[0])
+
+    def members_by_host(self, slot: int) -> dict[int, list[str]]:
+        """Host number → the slot's members that run there."""
+        begin, end = int(self._starts[slot]), int(self._starts[slot + 1])
+        found: dict[int, list[str]] = {}
+        for vm in self.member_vm[begin:end].tolist():
+            found.setdefault(int(self.location[vm]), []).append(self.vm_ids[vm])
+        return found
+
+    def meetings(self) -> tuple[Ints, Ints]:
+        """(VM numbers, host numbers): every host that occurs more than once for a VM, each pair once."""
         if not len(self.vm_ids):
-            return np.zeros(0, dtype=np.int64)
-        rows, crowded = self._rows()
-        fault = np.zeros(len(self.vm_ids), dtype=bool)
-        fault[self.member_vm[crowded[self.member_slot]]] = True
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        rows, crowded_slots, crowded_hosts = self._rows()
+        pairs = [
+            self.member_vm[self._starts[slot] : self._starts[slot + 1]] * len(self.host_names) + host
+            for slot, host in zip(crowded_slots.tolist(), crowded_hosts.tolist(), strict=True)
+        ]
         order = np.argsort(self.member_vm, kind="stable")
         slots_by_vm = self.member_slot[order]
         degrees = np.bincount(self.member_vm, minlength=len(self.vm_ids))
         starts = np.cumsum(degrees) - degrees
-        for degree in np.unique(degrees):
-            if degree < 2:
-                continue
+        for degree in sorted(set(degrees.tolist()) - {0, 1}):
             vms = np.nonzero(degrees == degree)[0]
             chunk = max(1, CHUNK_WORDS // rows.shape[1])
             for begin in range(0, len(vms), chunk):
                 some = vms[begin : begin + chunk]
                 slots = slots_by_vm[starts[some][:, None] + np.arange(degree)]
-                fault[some] |= self._rows_meet(rows, slots, self.location[some])
-        return np.nonzero(fault)[0]
+                at, host = self._rows_meet(rows, slots, self.location[some])
+                pairs.append(some[at] * len(self.host_names) + host)
+        found = np.unique(np.concatenate(pairs)) if pairs else np.zeros(0, dtype=np.int64)
+        return found // len(self.host_names), found % len(self.host_names)
 
-    def _rows(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """A bit row per slot for the hosts that it touches, and which slots touch a host twice."""
+    def _rows(self) -> tuple[NDArray[np.uint64], Ints, Ints]:
+        """A bit row per slot for the hosts that it touches; and the slots, with hosts, that touch a host twice."""
         words = -(-len(self.host_names) // WORD_BITS)
         touched = np.concatenate([self.slot_host, self.location[self.member_vm]])
         by = np.concatenate([np.arange(len(self.slots), dtype=np.int64), self.member_slot])
         cells = np.sort(by * (words * WORD_BITS) + touched)
-        crowded = np.zeros(len(self.slots), dtype=bool)
-        crowded[cells[1:][cells[1:] == cells[:-1]] // (words * WORD_BITS)] = True
+        twice = np.unique(cells[1:][cells[1:] == cells[:-1]])
         rows = np.zeros(len(self.slots) * words, dtype=np.uint64)
         np.bitwise_or.at(rows, cells // WORD_BITS, np.uint64(1) << (cells % WORD_BITS).astype(np.uint64))
-        return rows.reshape(len(self.slots), words), crowded
+        return rows.reshape(len(self.slots), words), twice // (words * WORD_BITS), twice % (words * WORD_BITS)
 
     @staticmethod
-    def _rows_meet(rows: NDArray[np.uint64], slots: Ints, location: Ints) -> NDArray[np.bool_]:
-        """For each VM (a line of ``slots``): whether the rows of its slots share a host that is not its own."""
+    def _rows_meet(rows: NDArray[np.uint64], slots: Ints, location: Ints) -> tuple[Ints, Ints]:
+        """(line, host): where the rows of a VM's slots (a line of ``slots``) share a host that is not its own."""
         here = np.arange(len(slots))
         own_word, own_bit = location // WORD_BITS, np.uint64(1) << (location % WORD_BITS).astype(np.uint64)
         union = rows[slots[:, 0]]
         union[here, own_word] &= ~own_bit
-        meet = np.zeros(len(slots), dtype=bool)
+        meet = np.zeros_like(union)
         for column in range(1, slots.shape[1]):
             row = rows[slots[:, column]]
             row[here, own_word] &= ~own_bit
-            meet |= (union & row).any(axis=1)
+            meet |= union & row
             union |= row
-        return meet
+        lines = np.nonzero(meet.any(axis=1))[0]
+        bits = np.unpackbits(meet[lines].astype("<u8").view(np.uint8), axis=1, bitorder="little")
+        at, host = np.nonzero(bits)
+        return lines[at], host

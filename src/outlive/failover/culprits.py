@@ -7,15 +7,15 @@ to ``EXACT_ALLOCATIONS`` memberships; above, the set has nothing superfluous but
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 import msgspec
 
-from outlive.failover.columns import Columns
-from outlive.failover.graph import Breach, DependencyGraph
+from outlive.failover.graph import Breach
 from outlive.failover.hitting import least_hitting_set
+from outlive.failover.meetings import Meeting, find_meetings
 from outlive.failover.model import SlotView
 
 EXACT_ALLOCATIONS = 20
@@ -88,53 +88,45 @@ def _at_fault_alone(slots: Sequence[SlotView], locations: Mapping[str, str]) -> 
     return found
 
 
-class _Meeting(NamedTuple):
-    """Things that meet on one host in the eyes of one VM; at most one of them may stay."""
+class _Knot(NamedTuple):
+    """A meeting with, for each thing that is there, the removable memberships that bring it; one thing may stay."""
 
-    vm: str
-    host: str
+    meeting: Meeting
     sources: list[tuple[Membership, ...]]
-    """For each thing the removable memberships that bring it there; the VM's own presence brings none."""
+    """Empty for what cannot be removed, such as the VM itself."""
 
 
 def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
-    columns = Columns(slots, locations)
-    faulty = [columns.vm_ids[number] for number in columns.at_fault().tolist()]
-    if not faulty:
-        return []
-    involved = set(faulty)
-    graph = DependencyGraph.build(
-        [slot for slot in slots if not involved.isdisjoint(slot.members)], locations=locations
-    )
-    meetings = [meeting for vm in sorted(faulty) for meeting in _meetings(graph, vm, locations)]
     found: list[Culprit] = []
-    for component in _components(meetings):
-        leaving = _smallest(component)
-        breaches = {(slot, vm): _breach_of(graph, component, (slot, vm)) for slot, vm in leaving}
-        found.extend(Culprit(slot, vm, breach=breaches[slot, vm]) for slot, vm in leaving)
+    for component in _components(_knots(slots, locations)):
+        first: dict[Membership, Meeting] = {}
+        for knot in component:
+            for source in knot.sources:
+                for one in source:
+                    first.setdefault(one, knot.meeting)
+        for slot, vm in _smallest(component):
+            breach = next(first[slot, vm].breaches())
+            found.append(Culprit(slot, vm, breach=breach))
     return found
 
 
-def _meetings(graph: DependencyGraph, vm: str, locations: Mapping[str, str]) -> Iterator[_Meeting]:
-    """The hosts that occur more than once for the VM."""
-    by_host: dict[str, list[tuple[Membership, ...]]] = {graph.vm_host[vm]: [()]}
-    for slot in sorted(graph.vm_slots[vm]):
-        by_host.setdefault(graph.slot_host[slot], []).append(_removable(locations, (slot, vm)))
-        for other in sorted(graph.slot_vms[slot]):
-            if other != vm:
-                via = _removable(locations, (slot, vm), (slot, other))
-                by_host.setdefault(graph.vm_host[other], []).append(via)
-    for host, sources in sorted(by_host.items()):
-        if len(sources) > 1:
-            yield _Meeting(vm, host, sources)
+def _knots(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[_Knot]:
+    knots = []
+    for meeting in find_meetings(slots, locations):
+        vm = meeting.vm
+        sources = [()] if meeting.own else list[tuple[Membership, ...]]()
+        sources += [_removable(locations, (slot, vm)) for slot in meeting.slots]
+        sources += [_removable(locations, (slot, vm), (slot, other)) for slot, other in meeting.shared]
+        knots.append(_Knot(meeting, sources))
+    return knots
 
 
 def _removable(locations: Mapping[str, str], *memberships: Membership) -> tuple[Membership, ...]:
     return tuple(one for one in memberships if one[1] in locations)
 
 
-def _components(meetings: list[_Meeting]) -> list[list[_Meeting]]:
-    """Meetings that have memberships in common, directly or through others, together; in order of their first one."""
+def _components(knots: list[_Knot]) -> list[list[_Knot]]:
+    """Knots that have memberships in common, directly or through others, together; in order of their first one."""
     leader: dict[Membership, Membership] = {}
 
     def find(one: Membership) -> Membership:
@@ -145,35 +137,35 @@ def _components(meetings: list[_Meeting]) -> list[list[_Meeting]]:
             leader[one], one = root, leader[one]
         return root
 
-    for meeting in meetings:
-        names = [one for source in meeting.sources for one in source]
+    for knot in knots:
+        names = [one for source in knot.sources for one in source]
         for one in names[1:]:
             first, second = sorted((find(names[0]), find(one)))
             leader[second] = first
-    grouped: dict[Membership, list[_Meeting]] = {}
-    for meeting in meetings:
-        anchor = next((one for source in meeting.sources for one in source), None)
+    grouped: dict[Membership, list[_Knot]] = {}
+    for knot in knots:
+        anchor = next((one for source in knot.sources for one in source), None)
         if anchor is not None:
-            grouped.setdefault(find(anchor), []).append(meeting)
+            grouped.setdefault(find(anchor), []).append(knot)
     return [grouped[key] for key in sorted(grouped)]
 
 
-def _smallest(component: list[_Meeting]) -> list[Membership]:
-    """A smallest set that resolves the component's meetings; among equals earlier slots, then smaller ids."""
-    members = sorted({one for meeting in component for source in meeting.sources for one in source})
+def _smallest(component: list[_Knot]) -> list[Membership]:
+    """A smallest set that resolves the component's knots; among equals earlier slots, then smaller ids."""
+    members = sorted({one for knot in component for source in knot.sources for one in source})
     if len(members) > EXACT_ALLOCATIONS:
         return _greedy(component)
     number = {one: position for position, one in enumerate(members)}
     edges: set[int] = set()
-    for meeting in component:
-        masks = [sum(1 << number[one] for one in source) for source in meeting.sources]
+    for knot in component:
+        masks = [sum(1 << number[one] for one in source) for source in knot.sources]
         edges.update(a | b for a, b in combinations(masks, 2) if a | b)
     return [members[position] for position in least_hitting_set(sorted(edges), len(members))]
 
 
-def _greedy(component: list[_Meeting]) -> list[Membership]:
+def _greedy(component: list[_Knot]) -> list[Membership]:
     """Most entangled first, as long as something still meets; then everybody returns who may."""
-    live = [dict(enumerate(meeting.sources)) for meeting in component]
+    live = [dict(enumerate(knot.sources)) for knot in component]
     where: dict[Membership, list[tuple[int, int]]] = {}
     weight: dict[Membership, int] = {}
     for at, sources in enumerate(live):
@@ -191,7 +183,7 @@ def _greedy(component: list[_Meeting]) -> list[Membership]:
 
 
 def _without_superfluous(
-    component: list[_Meeting],
+    component: list[_Knot],
     live: list[dict[int, tuple[Membership, ...]]],
     where: dict[Membership, list[tuple[int, int]]],
     gone: list[Membership],
@@ -209,11 +201,3 @@ def _without_superfluous(
             for at, key in back:
                 live[at][key] = component[at].sources[key]
     return list(kept)
-
-
-def _breach_of(graph: DependencyGraph, component: list[_Meeting], leaving: Membership) -> Breach | None:
-    """A rule that this membership takes part in breaking."""
-    for meeting in component:
-        if any(leaving in source for source in meeting.sources):
-            return next((one for one in graph.breaches(meeting.vm) if one.host == meeting.host), None)
-    return None

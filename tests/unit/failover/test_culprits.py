@@ -14,6 +14,7 @@ from outlive.failover import culprits
 from outlive.failover.culprits import Culprit, find_culprits, without
 from outlive.failover.graph import DependencyGraph
 from outlive.failover.hitting import least_hitting_set
+from outlive.failover.meetings import find_meetings
 from outlive.failover.model import SlotView
 
 SEEDS = st.integers(0, 2**32)
@@ -64,10 +65,8 @@ def test_nothing_clashes_after_the_culprits_left(seed: int) -> None:
 def test_large_components_are_resolved_without_anything_superfluous(seed: int) -> None:
     slots, known = clashing_state(seed, 60)
     rest = without(slots, pairs(culprits._at_fault_alone(slots, known)))
-    graph = DependencyGraph.build(rest, locations=known)
-    meetings = [one for vm in sorted(graph.vm_slots) for one in culprits._meetings(graph, vm, known)]
-    for component in culprits._components(meetings):
-        members = {one for meeting in component for source in meeting.sources for one in source}
+    for component in culprits._components(culprits._knots(rest, known)):
+        members = {one for knot in component for source in knot.sources for one in source}
         leaving = culprits._greedy(component)
         inside = [
             SlotView(name=s.name, host=s.host, members={v: h for v, h in s.members.items() if (s.name, v) in members})
@@ -92,6 +91,14 @@ def test_unknown_members_stay_and_everything_that_can_be_resolved_is(seed: int) 
             involved = {vm, *breach.others}
             assert involved & unknown, breach
     assert find_culprits(rest, some) == []
+
+
+@given(SEEDS)
+def test_meetings_tell_the_breaches_of_the_literal_rules(seed: int) -> None:
+    slots, known = clashing_state(seed, 25)
+    graph = DependencyGraph.build(slots, locations=known)
+    literal = {breach for vm in graph.vm_slots for breach in graph.breaches(vm)}
+    assert {breach for meeting in find_meetings(slots, known) for breach in meeting.breaches()} == literal
 
 
 @given(st.lists(st.integers(1, 2**9 - 1), max_size=12))
