@@ -80,12 +80,12 @@ async def test_a_listing_does_not_mix_with_changes_that_come_meanwhile(store: St
     for _ in range(10):
         follower.take(await anext(follower.changes))
     for number in (0, 150, 299):
-        await store.replace(with_project(made[number], "1"))
+        changed = await store.replace(with_project(made[number], "1"))
+        await store.replace(with_project(changed, "2"))
     await store.delete(made[298].ref)
-    await follower.until(
-        lambda objects: sorted(o.spec.project for o in objects.values()) == ["0"] * 296 + ["1"] * 3,
-        why="three changes and a deletion",
-    )
+    await store.create(vm("vm-last", project="0"))
+    await follower.until(lambda objects: "vm-last" in objects, why="the last change")
+    assert sorted(obj.spec.project for obj in follower.objects.values()) == ["0"] * 297 + ["2"] * 3
     per_object: dict[str, list[int]] = {}
     for c in follower.seen:
         if isinstance(c, Upsert):

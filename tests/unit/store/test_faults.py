@@ -238,6 +238,20 @@ def test_stale_listings_do_happen() -> None:
     assert run(scene())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drop_in_the_middle_of_a_listing_hides_nothing(seed: int) -> None:
+    async def scene() -> None:
+        inner, store = behind_faults(seed, drop=0.3, stale_relist=1.0, observer_delay=0.5)
+        made = [await inner.create(vm(f"vm-{n:02}")) for n in range(30)]
+        follower = Follower(store.observe(VirtualMachine))
+        while not follower.synced:
+            follower.take(await anext(follower.changes))
+        assert set(follower.objects) == {obj.name for obj in made}
+        await follower.close()
+
+    run(scene())
+
+
 def test_coalescing_leaves_states_out_but_never_the_last() -> None:
     async def scene() -> int:
         inner, store = behind_faults(coalesce=1.0)
