@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from outlive.failover.assign import AssignInput, AssignResult, assign
 from outlive.failover.cleanup import CleanInput, CleanResult, clean
 from outlive.failover.ports import Computer
+from outlive.failover.repack import RepackInput, RepackResult, repack
 from outlive.failover.select import SelectInput, SelectResult, select
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision, DecisionLog
@@ -42,7 +43,8 @@ SELECT: Final = Decision(
 ASSIGN: Final = Decision(
     "failover.assign", assign, AssignInput, AssignResult, "Which slots VMs join, and which are opened for them"
 )
-CYCLE_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, SELECT, ASSIGN)
+REPACK: Final = Decision("failover.repack", repack, RepackInput, RepackResult, "Which members move so that slots empty")
+CYCLE_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, SELECT, ASSIGN, REPACK)
 """The decisions of a cycle, by name, for ``outlive decide``."""
 
 
@@ -69,6 +71,11 @@ class Decider:
         few = len(given.needs) <= self._inline_needs
         small = few and len(given.vms) + len(given.slots) <= INLINE_OBJECTS
         return await self._use(ASSIGN, given, small=small)
+
+    async def repack(self, given: RepackInput) -> RepackResult:
+        """Which members move so that slots empty."""
+        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
+        return await self._use(REPACK, given, small=small)
 
     async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
         if small:

@@ -30,9 +30,11 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.covering import CoverageWriter, assess, counting_slots, rules_broken
 from outlive.failover.decide import Decider
 from outlive.failover.model import VmView
+from outlive.failover.moving import Moving
 from outlive.failover.observe import Aborted, Observation, Step, World, observe
 from outlive.failover.placing import Wanted, gather_offers, wanted
 from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.repack import RepackInput, smallest_slots
 from outlive.failover.reporting import Reporter, Summary
 from outlive.failover.requirements import Requirements
 from outlive.failover.select import Missing, PauseInput, SelectInput, next_pause_s
@@ -169,6 +171,8 @@ class PeriodicCycle:
             limit_hit=chosen.limit_hit,
             braked=cleaned.brake is not None,
         )
+        if not chosen.missing and not summary.braked:
+            await self._repack(seen, hand, required, groups, greq)
         await self._tell(seen, hand, required, braked=summary.braked)
         self._watcher.cycle_ended(braked=summary.braked, fails=self._parts.fails)
         return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
@@ -281,6 +285,38 @@ class PeriodicCycle:
         for vm in sorted(vms):
             parts.note_fail(vm, fails.get(vm))
         return summary
+
+    async def _repack(
+        self,
+        seen: Observation,
+        hand: Hand,
+        required: Mapping[str, int],
+        groups: Mapping[str, FlavorGroupSpec] | None,
+        greq: str,
+    ) -> None:
+        """Empty small slots into others, as far as the settings allow; only while nobody misses anything."""
+        parts, limit = self._parts, self._config.repack.max_changes_per_cycle
+        if limit <= 0:
+            return
+        vms = {vm.id: vm for vm in seen.vms}
+        members = sorted({vm for slot in smallest_slots(hand.views) for vm in slot.members if vm in vms})
+        with_project = pins_projects(seen.hypervisors)
+        wishes = [
+            wanted(vms[vm], 1, slot_size(vms[vm], groups, self._compat), with_project=with_project) for vm in members
+        ]
+        offers = await gather_offers(
+            parts.placement, self._caller, wishes, requests={}, request_id=greq, with_new=False
+        )
+        given = RepackInput(
+            slots=hand.views,
+            vms=seen.vms,
+            required=dict(required),
+            classes={wish.vm.id: wish.offer_class for wish in wishes},
+            reuse=offers.reuse,
+            limit=limit,
+        )
+        result = await self._decided(parts.decider.repack(given))
+        await Moving(parts.writer, parts.reporter).carry_out(result.actions, hand)
 
     async def _tell(self, seen: Observation, hand: Hand, required: Mapping[str, int], *, braked: bool) -> None:
         """Report each VM's coverage. No VM is forgotten that a host still reports, or while the brake holds."""

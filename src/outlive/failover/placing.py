@@ -122,12 +122,11 @@ async def gather_offers(
     *,
     requests: Mapping[str, str],
     request_id: str,
-    with_reuse: bool = True,
+    with_new: bool = True,
 ) -> Offers:
-    """Ask both questions for every class; a call that fails is an ``Offer`` with its error.
+    """Ask both questions (or only about reuse) for every class; a call that fails is an ``Offer`` with its error.
 
-    ``requests`` has the request id of each VM; a class is asked for under that of its first VM. ``with_reuse`` is
-    false where there is no slot that anybody could join, not even one that this cycle opens.
+    ``requests`` has the request id of each VM; a class is asked for under that of its first VM.
     """
     classes: dict[str, list[Wanted]] = {}
     for wish in wishes:
@@ -145,9 +144,9 @@ async def gather_offers(
 
     async with OrderedTaskGroup() as group:
         for key, members in classes.items():
-            if with_reuse:
-                group.create_task(ask(reuse, key, caller.reuse, members), name=f"reuse {key}")
-            group.create_task(ask(new, key, caller.new, members), name=f"new {key}")
+            group.create_task(ask(reuse, key, caller.reuse, members), name=f"reuse {key}")
+            if with_new:
+                group.create_task(ask(new, key, caller.new, members), name=f"new {key}")
     return Offers(reuse=_sorted(reuse), new=_sorted(new))
 
 

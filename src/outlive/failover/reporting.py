@@ -168,6 +168,10 @@ class Reporter:
         note = f"VM {drop.vm} left: {drop.cause.value}" + (f"; {drop.detail}" if drop.detail else "")
         self._slot(drop.slot, uid, "MemberRemoved", note, "Removed")
 
+    def member_repacked(self, slot: str, uid: str, vm: str, to: str) -> None:
+        """A VM left a slot because it has another one instead."""
+        self._slot(slot, uid, "MemberRemoved", f"VM {vm} left: repacked" + (f" into {to}" if to else ""), "Removed")
+
     def member_refused(self, slot: str, uid: str, vm: str, why: str) -> None:
         """Validation found that a VM could not be brought up in its slot."""
         self._slot(slot, uid, "MemberRemoved", f"VM {vm} left: validation failed; {why}", "Removed", warn=True)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.failover import GIB, Cloud, Fault
+from tests.support.loops import run
+
+from outlive.base.errors import Unavailable
+from outlive.base.random import Random
+from outlive.failover.actions import Offer
+from outlive.failover.graph import DependencyGraph
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.repack import Move, RepackInput, repack
+from outlive.failover.rules import is_vm_eligible_for_reservation
+
+HOSTS = [f"h{n}" for n in range(9)]
+ANYWHERE = {"c": Offer(hosts=tuple(HOSTS))}
+
+
+def vm(name: str, host: str) -> VmView:
+    return VmView(id=name, host=host, cpu_milli=1000, memory_bytes=GIB)
+
+
+def slot(name: str, host: str, **members: str) -> SlotView:
+    return SlotView(name=name, host=host, cpu_milli=1000, memory_bytes=GIB, members=members, ready=True)
+
+
+def asked(slots: list[SlotView], vms: list[VmView], *, need: int = 1, limit: int = 100, **more: object) -> RepackInput:
+    given = RepackInput(
+        slots=tuple(slots),
+        vms=tuple(vms),
+        required={one.id: need for one in vms},
+        classes={one.id: "c" for one in vms},
+        reuse=ANYWHERE,
+        limit=limit,
+    )
+    return msgspec.structs.replace(given, **more)
+
+
+TWO = [slot("s1", "h3", a="h1"), slot("s2", "h4", b="h2", c="h5")]
+THREE = [vm("a", "h1"), vm("b", "h2"), vm("c", "h5")]
+
+
+def test_a_small_slot_is_emptied_into_a_fuller_one():
+    assert repack(asked(TWO, THREE)).actions == (Move(vm="a", vm_host="h1", leaves="s1", joins="s2"),)
+
+
+def test_no_more_memberships_change_than_allowed():
+    assert repack(asked(TWO, THREE, limit=1)).actions == ()
+    assert len(repack(asked(TWO, THREE, limit=2)).actions) == 1
+
+
+def test_a_slot_to_spare_is_left_without_joining_another():
+    slots = [slot("s1", "h3", a="h1"), slot("s2", "h4", a="h1", b="h2")]
+    assert repack(asked(slots, THREE[:2])).actions == (Move(vm="a", vm_host="h1", leaves="s1"),)
+
+
+def test_nobody_moves_where_placement_or_the_rules_say_no():
+    assert repack(asked(TWO, THREE, reuse={"c": Offer(hosts=("h8",))})).actions == ()
+    assert repack(asked(TWO, THREE, reuse={"c": Offer(error="away")})).actions == ()
+    clash = [slot("s1", "h3", a="h1"), slot("s2", "h1", b="h2", c="h5")]
+    assert repack(asked(clash, THREE)).actions == ()
+    unready = [TWO[0], msgspec.structs.replace(TWO[1], ready=False)]
+    assert repack(asked(unready, THREE)).actions == ()
+
+
+def fleet(seed: int) -> tuple[list[SlotView], list[VmView]]:
+    """A valid state with a slot of its own for nearly everybody."""
+    random = Random(seed)
+    vms = [vm(f"v{n}", random.choice(HOSTS)) for n in range(10)]
+    slots: list[SlotView] = []
+    for one in vms:
+        for _ in range(2):
+            possible = [s for s in slots if is_vm_eligible_for_reservation(one, s, slots)]
+            if possible and random.random() < 0.3:
+                joined = random.choice(possible)
+                more = msgspec.structs.replace(joined, members={**joined.members, one.id: one.host})
+                slots[slots.index(joined)] = more
+                continue
+            for host in random.sample(HOSTS, len(HOSTS)):
+                fresh = slot(f"s{len(slots):02}", host)
+                if is_vm_eligible_for_reservation(one, fresh, slots):
+                    slots.append(msgspec.structs.replace(fresh, members={one.id: one.host}))
+                    break
+    return slots, vms
+
+
+@given(st.integers(0, 2**32))
+def test_every_state_in_between_is_valid_and_nobody_loses_coverage(seed: int):
+    slots, vms = fleet(seed)
+    need = {one.id: sum(one.id in s.members for s in slots) for one in vms}
+    state = {s.name: dict(s.members) for s in slots}
+    for move in repack(asked(slots, vms, required=need)).actions:
+        for change in ("join", "leave"):
+            if change == "join" and move.joins:
+                state[move.joins][move.vm] = move.vm_host
+            elif change == "leave":
+                del state[move.leaves][move.vm]
+            now = [msgspec.structs.replace(s, members=state[s.name]) for s in slots]
+            graph = DependencyGraph.build(now)
+            assert all(graph.holds_in(s.name) for s in now)
+            assert all(sum(one.id in m for m in state.values()) >= need[one.id] for one in vms)
+    assert sum(bool(m) for m in state.values()) <= len(slots)
+
+
+async def scattered(limit: int) -> Cloud:
+    cloud = Cloud({"flavorFailoverRequirements": {"*": 1}, "repack": {"max_changes_per_cycle": limit}})
+    await cloud.hosts("h1", "h2", "h3", "h4", "h5")
+    await cloud.vm("a", "h1")
+    await cloud.vm("b", "h2")
+    await cloud.slot("s1", "h4", {"a": "h1"})
+    await cloud.slot("s2", "h5", {"b": "h2"})
+    return cloud
+
+
+def test_a_cycle_repacks_within_its_limit_and_not_at_all_by_default():
+    async def story(limit: int) -> list[dict[str, str]]:
+        cloud = await scattered(limit)
+        await cloud.cycle()
+        assert await cloud.covered() == {"a": True, "b": True}
+        return list((await cloud.members()).values())
+
+    assert run(story(2)) == [{"a": "h1", "b": "h2"}]
+    assert len(run(story(0))) == 2
+    assert len(run(story(1))) == 2
+
+
+def nth(number: int) -> Callable[[object], bool]:
+    """True at the n-th call, beginning with 0."""
+    calls = itertools.count()
+    return lambda _: next(calls) == number
+
+
+def test_repacking_that_is_interrupted_costs_no_coverage():
+    async def story(fault: Fault) -> None:
+        cloud = await scattered(10)
+        cloud.store.faults.append(fault)
+        await cloud.cycle()
+        assert await cloud.covered() == {"a": True, "b": True}
+        await cloud.cycle()
+        await cloud.cycle()
+        assert list((await cloud.members()).values()) == [{"a": "h1", "b": "h2"}]
+
+    away = Unavailable("away")
+    run(story(Fault("replace_status", away, nth(0))))
+    run(story(Fault("delete", away)))
