@@ -2,8 +2,8 @@
 
 One pass over the views makes the columns; after that a fleet is judged in milliseconds. The test is the counter formula
 of docs/reference/failover.md#counters on bit rows: a row per slot with a bit for each host that the slot touches (its
-own and its members'). For a member the rows of its slots may share no host but its own. This module says who is at fault
-and on which host; ``outlive.failover.meetings`` says why.
+own and its members'). For a member the rows of its slots may share no host but its own. This module says who is at
+fault and on which host; ``outlive.failover.meetings`` says why.
 """
 
 from __future__ import annotations

@@ -1,29 +1,25 @@
 """``Coverage/<vm>``: telling each VM whether it has the slots that it needs, and keeping that told.
 
-A VM is covered when at least as many slots as it needs count for it and all rules hold for it. What counts is what
-``outlive.failover.select`` counts: slots that are ready and large enough. An object is written only when what it says
-changed, and deleted with its VM. It is a report: nothing is decided from it, and it may be late by one write.
+What is told is decided by ``outlive.failover.coverage``. An object is written only when what it says changed, and
+deleted with its VM. It is a report: nothing is decided from it, and it may be late by one write.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Invalid, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.failover.actions import Fail
-from outlive.failover.columns import Columns
-from outlive.failover.compat import Compat
-from outlive.failover.model import SlotView, VmView
-from outlive.failover.reasons import Reason
-from outlive.failover.rules import fits
-from outlive.resources import Amounts, Coverage, CoverageStatus, ObjectMeta, check_name
+from outlive.failover.coverage import assess, counting_slots, rules_broken, status_of
+from outlive.resources import Coverage, CoverageStatus, ObjectMeta, check_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
+
+__all__ = ["CoverageWriter", "assess", "counting_slots", "rules_broken", "status_of"]
 
 WRITES_AT_ONCE = 8
 """Coverage objects that are written at the same time."""
@@ -31,71 +27,6 @@ TRIES = 3
 """Times that an object is read again because somebody else changed it."""
 
 _log = get_logger("failover.coverage")
-
-
-def counting_slots(
-    vms: Iterable[VmView], slots: Iterable[SlotView], *, compat: Compat = Compat()
-) -> dict[str, list[str]]:
-    """VM → names of the slots that count for it, in name order."""
-    views = {vm.id: vm for vm in vms}
-    literal = compat.reverted("D10")
-    found: dict[str, list[str]] = {}
-    for slot in sorted(slots, key=lambda one: one.name):
-        if slot.ready is False and not literal:
-            continue
-        for member in slot.members:
-            vm = views.get(member)
-            if vm is not None and (literal or fits(vm, slot)):
-                found.setdefault(member, []).append(slot.name)
-    return found
-
-
-def rules_broken(vms: Iterable[VmView], slots: Sequence[SlotView]) -> frozenset[str]:
-    """The VMs for which some rule does not hold, at their current locations."""
-    columns = Columns(list(slots), {vm.id: vm.host for vm in vms})
-    return frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist())
-
-
-def assess(
-    vms: Iterable[VmView],
-    required: Mapping[str, int],
-    counting: Mapping[str, Sequence[str]],
-    *,
-    broken: Collection[str],
-    fails: Mapping[str, Fail],
-) -> dict[str, CoverageStatus]:
-    """VM → what is to be told about it. ``fails`` has the last reason of those that could not be served."""
-    return {
-        vm.id: status_of(
-            vm, required.get(vm.id, 0), counting.get(vm.id, ()), broken=vm.id in broken, fail=fails.get(vm.id)
-        )
-        for vm in vms
-    }
-
-
-def status_of(vm: VmView, required: int, slots: Sequence[str], *, broken: bool, fail: Fail | None) -> CoverageStatus:
-    """What is to be told about one VM; the time of the change is set when it is written."""
-    covered = required <= 0 or (len(slots) >= required and not broken)
-    status = CoverageStatus(
-        required=required, slots=tuple(slots), covered=covered, host=vm.host, also_needs=Amounts(vm.also_needs)
-    )
-    if covered:
-        return status
-    if broken:
-        return msgspec.structs.replace(
-            status,
-            reason=Reason.MEMBERSHIPS_CLASH.value,
-            message="a rule does not hold for the VM, so its slots promise nothing",
-            remedy="the next cycle takes out who is at fault; see the event RemovalBrake if it does not",
-        )
-    if fail is not None:
-        return msgspec.structs.replace(status, reason=str(fail.reason), message=fail.detail, remedy=fail.remedy)
-    return msgspec.structs.replace(
-        status,
-        reason=Reason.WAITING.value,
-        message=f"{len(slots)} of {required} slots; it has not been its turn",
-        remedy="wait for a cycle, or raise failover.maxVMsToProcess",
-    )
 
 
 class CoverageWriter:
