@@ -8,7 +8,7 @@ from, how far they moved) are taken from every n-th run only.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -118,32 +118,29 @@ class PlacementMetrics:
         """What each step did to the order of the hosts that it left."""
         weights = np.zeros(ranking.run.length)
         weights[ranking.start] = ranking.normalized
-        before = ranking.start
+        order = _by_weight(np.sort(ranking.start), weights)
         for trace in ranking.traces:
-            after = np.flatnonzero(trace.kept)
-            change = np.zeros(len(weights))
             if trace.kind == "weigher":
+                after = np.flatnonzero(trace.kept)
+                change = np.zeros(len(weights))
                 change[after] = trace.multiplier * squash(trace.activations())
-            self._shift(ranking, trace, before, after, weights, weights + change)
-            weights = weights + change
-            self._add_modification(ranking, trace, after, change)
-            before = after
+                self._add_modification(ranking, trace, after, change)
+                weights = weights + change
+                left = _by_weight(after, weights)
+            else:
+                left = order[trace.kept[order]]  # a filter moves nobody, so there is nothing to sort
+            self._shift(ranking, trace, order, left[:_FIRST_RANKS])
+            order = left
 
-    def _shift(
-        self, ranking: Ranking, trace: StepTrace, before: Rows, after: Rows, old: FloatVector, new: FloatVector
-    ) -> None:
+    def _shift(self, ranking: Ranking, trace: StepTrace, was: Rows, first: Rows) -> None:
+        """Where the first hosts came from. Only they are looked up: the fleet may have thousands."""
         labels = (ranking.pipeline, trace.name)
-        first = _by_weight(after, new)[:_FIRST_RANKS]
-        was = _by_weight(before, old)
-        rank_of = {int(at): rank for rank, at in enumerate(was)} if len(first) else {}
-        statistics = dict(zip(after.tolist(), trace.activations().tolist(), strict=True)) if trace.statistic else {}
+        statistic = _statistic_of(trace)
         impact = 0.0
         for rank, at in enumerate(first):
-            origin = rank_of[int(at)]
+            origin = int(np.flatnonzero(was == at)[0])
             self._origin.observe((*labels, str(rank)), float(origin))
-            there = int(was[rank])
-            moved = abs(statistics.get(int(at), 0.0) - statistics.get(there, 0.0))
-            impact += abs(rank - origin) * moved
+            impact += abs(rank - origin) * abs(statistic(int(at)) - statistic(int(was[rank])))
         if trace.statistic:
             self._impact.observe((*labels, trace.statistic, ""), impact)
 
@@ -193,6 +190,19 @@ class PlacementMetrics:
         for (pipeline, host, step), amount in self._modified.items():
             modified.add_metric((pipeline, host, step) if hosted else (pipeline, step), amount)
         yield modified
+
+
+def _statistic_of(trace: StepTrace) -> Callable[[int], float]:
+    """The step's statistic by position; 0 for hosts that it did not score, and for steps without one."""
+    if not trace.statistic:
+        return lambda _: 0.0
+    scored, values = np.flatnonzero(trace.kept), trace.activations()
+
+    def look(at: int) -> float:
+        index = int(np.searchsorted(scored, at))
+        return float(values[index]) if index < len(scored) and scored[index] == at else 0.0
+
+    return look
 
 
 def _by_weight(at: Rows, weights: FloatVector) -> Rows:
