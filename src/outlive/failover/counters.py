@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from outlive.base.errors import BadInput
 from outlive.failover.columns import Columns
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.tallies import Tallies, bits
+from outlive.failover.tallies import Tallies
+from outlive.failover.touching import bits
 
 
 class Counters(Tallies):

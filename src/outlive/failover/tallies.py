@@ -12,11 +12,12 @@ hold are kept as a set, and a slot with such a member admits nobody. ``outlive.f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from outlive.failover.fullness import ByCount
 from outlive.failover.model import SlotView
+from outlive.failover.touching import Touching, bits
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
@@ -24,32 +25,23 @@ LOG_LENGTH = 100_000
 """Added slots that are remembered for those who follow along; beyond it they have to start anew."""
 
 
-class Tallies:
+class Tallies(Touching):
     """Hosts, slots and VMs by number. Numbers of slots stay while the slot is there; those of VMs do not."""
 
     def __init__(self) -> None:
-        self.host_names: list[str] = []
+        super().__init__()
         self.slot_names: list[str] = []
         self.vm_names: list[str] = []
         self.generation = 0
         """Rises when ``slot_log`` begins anew."""
         self.slot_log: list[int] = []
         """Numbers of slots in the order in which they were added; a number returns when it is used again."""
-        self._host_number: dict[str, int] = {}
-        self._touching: list[int] = []
-        self._slots_at: list[dict[int, None]] = []
         self._slot_number: dict[str, int] = {}
         self._slot_rank: list[str] = []
         self._slot_host: list[int] = []
         self._slot_size: list[tuple[int, int]] = []
         self._slot_counts: list[bool] = []
         self._members: list[dict[int, None]] = []
-        self._hosts_of: list[dict[int, int]] = []
-        self._crowded: list[int] = []
-        self._near: list[int] = []
-        self._meeting: list[int | None] = []
-        self._bit: list[int] = []
-        self._shared: dict[tuple[int, int], int] = {}
         self._free_numbers: list[int] = []
         self._ranked = True
         self._alive = 0
@@ -66,16 +58,6 @@ class Tallies:
         self._faulty: dict[int, int] = {}
         self._faulty_slots: int | None = 0
         self._fitting: dict[tuple[int, int], int] = {}
-
-    def host(self, name: str) -> int:
-        """The number of a host; a new name gets a new one."""
-        number = self._host_number.get(name)
-        if number is None:
-            number = self._host_number[name] = len(self.host_names)
-            self.host_names.append(name)
-            self._touching.append(0)
-            self._slots_at.append({})
-        return number
 
     def vm(self, name: str) -> int:
         """The number of a VM."""
@@ -170,11 +152,7 @@ class Tallies:
             self._slot_size.append(size)
             self._slot_counts.append(True)
             self._members.append({})
-            self._hosts_of.append({})
-            self._crowded.append(0)
-            self._bit.append(1 << number)
-            self._near.append(1 << number)
-            self._meeting.append(1 << number)
+            self._grow(number)
         self._slot_number[slot.name] = number
         bit = self._bit[number]
         self._slot_host[number] = self.host(slot.host)
@@ -210,7 +188,7 @@ class Tallies:
 
     def filled(self, faulty: Iterable[int]) -> None:
         """Finish after ``fill``: what follows from memberships, and for exactly which VMs a rule does not hold."""
-        self._meeting = [None] * len(self._meeting)
+        self._forget_meetings()
         for vm, slots in enumerate(self._slots_of):
             for place, slot in enumerate(slots):
                 for other in slots[:place]:
@@ -305,71 +283,6 @@ class Tallies:
         if self._slots_of[vm]:
             self._judge(vm)
 
-    def _count(self, slot: int, host: int) -> None:
-        hosts = self._hosts_of[slot]
-        count = hosts.get(host, 0)
-        hosts[host] = count + 1
-        if count == 0:
-            self._meet(slot, host)
-            self._touching[host] |= self._bit[slot]
-            self._slots_at[host][slot] = None
-        elif count == 1:
-            self._crowded[slot] += 1
-
-    def _uncount(self, slot: int, host: int) -> None:
-        hosts = self._hosts_of[slot]
-        count = hosts[host]
-        if count == 1:
-            del hosts[host]
-            self._touching[host] &= ~self._bit[slot]
-            del self._slots_at[host][slot]
-            self._meeting[slot] = None
-            for other in self._slots_at[host]:
-                self._meeting[other] = None
-            return
-        hosts[host] = count - 1
-        if count == 2:
-            self._crowded[slot] -= 1
-
-    def _meet(self, slot: int, host: int) -> None:
-        """The slot begins to touch the host, and so meets all slots that do."""
-        meeting, bit = self._meeting, self._bit[slot]
-        known = meeting[slot]
-        if known is not None:
-            meeting[slot] = known | self._touching[host]
-        for other in self._slots_at[host]:
-            known = meeting[other]
-            if known is not None:
-                meeting[other] = known | bit
-
-    def _meeting_slots(self, slot: int) -> int:
-        """The slots that touch a host which this one touches. Known until one of them lets go of a host."""
-        known = self._meeting[slot]
-        if known is None:
-            known = self._bit[slot]
-            for host in self._hosts_of[slot]:
-                known |= self._touching[host]
-            self._meeting[slot] = known
-        return known
-
-    def _link(self, slot: int, other: int) -> None:
-        """The two slots have one more member in common."""
-        if self._near[slot] & self._bit[other]:
-            pair = (slot, other) if slot < other else (other, slot)
-            self._shared[pair] = self._shared.get(pair, 1) + 1
-        else:
-            self._near[slot] |= self._bit[other]
-            self._near[other] |= self._bit[slot]
-
-    def _unlink(self, slot: int, other: int) -> None:
-        pair = (slot, other) if slot < other else (other, slot)
-        shared = self._shared.pop(pair, 1)
-        if shared > 2:
-            self._shared[pair] = shared - 1
-        elif shared == 1:
-            self._near[slot] &= ~self._bit[other]
-            self._near[other] &= ~self._bit[slot]
-
     def tally(self, vm: int, host: int) -> int:
         """How often the host occurs for the VM."""
         slots, hosts_of = self._slots_of[vm], self._hosts_of
@@ -430,15 +343,6 @@ class Tallies:
             self._missing.add(vm)
         else:
             self._missing.discard(vm)
-
-
-def bits(number: int) -> Iterator[int]:
-    """The numbers of the bits that are set, ascending."""
-    text = bin(number)[:1:-1]
-    position = text.find("1")
-    while position >= 0:
-        yield position
-        position = text.find("1", position + 1)
 
 
 def _fits(vm: tuple[int, int], slot: tuple[int, int]) -> bool:
