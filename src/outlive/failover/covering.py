@@ -14,12 +14,9 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Invalid, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.failover.coverage import assess, counting_slots, rules_broken, status_of
 from outlive.resources import Coverage, CoverageStatus, ObjectMeta, check_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
-
-__all__ = ["CoverageWriter", "assess", "counting_slots", "rules_broken", "status_of"]
 
 WRITES_AT_ONCE = 8
 """Coverage objects that are written at the same time."""

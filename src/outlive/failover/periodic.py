@@ -27,7 +27,8 @@ from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.cleanup import CleanInput, CleanResult
 from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.covering import CoverageWriter, assess, counting_slots, rules_broken
+from outlive.failover.coverage import assess, counting_slots, rules_broken
+from outlive.failover.covering import CoverageWriter
 from outlive.failover.decide import Decider
 from outlive.failover.model import VmView
 from outlive.failover.moving import Moving

@@ -18,7 +18,7 @@ from outlive.failover.actions import Action, Fail, Join, Open
 from outlive.failover.budget import RemovalBudget
 from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.cleanup import CleanInput
-from outlive.failover.covering import status_of
+from outlive.failover.coverage import status_of
 from outlive.failover.greedy import Greedy
 from outlive.failover.kept import KeptState
 from outlive.failover.model import HostView, SlotView, VmView
