@@ -29,7 +29,7 @@ Config = Annotated[
 Slots = Annotated[
     int | None, typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings.")
 ]
-UNCOVERED_SHOWN = 20
+UNCOVERED_SHOWN = 10
 """VMs without their slots that are named in a table; JSON names all."""
 
 
@@ -144,7 +144,7 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
 
 
 def coverage_lines(result: CoverageResult, *, wide: bool = False) -> list[Any]:
-    """The same for people."""
+    """The same for people; the wide form names every VM, and says why in full."""
     from outlive.cli.output import table
 
     cores, gib = result.reserved.cpu_milli / 1000, result.reserved.memory_bytes / 2**30
@@ -152,18 +152,39 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False) -> list[Any]:
         ("VMs", result.vms),
         ("need slots", result.required),
         ("covered", f"{result.covered}{'' if result.covered == result.required else ' (not all)'}"),
+        *((f"  {reason}", f"{count} VMs") for reason, count in _reasons(result).items()),
         ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
         ("reserved", f"{cores:,.0f} cores, {gib:,.0f} GiB"),
-        ("tolerance", f"every VM that needs slots survives any {result.tolerance} host failures"),
+        ("tolerance", _tolerance(result)),
+        *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
-    rows += [(f"also need {name}", f"{count} VMs, which no slot holds") for name, count in result.also_needs.items()]
     lines: list[Any] = [table(("", ""), rows)]
-    if result.uncovered:
-        shown = result.uncovered if wide else result.uncovered[:UNCOVERED_SHOWN]
-        lines.append(table(("VM", "Reason", "Why", "Remedy"), [(o.vm, o.reason, o.message, o.remedy) for o in shown]))
-        if len(shown) < len(result.uncovered):
-            lines.append(f"and {len(result.uncovered) - len(shown)} more (see -o wide or -o json)")
+    if not result.uncovered:
+        return lines
+    shown = result.uncovered if wide else result.uncovered[:UNCOVERED_SHOWN]
+    columns = ("VM", "Reason", *(("Why",) if wide else ()), "Remedy")
+    lines.append("")
+    lines.append(table(columns, [(one.vm, one.reason, *((one.message,) if wide else ()), one.remedy) for one in shown]))
+    if len(shown) < len(result.uncovered):
+        lines.append(f"and {len(result.uncovered) - len(shown)} more (see -o wide or -o json)")
     return lines
+
+
+def _reasons(result: CoverageResult) -> dict[str, int]:
+    """Reason → VMs without their slots, most first."""
+    counts: dict[str, int] = {}
+    for one in result.uncovered:
+        counts[one.reason] = counts.get(one.reason, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _tolerance(result: CoverageResult) -> str:
+    if not result.required:
+        return "no VM needs slots"
+    if result.tolerance == 0:
+        return "some VM that needs slots survives no host failure"
+    hosts = "one host, whichever it is" if result.tolerance == 1 else f"{result.tolerance} hosts, whichever they are"
+    return f"every VM that needs slots survives the failure of {hosts}"
 
 
 def plan_document(result: PlanResult, after: CoverageResult, *, applied: bool) -> dict[str, Any]:

@@ -126,7 +126,14 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    grid = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        show_header=any(columns),
+    )
     for column in columns:
         grid.add_column(Text(column), justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
