@@ -19,6 +19,7 @@ from outlive.failover.placing import InProcessPlacement, Offers, Wanted, free_ca
 from outlive.failover.plan import PlanInput
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.requirements import Requirements
+from outlive.failover.select import SelectInput, select
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
@@ -117,17 +118,19 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
 
 
 def _wishes(gathered: Gathered) -> list[Wanted]:
-    present: dict[str, int] = {}
-    for slot in gathered.observation.slots:
-        for member in slot.members:
-            present[member] = present.get(member, 0) + 1
-    with_project = pins_projects(gathered.observation.hypervisors)
-    wishes: list[Wanted] = []
-    for vm in gathered.observation.vms:
-        missing = gathered.required.get(vm.id, 0) - present.get(vm.id, 0)
-        if missing > 0:
-            wishes.append(wanted(vm, missing, gathered.sizes[vm.id], with_project=with_project))
-    return wishes
+    """Who misses slots, counted as the plan counts it."""
+    observation = gathered.observation
+    missing = select(
+        SelectInput(
+            vms=observation.vms,
+            slots=observation.slots,
+            required=gathered.required,
+            compat=gathered.settings.compat,
+        )
+    ).missing
+    views = {vm.id: vm for vm in observation.vms}
+    with_project = pins_projects(observation.hypervisors)
+    return [wanted(views[one.vm], one.needed, gathered.sizes[one.vm], with_project=with_project) for one in missing]
 
 
 def coverage_of(gathered: Gathered, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
