@@ -36,8 +36,10 @@ class Greedy:
         hosts: Iterable[str] = (),
         one_new_per_host: bool = False,
         key_prefix: str = "new-",
+        most_members: int = 0,
         compat: Compat | None = None,
     ) -> None:
+        """``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning from a snapshot."""
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
         self._all_hosts = sorted(set(hosts))
@@ -48,6 +50,11 @@ class Greedy:
         self._key_prefix = key_prefix
         self._compat = compat or Compat()
         self._serial = 0
+        self._most_members = most_members
+        self._full = 0
+        if most_members:
+            for slot in counters.slot_log:
+                self._note_full(slot)
 
     def set_offers(self, reuse: Mapping[str, Offer], new: Mapping[str, Offer]) -> None:
         """Replace what placement answered."""
@@ -91,14 +98,21 @@ class Greedy:
         usable = offer.slots(counters) & counters.fitting((vm.cpu_milli, vm.memory_bytes))
         if not self._compat.reverted("D10"):
             usable &= counters.open_slots
+        usable &= ~self._full
         if not usable:
             return None
         slot = counters.fullest(usable & counters.admissible(number))
         if slot is None:
             return None
         counters.join_slot(number, slot, proven=True)
+        if self._most_members:
+            self._note_full(slot)
         host = counters.host_names[counters.slot_host(slot)]
         return Join(slot=counters.slot_names[slot], vm=vm.id, vm_host=vm.host, host=host)
+
+    def _note_full(self, slot: int) -> None:
+        if self.counters.slot_members(slot) >= self._most_members:
+            self._full |= self.counters.slot_bit(slot)
 
     def _open(self, vm: VmView, need: Need, missing: int) -> Open | Fail:
         offer = self._new_hosts(need.offer_class)

@@ -1,21 +1,31 @@
 """Plan a whole fleet: from nothing, or topping up what is there.
 
-The greedy order of upkeep (docs/reference/failover.md#assigning) without the limits of a cycle: every VM is served, and
-a host may receive any number of new slots. For ``failover plan``, a cold start and forecasts; nothing is written.
+The greedy order of upkeep (docs/reference/failover.md#packing) without the limits of a cycle: every VM is served, and a
+host may receive any number of new slots. For ``failover plan``, a cold start and forecasts; nothing is written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
 from outlive.failover.actions import Action, Need, Offer
 from outlive.failover.assign import result_of
+from outlive.failover.bound import BoundInput, bound
 from outlive.failover.compat import Compat
 from outlive.failover.counters import Counters
 from outlive.failover.greedy import Greedy
-from outlive.failover.model import SlotView, VmView
-from outlive.failover.select import SelectInput, select
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.select import Missing, SelectInput, select
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+
+SLOTS_OVER_BOUND = 1.9
+"""The estimate of the best size of slots assumes so many times the slots of the lower bound."""
+SMALL_MEMBERSHIPS = 5_000
+"""Up to so many missing memberships several sizes are tried, and no limit as well."""
+MIDDLE_MEMBERSHIPS = 30_000
+"""Up to so many two sizes are tried, beyond it one."""
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -35,6 +45,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """Host → free milli-cores and bytes; a host that is missing here has no limit."""
     hosts: tuple[str, ...] = ()
     one_new_per_host: bool = False
+    packing: bool = True
+    """Look for a plan that reserves less; off gives the plain greedy one of a cycle."""
     compat: Compat = Compat()
 
 
@@ -51,11 +63,41 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 def plan(given: PlanInput) -> PlanResult:
-    """Serve every VM that misses slots, largest memory first."""
+    """Serve every VM that misses slots, largest memory first.
+
+    With ``packing`` the plan is made with several limits on the members of a slot, and the best one is returned: fewest
+    VMs without slots, then least reserved memory, then fewest slots.
+    """
     slots = sorted(given.slots, key=lambda slot: slot.name)
     chosen = select(
         SelectInput(vms=given.vms, slots=tuple(slots), required=given.required, compat=given.compat)
     ).selected
+    tried = [_greedy_plan(given, slots, chosen, most) for most in _limits(given, chosen)]
+    return min(tried, key=lambda one: (one.failed, sum(slot.memory_bytes for slot in one.slots), len(one.slots)))
+
+
+def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
+    """Limits on the members of a slot to try; 0 is none.
+
+    Filling slots as far as the rules allow makes a VM's first slot meet nearly every host, so that hardly any slot
+    is left for its second one. Slots of an even, middling size do with far fewer; which size is best is found by trying
+    around an estimate from the lower bound.
+    """
+    memberships = sum(one.needed for one in chosen)
+    if not given.packing or max((one.required for one in chosen), default=0) < 2:
+        return [0]
+    hosts = tuple(HostView(name=host) for host in given.hosts)
+    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts)).slots
+    middle = memberships / (SLOTS_OVER_BOUND * max(1, least))
+    if memberships <= SMALL_MEMBERSHIPS:
+        factors: tuple[float, ...] = (0.7, 0.85, 1.0, 1.2, 1.45, 1.75)
+    else:
+        factors = (1.0,) if memberships > MIDDLE_MEMBERSHIPS else (1.0, 1.3)
+    limits = sorted({max(2, round(middle * factor)) for factor in factors})
+    return [0, *limits] if memberships <= SMALL_MEMBERSHIPS else limits
+
+
+def _greedy_plan(given: PlanInput, slots: list[SlotView], chosen: Sequence[Missing], most_members: int) -> PlanResult:
     greedy = Greedy(
         Counters.build(slots),
         reuse=given.reuse,
@@ -63,6 +105,7 @@ def plan(given: PlanInput) -> PlanResult:
         free=given.free,
         hosts=given.hosts,
         one_new_per_host=given.one_new_per_host,
+        most_members=most_members,
         compat=given.compat,
     )
     vms = {vm.id: vm for vm in given.vms}

@@ -67,6 +67,10 @@ class Tallies(Touching):
         """The number of the host that a slot is on."""
         return self._slot_host[slot]
 
+    def slot_members(self, slot: int) -> int:
+        """How many members the slot has."""
+        return len(self._members[slot])
+
     def slot_bit(self, slot: int) -> int:
         """The bit of a slot."""
         return self._bit[slot]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,43 @@ def test_equal_vms_with_one_slot_each_come_close_to_the_bound(salt: str) -> None
     result = planned(vms, on, 1)
     assert result.failed == 0
     assert len(result.slots) <= 1.1 * -(-600 // 59) + 1
+
+
+@pytest.mark.parametrize(("hosts", "on_each", "plain", "packed"), [(40, 10, 126, 104), (20, 5, 52, 43)])
+def test_packing_needs_fewer_slots_than_the_greedy_plan_of_a_cycle(
+    hosts: int, on_each: int, plain: int, packed: int
+) -> None:
+    on = fleets.hosts(hosts)
+    vms = [
+        VmView(id=f"v{n:04}", host=on[n % hosts], zone="z", flavor="f", cpu_milli=1000, memory_bytes=GIB)
+        for n in range(hosts * on_each)
+    ]
+    offer = {"": Offer(hosts=tuple(on), scores=(1.0,) * hosts)}
+    given_fleet = PlanInput(
+        vms=tuple(vms), required={vm.id: 2 for vm in vms}, reuse=offer, new=offer, hosts=tuple(on), packing=False
+    )
+    assert len(plan(given_fleet).slots) <= plain
+    better = plan(msgspec.structs.replace(given_fleet, packing=True))
+    assert len(better.slots) <= packed
+    assert check(CheckInput(vms=tuple(vms), slots=better.slots)).holds
+
+
+@given(SEEDS)
+def test_packing_never_fails_more_vms_nor_reserves_more_memory(seed: int) -> None:
+    random = Random(seed)
+    on = fleets.hosts(random.randint(3, 8))
+    vms = fleets.vms(random, random.randint(1, 14), on, sizes=(1, 2))
+    free = {host: (random.randint(0, 6) * 1000, 12 * GIB) for host in on}
+    offer = {"": Offer(hosts=tuple(on))}
+    given_fleet = PlanInput(
+        vms=tuple(vms), required={vm.id: 2 for vm in vms}, reuse=offer, new=offer, free=free, hosts=tuple(on)
+    )
+
+    def cost(packing: bool) -> tuple[int, int]:
+        result = plan(msgspec.structs.replace(given_fleet, packing=packing))
+        return result.failed, sum(slot.memory_bytes for slot in result.slots)
+
+    assert cost(True) <= cost(False)
 
 
 def test_topping_up_leaves_existing_slots_in_place() -> None:
