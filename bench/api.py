@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from bench.figures import Figure
 
@@ -23,7 +24,6 @@ CLIENTS = 4
 SECONDS = 3.0
 ROUNDS = 5
 TOKEN = "a-token-of-the-benchmarks"
-GIB = 2**30
 
 
 def measure() -> list[Figure]:
@@ -113,13 +113,15 @@ def call(connection: socket.socket, request: bytes) -> tuple[int, bytes]:
 
 
 def request_around(what: str) -> tuple[bytes, bytes]:
-    """A whole request in two parts, between which a resource id of 12 or 13 characters belongs."""
+    """A whole request in two parts, between which a resource id of 12 characters belongs."""
+    from bench.placement import hypervisors
+
     path, method, body = "/scheduler/nova/external", "POST", ""
     id_length = len("0-0-00000000")
     if what == "gathered":
-        body = json.dumps(placement_body([], pipeline="bench-gathering"))
+        body = json.dumps(placement_body([]))
     elif what == "body":
-        body = json.dumps(placement_body([host_name(number) for number in range(HOSTS)]))
+        body = json.dumps(placement_body([host.name for host in hypervisors(HOSTS)]))
     elif what == "create":
         path = "/apis/outlive.dev/v1alpha1/virtualmachines"
         meta = {"name": "vm-RESOURCE"}
@@ -138,28 +140,15 @@ def request_around(what: str) -> tuple[bytes, bytes]:
     return before.encode(), after.encode()
 
 
-def host_name(number: int) -> str:
-    return f"node{number:04}-bb{number % 40:03}"
+def placement_body(hosts: list[str]) -> dict[str, Any]:
+    """The request of bench/placement.py as Nova sends it: with host names in full and a place for the VM's id."""
+    from bench.placement import nova_body
 
-
-def placement_body(hosts: list[str], pipeline: str = "") -> dict[str, object]:
-    """A request of Nova for a VM of 4 cores and 16 GiB."""
-    flavor = {"name": "g4", "vcpus": 4, "memory_mb": 16384, "extra_specs": {"capabilities:hypervisor_type": "QEMU"}}
-    spec = {
-        "instance_uuid": "RESOURCE",
-        "project_id": "p-blue",
-        "availability_zone": "zone-1",
-        "num_instances": 1,
-        "flavor": {"nova_object.data": flavor},
-        "image": {"nova_object.data": {"properties": {"nova_object.data": {}}}},
-    }
-    return {
-        "spec": {"nova_object.name": "RequestSpec", "nova_object.data": spec},
-        "context": {"request_id": "req-1", "project_id": "p-blue"},
-        "hosts": [{"host": host, "hypervisor_hostname": f"{host}.cloud.example"} for host in hosts],
-        "weights": {host: 1.0 + index / 1000 for index, host in enumerate(hosts)},
-        "pipeline": pipeline,
-    }
+    document: dict[str, Any] = json.loads(nova_body(1, tuple(hosts)))
+    document["spec"]["nova_object.data"]["instance_uuid"] = "RESOURCE"
+    for host in document["hosts"]:
+        host["hypervisor_hostname"] = f"{host['host']}.cloud.example"
+    return document
 
 
 def server() -> None:
@@ -168,17 +157,13 @@ def server() -> None:
 
 
 async def serve() -> None:
-    import msgspec
-
+    from bench.placement import world
     from outlive.api import ApiDeps, Identity, Role, Tokens, create_app, serving
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
     from outlive.base.logging import configure_logging
     from outlive.base.random import Random
-    from outlive.placement.fleet import Fleet
-    from outlive.placement.pipelines import PipelineTable
     from outlive.placement.service import PlacementService
-    from outlive.placement.shipped import GENERAL_PURPOSE, shipped_pipelines
     from outlive.resources import ObjectMeta, VirtualMachine
     from outlive.runtime.metrics import Metrics
     from outlive.store.memory import MemoryStore
@@ -187,16 +172,8 @@ async def serve() -> None:
     clock, metrics = SystemClock(), Metrics()
     store = MemoryStore(clock, SystemIds())
     await store.create(VirtualMachine(metadata=ObjectMeta(name="vm-000")))
-    service = PlacementService(Fleet(), PipelineTable.shipped(), clock=clock, random=Random(1), metrics=metrics)
-    shipped = next(one for one in shipped_pipelines() if one.name == GENERAL_PURPOSE)
-    gathering = msgspec.structs.replace(
-        shipped,
-        metadata=ObjectMeta(name="bench-gathering"),
-        spec=msgspec.structs.replace(shipped.spec, ignore_preselection=True),
-    )
-    service.on_pipeline(None, gathering)
-    for number in range(HOSTS):
-        service.on_hypervisor(None, hypervisor(number))
+    engine = world()
+    service = PlacementService(engine.fleet, engine.pipelines, clock=clock, random=Random(1), metrics=metrics)
     app = create_app(
         ApiDeps(
             store=store,
@@ -211,33 +188,6 @@ async def serve() -> None:
     async with serving(app, "127.0.0.1", 0) as server:
         print(server.url.rpartition(":")[2], flush=True)
         await server.until_stopped()
-
-
-def hypervisor(number: int) -> object:
-    """One of 5,000 hosts: 128 cores and 1 TiB, between a third and two thirds full."""
-    from outlive.resources import (
-        Aggregate,
-        Amounts,
-        Condition,
-        DomainCapabilities,
-        Hypervisor,
-        HypervisorStatus,
-        ObjectMeta,
-    )
-
-    used = 40 + number % 41
-    return Hypervisor(
-        metadata=ObjectMeta(name=host_name(number), labels={"topology.kubernetes.io/zone": f"zone-{1 + number % 2}"}),
-        status=HypervisorStatus(
-            capacity=Amounts(cpu=128_000, memory=1024 * GIB),
-            effective_capacity=Amounts(cpu=256_000, memory=1024 * GIB),
-            allocation=Amounts(cpu=used * 2000, memory=used * 8 * GIB),
-            num_instances=used,
-            aggregates=(Aggregate(name=f"zone-{1 + number % 2}"), Aggregate(name=f"bb{number % 40:03}")),
-            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
-            conditions=(Condition(type="Ready", status="True"),),
-        ),
-    )
 
 
 if __name__ == "__main__":
