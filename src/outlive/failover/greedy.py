@@ -48,7 +48,8 @@ class Greedy:
         self.set_offers(reuse, new)
         self._one_new_per_host = one_new_per_host
         self._key_prefix = key_prefix
-        self._compat = compat or Compat()
+        reverted = (compat or Compat()).reverted
+        self._takes_unready, self._takes_zero = reverted("D10"), reverted("D13")
         self._serial = 0
         self._most_members = most_members
         self._full = 0
@@ -78,7 +79,7 @@ class Greedy:
 
     def _refusal(self, vm: VmView, need: Need) -> Fail | None:
         sizes = (vm.cpu_milli, vm.memory_bytes, need.size.cpu_milli, need.size.memory_bytes)
-        if min(sizes) > 0 or self._compat.reverted("D13"):
+        if min(sizes) > 0 or self._takes_zero:
             return None
         detail = f"the VM declares {amounts(vm.cpu_milli, vm.memory_bytes)}"
         if need.size.group_name:
@@ -96,7 +97,7 @@ class Greedy:
         counters = self.counters
         number = counters.vm(vm.id)
         usable = offer.slots(counters) & counters.fitting((vm.cpu_milli, vm.memory_bytes))
-        if not self._compat.reverted("D10"):
+        if not self._takes_unready:
             usable &= counters.open_slots
         usable &= ~self._full
         if not usable:
