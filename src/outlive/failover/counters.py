@@ -117,10 +117,14 @@ class Counters(Tallies):
 
     def add_vm(self, vm: VmView, required: int = 0) -> None:
         """Add the VM, or take over its location, size and need when it is there already."""
+        known = vm.id in self._vm_number
         number = self.learn_vm(vm.id, vm.host)
         self._vm_added[number] = True
         self._vm_size[number] = (vm.cpu_milli, vm.memory_bytes)
         self._required[number] = required
+        if not known:
+            self._note_missing(number)
+            return
         self._counting[number] = sum(self._covers(number, slot) for slot in self._slots_of[number])
         self._note_missing(number)
         self._move(number, self.host(vm.host))
