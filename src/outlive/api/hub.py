@@ -102,6 +102,8 @@ class Hub:
                         pause = RESTART_SECONDS_LEAST
             except OutliveError as error:
                 _log.warning("api.hub.lost", kind=self.kind.kind(), error=str(error), retry_s=pause)
+            except Exception:  # noqa: BLE001 - watches must not go silent for a defect: it is logged and begun again
+                _log.exception("api.hub.defect", kind=self.kind.kind(), retry_s=pause)
             self.take(Reset())
             await self._clock.sleep(pause)
             pause = min(pause * 2, RESTART_SECONDS_MOST)
