@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-import msgspec
-
 from outlive.api.auth import Access, Identity
 from outlive.api.gate import Route
 from outlive.api.wire import ERROR, PLACED, Answer, Call
 from outlive.base.errors import Unavailable
-from outlive.placement.errors import RunRefused
-from outlive.placement.external import ExternalAnswer, decode_request, refusal
-from outlive.placement.ranking import Ranking
-from outlive.placement.request import Options, PlacementRequest
+from outlive.placement.external import ExternalAnswer
 
 EXTERNAL_PATH: Final = "/scheduler/nova/external"
 EXPLAIN_PATH: Final = "/scheduler/nova/explain"
@@ -30,8 +25,8 @@ class PlacementPort(Protocol):
         """Rank the hosts of a call."""
         ...
 
-    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
-        """Rank the hosts of a request, with the reason for each that was refused if asked for."""
+    async def explain(self, body: bytes) -> ExternalAnswer:
+        """The same without any effect, with every step's figures and a reason for each refused host."""
         ...
 
 
@@ -68,26 +63,12 @@ class Scheduler:
 
     async def _explain(self, call: Call, _identity: Identity) -> Answer:
         port = self._port()
-        try:
-            request = decode_request(await call.body())
-            ranking = await port.rank(
-                msgspec.structs.replace(request, options=without_effect(request.options)), why=True
-            )
-        except RunRefused as error:
-            return answered(call, refusal(error))
-        return Answer(200, msgspec.json.encode(ranking.document()))
+        return answered(call, await port.explain(await call.body()))
 
     def _port(self) -> PlacementPort:
         if self._placement is None:
             raise Unavailable("this process places nothing", remedy="send the call to one that runs placement")
         return self._placement
-
-
-def without_effect(options: Options) -> Options:
-    """The options under which a run changes nothing."""
-    return msgspec.structs.replace(
-        options, read_only=True, skip_history=True, skip_inflight=True, skip_committed_resource_tracking=True
-    )
 
 
 def answered(call: Call, answer: ExternalAnswer) -> Answer:

@@ -129,12 +129,13 @@ def _data(wrapped: wire.Wrapped[wire.T] | None) -> wire.T | None:
 
 def _candidates(message: wire.WireRequest) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Distinct hosts in order, and their weights; no weights when all are zero."""
-    distinct = dict.fromkeys(map(_host_name, message.hosts or ()))
-    hosts = tuple(distinct) if None not in distinct else tuple(dict.fromkeys(name or "" for name in distinct))
+    names = list(map(_host_name, message.hosts or ()))
     weights = message.weights or {}
-    if tuple(weights) == hosts:
-        aligned = tuple(weights.values())
+    if names == list(weights):
+        # As Nova sends it. The names of the weights are distinct, and hashed already.
+        hosts, aligned = tuple(weights), tuple(weights.values())
     else:
+        hosts = tuple(dict.fromkeys(name or "" for name in names))
         try:
             aligned = tuple([weights[host] for host in hosts])
         except KeyError as error:
