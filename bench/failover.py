@@ -17,13 +17,13 @@ from collections import Counter
 
 from bench.figures import Figure, median_seconds
 from outlive.base.random import Random
-from outlive.failover.actions import Need, Open
-from outlive.failover.calls import Caller
-from outlive.failover.check import CheckInput, check
+from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.placing import InProcessPlacement, free_capacity, gather_offers, wanted
 from outlive.failover.model import VmView
-from outlive.failover.placing import InProcessPlacement, free_capacity, gather_offers, wanted
-from outlive.failover.plan import PlanInput, PlanResult, plan
-from outlive.failover.planner import Planner
+from outlive.failover.planning.actions import Need, Open
+from outlive.failover.planning.plan import PlanInput, PlanResult, plan
+from outlive.failover.planning.planner import Planner
 from outlive.failover.sizing import resolve_size
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet

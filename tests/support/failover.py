@@ -14,15 +14,15 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.covering import CoverageWriter
-from outlive.failover.decide import Decider
+from outlive.failover.keeping.covering import CoverageWriter
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.observe import StoreVMs, StoreWorld, slot_view
+from outlive.failover.keeping.periodic import Parts, PeriodicCycle
+from outlive.failover.keeping.placing import InProcessPlacement, free_capacity
+from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import SlotView
-from outlive.failover.observe import StoreVMs, StoreWorld, slot_view
-from outlive.failover.periodic import Parts, PeriodicCycle
-from outlive.failover.placing import InProcessPlacement, free_capacity
 from outlive.failover.ports import Inline, PlacementPort, VMSource
-from outlive.failover.reporting import Reporter
-from outlive.failover.writes import SlotWriter
+from outlive.failover.telling.reporting import Reporter
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable

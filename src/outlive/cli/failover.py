@@ -15,8 +15,8 @@ from outlive.cli.progress import progress
 from outlive.cli.viewing import views
 
 if TYPE_CHECKING:
-    from outlive.failover.coverage import CoverageResult
-    from outlive.failover.plan import PlanResult
+    from outlive.failover.assurance.coverage import CoverageResult
+    from outlive.failover.planning.plan import PlanResult
     from outlive.roles.planning import Gathered
     from outlive.roles.settings import RoleSettings
     from outlive.store import Store
@@ -36,8 +36,8 @@ UNCOVERED_SHOWN = 10
 @command(app, "coverage")
 async def coverage(access: Access, output: Output, k: Slots = None, config: Config = None) -> ExitCode | None:
     """Which VMs have the slots that they need; exit code 1 if any has not."""
-    from outlive.failover.actions import Fail
-    from outlive.failover.plan import plan
+    from outlive.failover.planning.actions import Fail
+    from outlive.failover.planning.plan import plan
     from outlive.roles.planning import coverage_of, plan_input
 
     async with access.open() as store:
@@ -57,8 +57,8 @@ async def make_plan(
     config: Config = None,
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM stays without."""
-    from outlive.failover.actions import Fail
-    from outlive.failover.plan import plan
+    from outlive.failover.planning.actions import Fail
+    from outlive.failover.planning.plan import plan
     from outlive.roles.planned import write_plan
     from outlive.roles.planning import coverage_of, plan_input
 
@@ -81,8 +81,8 @@ async def make_plan(
 async def check(access: Access, output: Output, config: Config = None) -> ExitCode | None:
     """Verify every allocation from scratch, by all five rules; exit code 1 if any does not hold."""
     from outlive.cli.output import table
-    from outlive.failover.check import CheckInput
-    from outlive.failover.check import check as verify
+    from outlive.failover.eligibility.check import CheckInput
+    from outlive.failover.eligibility.check import check as verify
 
     async with access.open() as store:
         gathered = await look(access, store, config, None)
@@ -105,7 +105,7 @@ command(app, "views")(views)
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:
     """Everything that answers are made from, by the settings in force for this store."""
     from outlive.cli.settings import config_file, settings_for
-    from outlive.failover.observe import StoreVMs
+    from outlive.failover.keeping.observe import StoreVMs
     from outlive.roles.planning import gather
 
     file = config_file(config, access.directory) if access.state is None or config is not None else None
@@ -123,7 +123,7 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
 
 def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
     from outlive.base.ids import SystemIds
-    from outlive.failover.writes import SlotWriter
+    from outlive.failover.keeping.writes import SlotWriter
 
     creator = settings.failover.creator
     return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator, compat=settings.compat)

@@ -1,1 +1,5 @@
-"""The promise: failover reservations that are kept valid. Modules are imported by name."""
+"""The promise: failover reservations that are kept valid.
+
+``model`` holds the views that all decisions see. ``eligibility``, ``planning`` and ``assurance`` decide and are pure;
+``keeping`` acts; ``telling`` and ``views`` show. Modules are imported by name.
+"""

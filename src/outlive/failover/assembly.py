@@ -13,21 +13,21 @@ from functools import partial
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.random import Random
-from outlive.failover.budget import RemovalBudget
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.covering import CoverageWriter
-from outlive.failover.decide import Decider
-from outlive.failover.gauges import Gauges
-from outlive.failover.kept import KeptState
-from outlive.failover.observe import CachedVMs, CachedWorld, believed
-from outlive.failover.periodic import Parts, PeriodicCycle
-from outlive.failover.placing import WithCandidates, free_capacity
+from outlive.failover.keeping.budget import RemovalBudget
+from outlive.failover.keeping.covering import CoverageWriter
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.kept import KeptState
+from outlive.failover.keeping.observe import CachedVMs, CachedWorld, believed
+from outlive.failover.keeping.periodic import Parts, PeriodicCycle
+from outlive.failover.keeping.placing import WithCandidates, free_capacity
+from outlive.failover.keeping.upkeep import Upkeep
+from outlive.failover.keeping.validation import ChangedHosts, SlotValidation
+from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.ports import Computer, PlacementPort, VMSource
-from outlive.failover.reporting import Events, Reporter
 from outlive.failover.requirements import Requirements
-from outlive.failover.upkeep import Upkeep
-from outlive.failover.validation import ChangedHosts, SlotValidation
-from outlive.failover.writes import SlotWriter
+from outlive.failover.telling.gauges import Gauges
+from outlive.failover.telling.reporting import Events, Reporter
 from outlive.placement.blocking import blocked_hosts
 from outlive.placement.fleet import Fleet
 from outlive.resources import FlavorGroup, Hypervisor, Reservation, VirtualMachine

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.failover.bound import BoundInput, BoundResult, bound
-from outlive.failover.check import CheckInput, CheckResult, check
+from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
+from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.compat import Compat
-from outlive.failover.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.decide import CYCLE_DECISIONS
+from outlive.failover.eligibility.check import CheckInput, CheckResult, check
+from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.plan import PlanInput, PlanResult, plan
+from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
-from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
-from outlive.failover.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.resources import FlavorGroupSpec
 from outlive.runtime.decisions import Decision
 

@@ -1,6 +1,6 @@
 """What the decisions of failover see: plain, frozen views of hosts, VMs and slots.
 
-No decision reads a resource or a store. Whoever gathers (``outlive.failover.observe``) makes these views
+No decision reads a resource or a store. Whoever gathers (``outlive.failover.keeping.observe``) makes these views
 from resources, from a database or from a state file, and the same decision runs on all of them.
 Amounts are whole numbers: milli-cores and bytes.
 """

@@ -13,8 +13,8 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.assembly import Failover, Informers
 from outlive.failover.decisions import PLAN
-from outlive.failover.observe import is_slot
-from outlive.failover.plan import PlanInput, PlanResult
+from outlive.failover.keeping.observe import is_slot
+from outlive.failover.planning.plan import PlanInput, PlanResult
 from outlive.failover.ports import Computer
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.roles.planned import write_plan

@@ -13,10 +13,10 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.actions import Join, Open
+from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView
-from outlive.failover.plan import PlanResult
-from outlive.failover.writes import NewSlot, SlotWriter
+from outlive.failover.planning.actions import Join, Open
+from outlive.failover.planning.plan import PlanResult
 from outlive.resources import Reservation
 from outlive.runtime.tasks import OrderedTaskGroup
 

@@ -10,16 +10,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from outlive.failover.actions import Fail
-from outlive.failover.calls import Caller, pins_projects
-from outlive.failover.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.observe import Observation, StoreWorld, observe
+from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.observe import Observation, StoreWorld, observe
-from outlive.failover.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
-from outlive.failover.plan import PlanInput
+from outlive.failover.planning.actions import Fail
+from outlive.failover.planning.plan import PlanInput
+from outlive.failover.planning.select import SelectInput, select
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.requirements import Requirements
-from outlive.failover.select import SelectInput, select
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet

@@ -12,9 +12,9 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
-from outlive.failover.placing import InProcessPlacement
+from outlive.failover.keeping.placing import InProcessPlacement
 from outlive.failover.ports import Computer, PlacementPort, VMSource
-from outlive.failover.reporting import SOURCE
+from outlive.failover.telling.reporting import SOURCE
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable

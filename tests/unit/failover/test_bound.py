@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from outlive.failover.bound import BoundInput, BoundResult, bound
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
+from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
 
 GIB = 2**30

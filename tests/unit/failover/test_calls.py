@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from outlive.base.errors import Refused
-from outlive.failover.calls import (
+from outlive.failover.compat import Compat
+from outlive.failover.keeping.calls import (
     GENERAL_PIPELINE,
     HANA_PIPELINE,
     HANA_TRAIT,
@@ -14,7 +15,6 @@ from outlive.failover.calls import (
     placement_class,
     with_candidates,
 )
-from outlive.failover.compat import Compat
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize, resolve_size
 from outlive.placement.request import SILENT, Intent, Options

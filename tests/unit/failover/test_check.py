@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.actions import Offer
-from outlive.failover.check import CheckInput, Fault, Violation, check
+from outlive.failover.eligibility.check import CheckInput, Fault, Violation, check
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.plan import PlanInput, plan
+from outlive.failover.planning.actions import Offer
+from outlive.failover.planning.plan import PlanInput, plan
 
 
 def vm(name: str, host: str, cpu: int = 0) -> VmView:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from outlive.failover.cleanup import Cause, CleanInput, CleanResult, clean
 from outlive.failover.compat import Compat
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planning.cleanup import Cause, CleanInput, CleanResult, clean
 
 REFERENCE = Compat.parse("reference")
 

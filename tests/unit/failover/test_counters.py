@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.columns import Columns
-from outlive.failover.counters import Counters
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.eligibility.columns import Columns
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 
 SEEDS = st.integers(0, 2**32)
 

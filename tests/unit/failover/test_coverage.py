@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.actions import Fail, Offer
-from outlive.failover.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.plan import PlanInput, plan
-from outlive.failover.reasons import Reason
+from outlive.failover.planning.actions import Fail, Offer
+from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.planning.reasons import Reason
 from outlive.resources.codec import encode
 
 GIB = 2**30

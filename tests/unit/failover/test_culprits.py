@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover import culprits
-from outlive.failover.culprits import Culprit, find_culprits, without
-from outlive.failover.graph import DependencyGraph
-from outlive.failover.hitting import least_hitting_set
-from outlive.failover.meetings import find_meetings
+from outlive.failover.eligibility import culprits
+from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.hitting import least_hitting_set
+from outlive.failover.eligibility.meetings import find_meetings
 from outlive.failover.model import SlotView
 
 SEEDS = st.integers(0, 2**32)

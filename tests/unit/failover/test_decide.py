@@ -7,9 +7,9 @@ from tests.support.failover import Cloud
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
-from outlive.failover import decide
-from outlive.failover.decide import Decider
-from outlive.failover.periodic import PeriodicCycle
+from outlive.failover.keeping import decide
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.periodic import PeriodicCycle
 from outlive.failover.ports import Inline
 from outlive.runtime.decisions import Decision
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.base.random import Random
-from outlive.failover.kept import AUDITED, KeptState
+from outlive.failover.keeping.kept import AUDITED, KeptState
 from outlive.failover.model import VmView
 from outlive.failover.requirements import Requirements
 from outlive.resources import (

@@ -10,7 +10,7 @@ from tests.support.loops import run
 
 from outlive.base.errors import AlreadyExists, Conflict, OutliveError, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
 from outlive.placement.request import Intent

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.actions import Fail, Join, Offer, Open
-from outlive.failover.bound import BoundInput, bound
-from outlive.failover.check import CheckInput, check
+from outlive.failover.assurance.bound import BoundInput, bound
+from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.plan import PlanInput, PlanResult, plan
+from outlive.failover.planning.actions import Fail, Join, Offer, Open
+from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 
 SEEDS = st.integers(0, 2**32)
 GIB = 2**30

@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.actions import Need, Offer, Open
-from outlive.failover.assign import result_of
-from outlive.failover.check import CheckInput, check
-from outlive.failover.cleanup import Cause
-from outlive.failover.counters import Counters
+from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.eligibility.counters import Counters
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner import Planner
+from outlive.failover.planning.actions import Need, Offer, Open
+from outlive.failover.planning.assign import result_of
+from outlive.failover.planning.cleanup import Cause
+from outlive.failover.planning.planner import Planner
 from outlive.failover.sizing import resolve_size
 
 HOSTS = tuple(fleets.hosts(12))

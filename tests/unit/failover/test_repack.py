@@ -11,11 +11,11 @@ from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
-from outlive.failover.actions import Offer
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.rules import is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.repack import Move, RepackInput, repack
-from outlive.failover.rules import is_vm_eligible_for_reservation
+from outlive.failover.planning.actions import Offer
+from outlive.failover.planning.repack import Move, RepackInput, repack
 
 HOSTS = [f"h{n}" for n in range(9)]
 ANYWHERE = {"c": Offer(hosts=tuple(HOSTS))}

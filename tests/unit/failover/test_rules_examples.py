@@ -6,15 +6,15 @@ import pytest
 
 from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
-from outlive.failover.graph import DependencyGraph
-from outlive.failover.model import SlotView, VmView
-from outlive.failover.rules import (
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.rules import (
     check_vms_still_eligible,
     find_eligible_reservations,
     fits,
     is_vm_eligible_for_reservation,
     validate_failover_reservation_resources,
 )
+from outlive.failover.model import SlotView, VmView
 from outlive.resources import Amounts
 from outlive.resources.meta import ObjectMeta
 from outlive.resources.reservations import Reservation, ReservationSpec

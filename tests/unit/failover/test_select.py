@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlive.failover.compat import Compat
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.select import PauseInput, SelectInput, SelectResult, next_pause_s, select
+from outlive.failover.planning.select import PauseInput, SelectInput, SelectResult, next_pause_s, select
 
 
 def vm(name: str, memory: int) -> VmView:

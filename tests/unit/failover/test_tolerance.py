@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
+from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.tolerance import ToleranceInput, tolerance
 
 
 def brute_force(vm: VmView, slots: list[SlotView], location: dict[str, str], hosts: list[str]) -> int:

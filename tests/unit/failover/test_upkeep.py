@@ -7,7 +7,7 @@ from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
 from outlive.resources import Assigned, Condition, Hypervisor, Instance, Reservation, VirtualMachine

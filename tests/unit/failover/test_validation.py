@@ -10,11 +10,11 @@ from tests.support.loops import run
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.random import Random
-from outlive.failover.actions import Offer
-from outlive.failover.budget import RemovalBudget
-from outlive.failover.calls import Call
+from outlive.failover.keeping.budget import RemovalBudget
+from outlive.failover.keeping.calls import Call
+from outlive.failover.keeping.validation import ChangedHosts, SlotValidation, unusable, validity_facts
 from outlive.failover.model import VmView
-from outlive.failover.validation import ChangedHosts, SlotValidation, unusable, validity_facts
+from outlive.failover.planning.actions import Offer
 from outlive.placement.request import Intent
 from outlive.resources import (
     Amounts,

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.observe import slot_view
 from outlive.failover.views.inventory import Inventory
 from outlive.failover.views.table import Cell, Table
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.failover.graph import DependencyGraph
+from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.views.scene import Scene, ready_word, shown_host
 from outlive.failover.views.table import Cell, Table
 

@@ -1,0 +1,1 @@
+"""What can be promised and what cannot: coverage, lower bounds, tolerance. Pure; modules are imported by name."""

@@ -1,0 +1,246 @@
+"""Who has the slots that it needs, why not, and the fleet in a few numbers.
+
+A slot counts for a VM when it is ready, at least as large as the VM, and lists the VM where it runs. A VM is covered
+when as many slots count as it needs and no rule is broken for it (docs/reference/failover.md#checking-and-coverage).
+What is said here is said of exactly the state that was given; what placement might do besides is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from outlive.failover.assurance.bound import BoundInput, bound
+from outlive.failover.assurance.tolerance import tolerances
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.columns import Columns
+from outlive.failover.eligibility.rules import fits
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planning.actions import Fail
+from outlive.failover.planning.reasons import Reason, amounts
+from outlive.resources import Amounts, CoverageStatus
+
+
+class CoverageInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A state, and what the last cycle said about those that it could not serve."""
+
+    vms: tuple[VmView, ...]
+    required: dict[str, int]
+    """VM → slots that it needs; missing means none."""
+    slots: tuple[SlotView, ...] = ()
+    hosts: tuple[HostView, ...] = ()
+    fails: tuple[Fail, ...] = ()
+    compat: Compat = Compat()
+
+
+class Uncovered(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM without the slots that it needs."""
+
+    vm: str
+    host: str
+    required: int
+    present: int
+    reason: str
+    message: str
+    remedy: str
+
+
+class Reserved(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What slots hold together."""
+
+    cpu_milli: int
+    memory_bytes: int
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The least that any plan needs, and how far the slots are from it."""
+
+    slots: int
+    gap: int
+    """Slots beyond the bound; below zero where coverage is incomplete."""
+    cpu_milli: int
+    memory_bytes: int
+
+
+class CoverageResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The fleet, and everybody who is not covered."""
+
+    vms: int
+    required: int
+    """VMs that need slots."""
+    covered: int
+    """VMs that need slots and have them."""
+    uncovered: tuple[Uncovered, ...]
+    """By id."""
+    slots: int
+    reserved: Reserved
+    bound: Bound
+    tolerance: int
+    """Host failures that every VM which needs slots survives."""
+    also_needs: dict[str, int]
+    """Resource → VMs that need slots and this besides, which no slot holds."""
+
+
+def coverage(given: CoverageInput) -> CoverageResult:
+    """Sum up the state."""
+    needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
+    told = assess_state(given)
+    uncovered = [_uncovered(told[vm.id], vm.id) for vm in needing if not told[vm.id].covered]
+    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts))
+    levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms})
+    besides: dict[str, int] = {}
+    for vm in needing:
+        for name in vm.also_needs:
+            besides[name] = besides.get(name, 0) + 1
+    return CoverageResult(
+        vms=len(given.vms),
+        required=len(needing),
+        covered=len(needing) - len(uncovered),
+        uncovered=tuple(sorted(uncovered, key=lambda one: one.vm)),
+        slots=len(given.slots),
+        reserved=Reserved(
+            cpu_milli=sum(slot.cpu_milli for slot in given.slots),
+            memory_bytes=sum(slot.memory_bytes for slot in given.slots),
+        ),
+        bound=Bound(
+            slots=least.slots,
+            gap=len(given.slots) - least.slots,
+            cpu_milli=least.cpu_milli,
+            memory_bytes=least.memory_bytes,
+        ),
+        tolerance=min(levels.values(), default=0),
+        also_needs=dict(sorted(besides.items())),
+    )
+
+
+def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
+    """VM → what is true of it in this state."""
+    return assess(
+        given.vms,
+        given.required,
+        counting_slots(given.vms, given.slots, compat=given.compat),
+        broken=rules_broken(given.vms, given.slots),
+        fails={fail.vm: fail for fail in given.fails},
+        idle=idle_slots(given.vms, given.slots, compat=given.compat),
+    )
+
+
+def counting_slots(
+    vms: Iterable[VmView], slots: Iterable[SlotView], *, compat: Compat | None = None
+) -> dict[str, list[str]]:
+    """VM → names of the slots that count for it, in name order."""
+    return {vm: [slot.name for slot in found] for vm, found in _divide(vms, slots, compat, counting=True).items()}
+
+
+def idle_slots(
+    vms: Iterable[VmView], slots: Iterable[SlotView], *, compat: Compat | None = None
+) -> dict[str, list[SlotView]]:
+    """VM → the slots that list it and do not count for it, in name order."""
+    return _divide(vms, slots, compat, counting=False)
+
+
+def _divide(
+    vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat | None, *, counting: bool
+) -> dict[str, list[SlotView]]:
+    views = {vm.id: vm for vm in vms}
+    literal = compat is not None and compat.reverted("D10")
+    found: dict[str, list[SlotView]] = {}
+    for slot in sorted(slots, key=lambda one: one.name):
+        for member, recorded in slot.members.items():
+            vm = views.get(member)
+            if vm is None:
+                continue
+            counts = literal or (slot.ready is not False and vm.host == recorded and fits(vm, slot))
+            if counts == counting:
+                found.setdefault(member, []).append(slot)
+    return found
+
+
+def rules_broken(vms: Iterable[VmView], slots: Sequence[SlotView]) -> frozenset[str]:
+    """The VMs for which some rule does not hold, at their current locations."""
+    columns = Columns(slots, {vm.id: vm.host for vm in vms})
+    return frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist())
+
+
+def assess(
+    vms: Iterable[VmView],
+    required: Mapping[str, int],
+    counting: Mapping[str, Sequence[str]],
+    *,
+    broken: Collection[str],
+    fails: Mapping[str, Fail],
+    idle: Mapping[str, Sequence[SlotView]] | None = None,
+) -> dict[str, CoverageStatus]:
+    """VM → what is to be told about it. ``fails`` has the last reason of those that could not be served."""
+    unused = idle or {}
+    return {
+        vm.id: status_of(
+            vm,
+            required.get(vm.id, 0),
+            counting.get(vm.id, ()),
+            broken=vm.id in broken,
+            fail=fails.get(vm.id),
+            idle=unused.get(vm.id, ()),
+        )
+        for vm in vms
+    }
+
+
+def status_of(
+    vm: VmView,
+    required: int,
+    slots: Sequence[str],
+    *,
+    broken: bool,
+    fail: Fail | None,
+    idle: Sequence[SlotView] = (),
+) -> CoverageStatus:
+    """What is true of one VM; ``slots`` count for it, ``idle`` list it and do not."""
+    covered = required <= 0 or (len(slots) >= required and not broken)
+    status = CoverageStatus(
+        required=required, slots=tuple(slots), covered=covered, host=vm.host, also_needs=Amounts(vm.also_needs)
+    )
+    if covered:
+        return status
+    reason, message, remedy = _why(vm, required, len(slots), broken=broken, fail=fail, idle=idle)
+    return msgspec.structs.replace(status, reason=reason, message=message, remedy=remedy)
+
+
+def _why(
+    vm: VmView, required: int, present: int, *, broken: bool, fail: Fail | None, idle: Sequence[SlotView]
+) -> tuple[str, str, str]:
+    has = f"{present} of {required} slots"
+    if broken:
+        return (
+            Reason.MEMBERSHIPS_CLASH.value,
+            f"{has}; a rule is broken for the VM, so that its slots promise nothing",
+            "`outlive failover check` names the rule; the next clean-up takes out who is at fault",
+        )
+    if fail is not None:
+        return str(fail.reason), f"{has}; {fail.detail}", fail.remedy
+    for slot in idle:
+        if slot.ready is False:
+            message = f"{has}; slot {slot.name} lists it but is not ready"
+            return Reason.SLOT_NOT_READY.value, message, f"see the condition Ready of Reservation/{slot.name}"
+        if not fits(vm, slot):
+            holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
+            message = f"{has}; slot {slot.name} holds {holds} and the VM needs {needs}"
+            return Reason.SLOT_TOO_SMALL.value, message, "the next cycle gives it a slot that is large enough"
+    return (
+        Reason.WAITING.value,
+        f"{has}; it has not been its turn",
+        "wait for a cycle, or raise failover.maxVMsToProcess",
+    )
+
+
+def _uncovered(status: CoverageStatus, vm: str) -> Uncovered:
+    return Uncovered(
+        vm=vm,
+        host=status.host,
+        required=status.required,
+        present=len(status.slots),
+        reason=status.reason,
+        message=status.message,
+        remedy=status.remedy,
+    )

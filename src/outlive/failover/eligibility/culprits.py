@@ -1,0 +1,203 @@
+"""Which memberships must go so that the rules hold again: culprits first, and as few as possible.
+
+Three steps (docs/reference/failover.md#culprits): members that run elsewhere than recorded; members that break rule 1
+or 2 by themselves; and for what still clashes a smallest set of memberships. "Smallest" is exact for components of up
+to ``EXACT_ALLOCATIONS`` memberships; above, the set has nothing superfluous but need not be smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import msgspec
+
+from outlive.failover.eligibility.graph import Breach
+from outlive.failover.eligibility.hitting import least_hitting_set
+from outlive.failover.eligibility.meetings import Meeting, find_meetings
+from outlive.failover.model import SlotView
+
+EXACT_ALLOCATIONS = 20
+"""The largest component for which the smallest set is found exactly."""
+
+Membership = tuple[str, str]
+"""(slot, VM); also the order of preference for removal."""
+
+
+class Culprit(NamedTuple):
+    """A membership that has to go. ``moved_to`` is where the VM runs now, if that is the cause."""
+
+    slot: str
+    vm: str
+    moved_to: str | None = None
+    breach: Breach | None = None
+
+
+def find_culprits(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
+    """The memberships to remove, by slot and VM. ``locations``: VM → host as known now.
+
+    A member without a known location is never removed, keeps its recorded location and counts as a co-user. A clash
+    between such members alone cannot be resolved and is left.
+    """
+    found = [
+        Culprit(slot.name, vm, moved_to=locations[vm])
+        for slot in slots
+        for vm, host in slot.members.items()
+        if vm in locations and locations[vm] != host
+    ]
+    rest = without(slots, [(one.slot, one.vm) for one in found])
+    own_fault = _at_fault_alone(rest, locations)
+    found.extend(own_fault)
+    rest = without(rest, [(one.slot, one.vm) for one in own_fault])
+    found.extend(_clashing(rest, locations))
+    return sorted(found, key=lambda one: (one.slot, one.vm))
+
+
+def without(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotView]:
+    """The slots without these memberships; the order is kept."""
+    by_slot: dict[str, set[str]] = {}
+    for slot_name, vm in gone:
+        by_slot.setdefault(slot_name, set()).add(vm)
+    if not by_slot:
+        return list(slots)
+    return [
+        msgspec.structs.replace(slot, members={vm: host for vm, host in slot.members.items() if vm not in leaving})
+        if (leaving := by_slot.get(slot.name))
+        else slot
+        for slot in slots
+    ]
+
+
+def _at_fault_alone(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
+    """Members of a slot on their own host, and all but the last by name of a VM's slots on one host."""
+    found: list[Culprit] = []
+    first: dict[tuple[str, str], str] = {}
+    for slot in sorted(slots, key=lambda one: one.name, reverse=True):
+        for vm, host in slot.members.items():
+            if vm not in locations:
+                continue
+            if slot.host == host:
+                breach = Breach(rule=1, vm=vm, host=host, slots=(slot.name,))
+                found.append(Culprit(slot.name, vm, breach=breach))
+                continue
+            kept = first.setdefault((vm, slot.host), slot.name)
+            if kept != slot.name:
+                breach = Breach(rule=2, vm=vm, host=slot.host, slots=(slot.name, kept))
+                found.append(Culprit(slot.name, vm, breach=breach))
+    return found
+
+
+class _Knot(NamedTuple):
+    """A meeting with, for each thing that is there, the removable memberships that bring it; one thing may stay."""
+
+    meeting: Meeting
+    sources: list[tuple[Membership, ...]]
+    """Empty for what cannot be removed, such as the VM itself."""
+
+
+def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
+    found: list[Culprit] = []
+    for component in _components(_knots(slots, locations)):
+        first: dict[Membership, Meeting] = {}
+        for knot in component:
+            for source in knot.sources:
+                for one in source:
+                    first.setdefault(one, knot.meeting)
+        for slot, vm in _smallest(component):
+            breach = next(first[slot, vm].breaches())
+            found.append(Culprit(slot, vm, breach=breach))
+    return found
+
+
+def _knots(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[_Knot]:
+    knots = []
+    for meeting in find_meetings(slots, locations):
+        vm = meeting.vm
+        sources = [()] if meeting.own else list[tuple[Membership, ...]]()
+        sources += [_removable(locations, (slot, vm)) for slot in meeting.slots]
+        sources += [_removable(locations, (slot, vm), (slot, other)) for slot, other in meeting.shared]
+        knots.append(_Knot(meeting, sources))
+    return knots
+
+
+def _removable(locations: Mapping[str, str], *memberships: Membership) -> tuple[Membership, ...]:
+    return tuple(one for one in memberships if one[1] in locations)
+
+
+def _components(knots: list[_Knot]) -> list[list[_Knot]]:
+    """Knots that have memberships in common, directly or through others, together; in order of their first one."""
+    leader: dict[Membership, Membership] = {}
+
+    def find(one: Membership) -> Membership:
+        root = one
+        while leader.setdefault(root, root) != root:
+            root = leader[root]
+        while leader[one] != root:
+            leader[one], one = root, leader[one]
+        return root
+
+    for knot in knots:
+        names = [one for source in knot.sources for one in source]
+        for one in names[1:]:
+            first, second = sorted((find(names[0]), find(one)))
+            leader[second] = first
+    grouped: dict[Membership, list[_Knot]] = {}
+    for knot in knots:
+        anchor = next((one for source in knot.sources for one in source), None)
+        if anchor is not None:
+            grouped.setdefault(find(anchor), []).append(knot)
+    return [grouped[key] for key in sorted(grouped)]
+
+
+def _smallest(component: list[_Knot]) -> list[Membership]:
+    """A smallest set that resolves the component's knots; among equals earlier slots, then smaller ids."""
+    members = sorted({one for knot in component for source in knot.sources for one in source})
+    if len(members) > EXACT_ALLOCATIONS:
+        return _greedy(component)
+    number = {one: position for position, one in enumerate(members)}
+    edges: set[int] = set()
+    for knot in component:
+        masks = [sum(1 << number[one] for one in source) for source in knot.sources]
+        edges.update(a | b for a, b in combinations(masks, 2) if a | b)
+    return [members[position] for position in least_hitting_set(sorted(edges), len(members))]
+
+
+def _greedy(component: list[_Knot]) -> list[Membership]:
+    """Most entangled first, as long as something still meets; then everybody returns who may."""
+    live = [dict(enumerate(knot.sources)) for knot in component]
+    where: dict[Membership, list[tuple[int, int]]] = {}
+    weight: dict[Membership, int] = {}
+    for at, sources in enumerate(live):
+        for key, source in sources.items():
+            for one in source:
+                where.setdefault(one, []).append((at, key))
+                weight[one] = weight.get(one, 0) + len(sources) - 1
+    gone: list[Membership] = []
+    for one in sorted(where, key=lambda m: (-weight[m], m)):
+        if any(key in live[at] and len(live[at]) > 1 for at, key in where[one]):
+            gone.append(one)
+            for at, key in where[one]:
+                live[at].pop(key, None)
+    return sorted(_without_superfluous(component, live, where, gone))
+
+
+def _without_superfluous(
+    component: list[_Knot],
+    live: list[dict[int, tuple[Membership, ...]]],
+    where: dict[Membership, list[tuple[int, int]]],
+    gone: list[Membership],
+) -> list[Membership]:
+    """Let those return whose return makes nothing meet, the last removed first."""
+    kept = set(gone)
+    for one in reversed(gone):
+        back = [
+            (at, key)
+            for at, key in where[one]
+            if key not in live[at] and kept.isdisjoint(set(component[at].sources[key]) - {one})
+        ]
+        if all(not live[at] for at, _ in back) and len({at for at, _ in back}) == len(back):
+            kept.discard(one)
+            for at, key in back:
+                live[at][key] = component[at].sources[key]
+    return list(kept)

@@ -1,0 +1,171 @@
+"""The dependency graph: who is a member of what, where, as five plain maps.
+
+The small and literal form of the state that eligibility is judged in (docs/reference/failover.md#eligibility). It
+answers one question at a time and says which rule is broken by whom; ``counters`` is the fast form,
+and both are held against each other by tests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from outlive.failover.model import SlotView
+
+
+class Breach(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One rule that does not hold for one VM, and the parties."""
+
+    rule: int
+    """1 to 5, as numbered in docs/reference/failover.md#the-five-rules."""
+    vm: str
+    host: str
+    """The host on which two things meet."""
+    slots: tuple[str, ...] = ()
+    """The slots of the VM that are involved, in name order."""
+    others: tuple[str, ...] = ()
+    """The other VMs that are involved, by id."""
+
+    def sentence(self) -> str:
+        """What is wrong, in one sentence."""
+        slots, others = " and ".join(self.slots), " and ".join(self.others)
+        match self.rule:
+            case 1:
+                return f"slot {slots} of VM {self.vm} is on {self.host}, where the VM runs"
+            case 2:
+                return f"slots {slots} of VM {self.vm} are both on {self.host}"
+            case 3:
+                return f"VMs {self.vm} and {others} both run on {self.host} and are members of slot {slots}"
+            case 4:
+                return f"VM {others} runs on {self.host}, where its fellow member {self.vm} has slot {slots}"
+        if len(self.others) == 1:
+            return f"VMs {self.vm} and {others} share more than one slot: {slots}"
+        return f"VMs {others} both run on {self.host} and share slots {slots} with VM {self.vm}"
+
+
+class DependencyGraph:
+    """VM → slots, VM → host, VM → slot hosts, slot → VMs, slot → host.
+
+    Empty entries and absent ones mean the same. ``counted=False`` keeps a VM's slot hosts as a set, as the reference
+    does: removing one of two memberships on one host then forgets the host (deviation D1 switched back).
+    """
+
+    def __init__(self, *, counted: bool = True) -> None:
+        self.counted = counted
+        self.vm_slots: dict[str, set[str]] = {}
+        self.vm_host: dict[str, str] = {}
+        self.vm_slot_hosts: dict[str, Counter[str]] = {}
+        self.slot_vms: dict[str, set[str]] = {}
+        self.slot_host: dict[str, str] = {}
+
+    @classmethod
+    def build(
+        cls, slots: Iterable[SlotView], *, counted: bool = True, locations: Mapping[str, str] | None = None
+    ) -> DependencyGraph:
+        """The graph of these slots.
+
+        A VM's host is the one in ``locations``, else the one recorded by the last slot in the list.
+        """
+        graph = cls(counted=counted)
+        known = locations or {}
+        for slot in slots:
+            graph.slot_vms.setdefault(slot.name, set())
+            graph.slot_host[slot.name] = slot.host
+            for vm, host in slot.members.items():
+                graph.add(vm, known.get(vm, host), slot.name, slot.host)
+        return graph
+
+    def add(self, vm: str, vm_host: str, slot: str, slot_host: str) -> None:
+        """Make the VM a member; its host becomes ``vm_host`` in the whole graph."""
+        hosts = self.vm_slot_hosts.setdefault(vm, Counter())
+        if slot not in self.vm_slots.setdefault(vm, set()) or slot_host not in hosts:
+            hosts[slot_host] = hosts[slot_host] + 1 if self.counted else 1
+        self.vm_slots[vm].add(slot)
+        self.vm_host[vm] = vm_host
+        self.slot_vms.setdefault(slot, set()).add(vm)
+        self.slot_host[slot] = slot_host
+
+    def remove(self, vm: str, slot: str, slot_host: str) -> None:
+        """Take the VM out of the slot; nothing happens when it is no member."""
+        if slot not in self.vm_slots.get(vm, ()):
+            return
+        self.vm_slots[vm].discard(slot)
+        self.slot_vms[slot].discard(vm)
+        hosts = self.vm_slot_hosts[vm]
+        hosts[slot_host] -= 1
+        if hosts[slot_host] <= 0:
+            del hosts[slot_host]
+
+    def couser_slots(self, vm: str) -> dict[str, list[str]]:
+        """Co-user → the slots that it shares with the VM, both in name order."""
+        shared: dict[str, list[str]] = {}
+        for slot in sorted(self.vm_slots.get(vm, ())):
+            for other in self.slot_vms[slot]:
+                if other != vm:
+                    shared.setdefault(other, []).append(slot)
+        return dict(sorted(shared.items()))
+
+    def breaches(self, vm: str) -> Iterator[Breach]:
+        """Every rule that does not hold for this VM, literally as the rules are written."""
+        own, hosts = self.vm_host.get(vm, ""), self.vm_slot_hosts.get(vm, Counter())
+        slots = sorted(self.vm_slots.get(vm, ()))
+        if slots and own in hosts:
+            on_own = tuple(slot for slot in slots if self.slot_host[slot] == own)
+            yield Breach(rule=1, vm=vm, host=own, slots=on_own)
+        yield from self._shared_slot_hosts(vm, slots, hosts)
+        shared = self.couser_slots(vm)
+        by_host: dict[str, list[str]] = {}
+        for other, via in shared.items():
+            place = self.vm_host[other]
+            by_host.setdefault(place, []).append(other)
+            if place == own:
+                yield Breach(rule=3, vm=vm, host=own, slots=tuple(via), others=(other,))
+            elif place in hosts:
+                there = tuple(slot for slot in slots if self.slot_host[slot] == place)
+                yield Breach(rule=4, vm=vm, host=place, slots=there, others=(other,))
+            if len(via) > 1:
+                yield Breach(rule=5, vm=vm, host=place, slots=tuple(via), others=(other,))
+        for place, others in sorted(by_host.items()):
+            if len(others) > 1:
+                via_all = sorted({slot for other in others for slot in shared[other]})
+                yield Breach(rule=5, vm=vm, host=place, slots=tuple(via_all), others=tuple(others))
+
+    def _shared_slot_hosts(self, vm: str, slots: list[str], hosts: Counter[str]) -> Iterator[Breach]:
+        if self.counted:
+            for host, count in sorted(hosts.items()):
+                if count > 1:
+                    there = tuple(slot for slot in slots if self.slot_host[slot] == host)
+                    yield Breach(rule=2, vm=vm, host=host, slots=there)
+        elif len(hosts) != len(slots):
+            yield Breach(rule=2, vm=vm, host="", slots=tuple(slots))
+
+    def holds_for(self, vm: str) -> bool:
+        """Whether all five rules hold for this VM."""
+        return next(self.breaches(vm), None) is None
+
+    def holds_in(self, slot: str) -> bool:
+        """Whether all five rules hold for every member of the slot."""
+        return all(self.holds_for(vm) for vm in self.slot_vms.get(slot, ()))
+
+    def count(self, vm: str, host: str) -> int:
+        """How often the host occurs for the VM: as its own, as a slot's, as a co-user's, each pair counted."""
+        pairs = sum(len(via) for other, via in self.couser_slots(vm).items() if self.vm_host[other] == host)
+        return (self.vm_host.get(vm) == host) + self.vm_slot_hosts.get(vm, Counter())[host] + pairs
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DependencyGraph):
+            return NotImplemented
+        return self._content() == other._content()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _content(self) -> tuple[dict[str, object], ...]:
+        placed = {vm: host for vm, host in self.vm_host.items() if self.vm_slots.get(vm)}
+        return (
+            {vm: slots for vm, slots in self.vm_slots.items() if slots},
+            dict(placed),
+            {vm: dict(+hosts) for vm, hosts in self.vm_slot_hosts.items() if +hosts},
+            {slot: vms for slot, vms in self.slot_vms.items() if vms},
+        )

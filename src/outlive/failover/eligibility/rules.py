@@ -1,0 +1,135 @@
+"""May a VM join a slot, which slots may it join, and whose memberships are still right: the public questions.
+
+Literal answers over plain views (docs/reference/failover.md#eligibility), made for being read, for outside callers and
+for holding the fast structure to account. They look at memberships and locations only: not at sizes (except where
+said), zones, readiness or capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from outlive.base.errors import BadInput
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.culprits import find_culprits
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.model import SlotView, VmView
+from outlive.resources import Reservation
+
+__all__ = [
+    "DependencyGraph",
+    "check_vms_still_eligible",
+    "find_eligible_reservations",
+    "fits",
+    "illegal_resource",
+    "is_vm_eligible_for_reservation",
+    "validate_failover_reservation_resources",
+]
+
+SLOT_RESOURCES = ("cpu", "memory")
+"""What a slot may hold."""
+
+
+def fits(vm: VmView, slot: SlotView) -> bool:
+    """Whether the slot is at least as large as the VM itself; a VM that declares nothing fits anywhere."""
+    return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
+
+
+def is_vm_eligible_for_reservation(
+    vm: VmView, reservation: SlotView, all_reservations: Sequence[SlotView], *, compat: Compat | None = None
+) -> bool:
+    """Whether the VM may join the slot, all five rules holding for every member afterwards.
+
+    Where the list has a slot of that name, the list's members count and only the candidate's host is taken from
+    ``reservation``; otherwise the candidate is treated as if it were in the list. The VM's current host replaces
+    whatever is recorded for it. Slots that the candidate has nothing to do with are not judged.
+    """
+    if vm.id in reservation.members:
+        return False
+    listed = any(slot.name == reservation.name for slot in all_reservations)
+    slots = all_reservations if listed else [*all_reservations, reservation]
+    graph = DependencyGraph.build(slots, counted=not (compat or Compat()).reverted("D1"))
+    graph.add(vm.id, vm.host, reservation.name, reservation.host)
+    return graph.holds_in(reservation.name)
+
+
+def find_eligible_reservations(
+    vm: VmView, reservations: Sequence[SlotView], *, compat: Compat | None = None
+) -> list[SlotView]:
+    """The slots that the VM fits into and may join, in the order of the list.
+
+    The verdict on each slot is that of ``is_vm_eligible_for_reservation``, whatever the order (deviation D2). With D2
+    switched back one graph is probed slot after slot as the reference does, and with D1 switched back as well, a probe
+    on a host that the VM already uses makes every later verdict a no.
+    """
+    compat = compat or Compat()
+    graph = DependencyGraph.build(reservations, counted=not compat.reverted("D1"))
+    found = []
+    for slot in reservations:
+        if not fits(vm, slot) or vm.id in slot.members:
+            continue
+        if not compat.reverted("D2"):
+            graph = _fresh_if_uncounted(graph, reservations)
+        graph.add(vm.id, vm.host, slot.name, slot.host)
+        if graph.holds_in(slot.name):
+            found.append(slot)
+        graph.remove(vm.id, slot.name, slot.host)
+    return found
+
+
+def _fresh_if_uncounted(graph: DependencyGraph, slots: Sequence[SlotView]) -> DependencyGraph:
+    """Removing is exact on a counted graph; an uncounted one has to be built again for each probe."""
+    return graph if graph.counted else DependencyGraph.build(slots, counted=False)
+
+
+def check_vms_still_eligible(
+    vms: Mapping[str, VmView], reservations: Sequence[SlotView], *, compat: Compat | None = None
+) -> dict[str, list[str]]:
+    """Slot name → ids of the members to remove, by id; slots that keep everybody are left out.
+
+    A member that ``vms`` does not have is kept and still counts as a co-user. The culprits go first (deviation D3,
+    docs/reference/failover.md#culprits); with D3 switched back, slots are walked in list order and a member goes
+    whenever any member of its slot is at fault.
+    """
+    compat = compat or Compat()
+    if compat.reverted("D3"):
+        return check_in_order(vms, reservations, counted=not compat.reverted("D1"))
+    removed: dict[str, list[str]] = {}
+    locations = {vm_id: vm.host for vm_id, vm in vms.items()}
+    for culprit in find_culprits(reservations, locations):
+        removed.setdefault(culprit.slot, []).append(culprit.vm)
+    return {slot: sorted(ids) for slot, ids in sorted(removed.items())}
+
+
+def check_in_order(
+    vms: Mapping[str, VmView], reservations: Sequence[SlotView], *, counted: bool = True
+) -> dict[str, list[str]]:
+    """The reference's walk: slots as listed, members by id, each removal seen by the checks after it."""
+    graph = DependencyGraph.build(reservations, counted=counted)
+    removed: dict[str, list[str]] = {}
+    for slot in reservations:
+        for member in sorted(slot.members):
+            vm = vms.get(member)
+            if vm is None:
+                continue
+            if vm.host == graph.vm_host[member] and graph.holds_in(slot.name):
+                continue
+            removed.setdefault(slot.name, []).append(member)
+            graph.remove(member, slot.name, slot.host)
+    return removed
+
+
+def illegal_resource(names: Mapping[str, object] | None) -> str | None:
+    """The first resource, by name, that a slot may not hold; ``None`` when all are legal. Values are not looked at."""
+    return next((name for name in sorted(names or {}) if name not in SLOT_RESOURCES), None)
+
+
+def validate_failover_reservation_resources(reservation: Reservation) -> None:
+    """Raise ``BadInput`` naming the resource when the slot holds anything but cpu and memory."""
+    wrong = illegal_resource(reservation.spec.resources)
+    if wrong is not None:
+        raise BadInput(
+            f"resource {wrong!r} is not allowed in a failover reservation",
+            place=f"Reservation/{reservation.metadata.name} spec.resources",
+            remedy="hold only cpu and memory",
+        )

@@ -1,0 +1,353 @@
+"""Memberships of VMs in slots, counted, and the answers to "which slots may it join": by number, for planners.
+
+For every slot it is counted how often each host occurs: as the slot's own and as its members'
+(docs/reference/failover.md#counters). A VM's counters are sums of those of its slots, so that a change touches only
+what it concerns: joining and leaving cost the VM's few slots, a move costs the members of these. Sets of slots are
+whole numbers used as bit sets, and "all slots that this VM may join" is a handful of ORs over them.
+
+The verdicts are those of the literal rules in every state, also where rules are broken: VMs for which a rule does not
+hold are kept as a set, and a slot with such a member admits nobody. ``counters`` is the same by name.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+from outlive.failover.eligibility.fullness import ByCount
+from outlive.failover.eligibility.touching import Touching, bits
+from outlive.failover.model import SlotView
+
+SIZES_REMEMBERED = 4096
+"""VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
+LOG_LENGTH = 100_000
+"""Added slots that are remembered for those who follow along; beyond it they have to start anew."""
+
+
+class Tallies(Touching):
+    """Hosts, slots and VMs by number. Numbers of slots stay while the slot is there; those of VMs do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slot_names: list[str] = []
+        self.vm_names: list[str] = []
+        self.generation = 0
+        """Rises when ``slot_log`` begins anew."""
+        self.slot_log: list[int] = []
+        """Numbers of slots in the order in which they were added; a number returns when it is used again."""
+        self._slot_number: dict[str, int] = {}
+        self._slot_rank: list[str] = []
+        self._slot_host: list[int] = []
+        self._slot_size: list[tuple[int, int]] = []
+        self._slot_counts: list[bool] = []
+        self._members: list[dict[int, None]] = []
+        self._free_numbers: list[int] = []
+        self._ranked = True
+        self._alive = 0
+        self._open = 0
+        self._by_members = ByCount()
+        self._vm_number: dict[str, int] = {}
+        self._vm_host: list[int] = []
+        self._vm_size: list[tuple[int, int]] = []
+        self._vm_added: list[bool] = []
+        self._slots_of: list[list[int]] = []
+        self._required: list[int] = []
+        self._counting: list[int] = []
+        self._missing: set[int] = set()
+        self._faulty: dict[int, int] = {}
+        self._faulty_slots: int | None = 0
+        self._fitting: dict[tuple[int, int], int] = {}
+
+    def vm(self, name: str) -> int:
+        """The number of a VM."""
+        return self._vm_number[name]
+
+    def slot_host(self, slot: int) -> int:
+        """The number of the host that a slot is on."""
+        return self._slot_host[slot]
+
+    def slot_members(self, slot: int) -> int:
+        """How many members the slot has."""
+        return len(self._members[slot])
+
+    def slot_bit(self, slot: int) -> int:
+        """The bit of a slot."""
+        return self._bit[slot]
+
+    @property
+    def open_slots(self) -> int:
+        """The slots that are ready, as a bit set."""
+        return self._open
+
+    def blocked_hosts(self, vm: int) -> set[int]:
+        """Numbers of the hosts that occur for the VM."""
+        return {self._vm_host[vm]}.union(*[self._hosts_of[slot] for slot in self._slots_of[vm]])
+
+    def admissible(self, vm: int) -> int:
+        """The slots that the VM may join by the rules, as a bit set.
+
+        Refused are slots that touch a host which occurs for the VM; that share a member with a slot which touches the
+        VM's own host (for that member the VM's host occurs already); and that have a member for which a rule is broken.
+        """
+        if vm in self._faulty:
+            return 0
+        own = self._vm_host[vm]
+        near = self._near
+        refused = self._touching[own] | self._slots_at_fault()
+        for slot in self._slots_at[own]:
+            refused |= near[slot]
+        for slot in self._slots_of[vm]:
+            refused |= self._meeting_slots(slot)
+        return self._alive & ~refused
+
+    def fitting(self, size: tuple[int, int]) -> int:
+        """The slots of at least so many milli-cores and bytes, as a bit set."""
+        known = self._fitting.get(size)
+        if known is None:
+            if len(self._fitting) >= SIZES_REMEMBERED:
+                self._fitting.clear()
+            known = 0
+            for slot in self._slot_number.values():
+                if _fits(size, self._slot_size[slot]):
+                    known |= self._bit[slot]
+            self._fitting[size] = known
+        return known
+
+    def fullest(self, slots: int) -> int | None:
+        """The slot with the most members in a bit set; among equals the first by rank."""
+        found = self._by_members.highest(slots)
+        if not found:
+            return None
+        if self._ranked:
+            return (found & -found).bit_length() - 1
+        return min(bits(found), key=self._slot_rank.__getitem__)
+
+    def learn_vm(self, name: str, host: str) -> int:
+        """The number of a VM that a slot has recorded at this host; one that was added keeps its own location."""
+        number = self._vm_number.get(name)
+        if number is None:
+            number = self._vm_number[name] = len(self.vm_names)
+            self.vm_names.append(name)
+            self._vm_host.append(self.host(host))
+            self._vm_size.append((0, 0))
+            self._vm_added.append(False)
+            self._slots_of.append([])
+            self._required.append(0)
+            self._counting.append(0)
+        elif not self._vm_added[number]:
+            self._move(number, self.host(host))
+        return number
+
+    def new_slot(self, slot: SlotView, rank: str) -> int:
+        """A number for a slot, without its members."""
+        size = (slot.cpu_milli, slot.memory_bytes)
+        if self._free_numbers:
+            number = heapq.heappop(self._free_numbers)
+            self._ranked = False
+            self.slot_names[number], self._slot_rank[number] = slot.name, rank
+            self._slot_size[number] = size
+        else:
+            number = len(self.slot_names)
+            self._ranked = self._ranked and (not number or self._slot_rank[-1] < rank)
+            self.slot_names.append(slot.name)
+            self._slot_rank.append(rank)
+            self._slot_host.append(0)
+            self._slot_size.append(size)
+            self._slot_counts.append(True)
+            self._members.append({})
+            self._grow(number)
+        self._slot_number[slot.name] = number
+        bit = self._bit[number]
+        self._slot_host[number] = self.host(slot.host)
+        self._slot_counts[number] = slot.ready is not False
+        self._open = self._open | bit if slot.ready is not False else self._open & ~bit
+        self._alive |= bit
+        self._by_members.add(bit, 0)
+        self._count(number, self._slot_host[number])
+        for wanted in self._fitting:
+            if _fits(wanted, size):
+                self._fitting[wanted] |= bit
+        if len(self.slot_log) >= LOG_LENGTH:
+            self.slot_log = list(self._slot_number.values())
+            self.generation += 1
+        else:
+            self.slot_log.append(number)
+        return number
+
+    def fill(self, slot: int, members: list[int]) -> None:
+        """Put members into an empty slot at once; ``filled`` has to follow when all slots are filled."""
+        hosts = self._hosts_of[slot]
+        for vm in members:
+            self._slots_of[vm].append(slot)
+            host = self._vm_host[vm]
+            hosts[host] = hosts.get(host, 0) + 1
+        bit = self._bit[slot]
+        self._members[slot] = dict.fromkeys(members)
+        self._by_members.move(bit, 0, len(members))
+        self._crowded[slot] = sum(count > 1 for count in hosts.values())
+        for host in hosts:
+            self._touching[host] |= bit
+            self._slots_at[host][slot] = None
+
+    def filled(self, faulty: Iterable[int]) -> None:
+        """Finish after ``fill``: what follows from memberships, and for exactly which VMs a rule does not hold."""
+        self._forget_meetings()
+        for vm, slots in enumerate(self._slots_of):
+            for place, slot in enumerate(slots):
+                for other in slots[:place]:
+                    self._link(slot, other)
+            self._counting[vm] = sum(self._covers(vm, slot) for slot in slots)
+            self._note_missing(vm)
+        self._faulty = {vm: self._excess(vm) for vm in faulty}
+        self._faulty_slots = None
+
+    def join_slot(self, vm: int, slot: int, *, proven: bool = False) -> None:
+        """``join`` by number; ``proven`` says that the slot is admissible for the VM."""
+        members = self._members[slot]
+        if vm in members:
+            return
+        proven = proven or bool(self.admissible(vm) & self._bit[slot])
+        for other in self._slots_of[vm]:
+            self._link(slot, other)
+        self._by_members.move(self._bit[slot], len(members), len(members) + 1)
+        self._count(slot, self._vm_host[vm])
+        if not proven:
+            self._note_more(members, self._vm_host[vm])
+        members[vm] = None
+        self._slots_of[vm].append(slot)
+        self._counting[vm] += self._covers(vm, slot)
+        self._note_missing(vm)
+        if not proven:
+            self._judge(vm)
+
+    # Keeping it up to date.
+
+    def _forget(self, number: int) -> None:
+        """Forget a VM without slots; the last VM takes its number."""
+        last = len(self.vm_names) - 1
+        self._missing.discard(number)
+        self._faulty.pop(number, None)
+        del self._vm_number[self.vm_names[number]]
+        if number != last:
+            self._renumber(last, number)
+        for column in self._vm_columns():
+            column[number] = column[last]
+            column.pop()
+
+    def _vm_columns(self) -> tuple[list[Any], ...]:
+        return (
+            self.vm_names,
+            self._vm_host,
+            self._vm_size,
+            self._vm_added,
+            self._slots_of,
+            self._required,
+            self._counting,
+        )
+
+    def _renumber(self, old: int, new: int) -> None:
+        self._vm_number[self.vm_names[old]] = new
+        for slot in self._slots_of[old]:
+            del self._members[slot][old]
+            self._members[slot][new] = None
+        if old in self._missing:
+            self._missing.discard(old)
+            self._missing.add(new)
+        if old in self._faulty:
+            self._faulty[new] = self._faulty.pop(old)
+
+    def _leave(self, vm: int, slot: int) -> None:
+        members = self._members[slot]
+        self._by_members.move(self._bit[slot], len(members), len(members) - 1)
+        self._counting[vm] -= self._covers(vm, slot)
+        self._note_missing(vm)
+        del members[vm]
+        self._slots_of[vm].remove(slot)
+        self._uncount(slot, self._vm_host[vm])
+        for other in self._slots_of[vm]:
+            self._unlink(slot, other)
+        if self._faulty:
+            self._note_less(members, self._vm_host[vm])
+            if vm in self._faulty:
+                self._judge(vm)
+
+    def _move(self, vm: int, host: int) -> None:
+        before = self._vm_host[vm]
+        if before == host:
+            return
+        for slot in self._slots_of[vm]:
+            others = [one for one in self._members[slot] if one != vm]
+            self._uncount(slot, before)
+            if self._faulty:
+                self._note_less(others, before)
+            self._count(slot, host)
+            self._note_more(others, host)
+        self._vm_host[vm] = host
+        if self._slots_of[vm]:
+            self._judge(vm)
+
+    def tally(self, vm: int, host: int) -> int:
+        """How often the host occurs for the VM."""
+        slots, hosts_of = self._slots_of[vm], self._hosts_of
+        here = self._vm_host[vm] == host
+        total = here * (1 - len(slots))
+        for slot in slots:
+            total += hosts_of[slot].get(host, 0)
+        return total
+
+    def _note_more(self, vms: Iterable[int], host: int) -> None:
+        """The host occurs once more for each of these VMs, because of one slot that they share."""
+        for vm in vms:
+            if self.tally(vm, host) == 2:
+                self._faulty[vm] = self._faulty.get(vm, 0) + 1
+                self._faulty_slots = None
+
+    def _note_less(self, vms: Iterable[int], host: int) -> None:
+        """The host occurs once less for each of these VMs."""
+        for vm in vms:
+            if vm in self._faulty and self.tally(vm, host) == 1:
+                self._faulty[vm] -= 1
+                self._faulty_slots = None
+                if not self._faulty[vm]:
+                    del self._faulty[vm]
+
+    def _judge(self, vm: int) -> None:
+        """Find out how many hosts occur more than once for the VM, in whatever way that came about."""
+        excess = self._excess(vm)
+        if excess or vm in self._faulty:
+            self._faulty_slots = None
+        if excess:
+            self._faulty[vm] = excess
+        else:
+            self._faulty.pop(vm, None)
+
+    def _excess(self, vm: int) -> int:
+        hosts = [self._hosts_of[slot] for slot in self._slots_of[vm]]
+        distinct = {self._vm_host[vm]}.union(*hosts)
+        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
+        if not crowded and len(distinct) == 1 + sum(map(len, hosts)) - len(hosts):
+            return 0
+        return sum(self.tally(vm, host) > 1 for host in distinct)
+
+    def _slots_at_fault(self) -> int:
+        """The slots that have a member for which a rule does not hold, as a bit set."""
+        if self._faulty_slots is None:
+            self._faulty_slots = 0
+            for vm in self._faulty:
+                for slot in self._slots_of[vm]:
+                    self._faulty_slots |= self._bit[slot]
+        return self._faulty_slots
+
+    def _covers(self, vm: int, slot: int) -> bool:
+        return self._slot_counts[slot] and _fits(self._vm_size[vm], self._slot_size[slot])
+
+    def _note_missing(self, vm: int) -> None:
+        if self._required[vm] > self._counting[vm]:
+            self._missing.add(vm)
+        else:
+            self._missing.discard(vm)
+
+
+def _fits(vm: tuple[int, int], slot: tuple[int, int]) -> bool:
+    return slot[0] >= vm[0] and slot[1] >= vm[1]

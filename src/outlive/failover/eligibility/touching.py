@@ -1,0 +1,128 @@
+"""Which slots touch which hosts, how often, and which slots have members in common: by number.
+
+The ground that module ``tallies`` stands on. A slot touches the host that it is on and the hosts that its
+members run on. Sets of slots are whole numbers used as bit sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class Touching:
+    """Counts of (slot, host), the same seen from hosts, and pairs of slots."""
+
+    def __init__(self) -> None:
+        self.host_names: list[str] = []
+        self._host_number: dict[str, int] = {}
+        self._touching: list[int] = []
+        """By host: the slots that touch it, as a bit set."""
+        self._slots_at: list[dict[int, None]] = []
+        """The same as numbers."""
+        self._hosts_of: list[dict[int, int]] = []
+        """By slot: host → how often the slot touches it."""
+        self._crowded: list[int] = []
+        """By slot: how many hosts it touches more than once."""
+        self._near: list[int] = []
+        """By slot: itself and the slots that it has a member in common with."""
+        self._meeting: list[int | None] = []
+        """By slot: the slots that touch a host which it touches; ``None`` while not known."""
+        self._bit: list[int] = []
+        self._shared: dict[tuple[int, int], int] = {}
+        """Pairs of slots with more than one member in common, and how many; only where rules are broken."""
+
+    def host(self, name: str) -> int:
+        """The number of a host; a new name gets a new one."""
+        number = self._host_number.get(name)
+        if number is None:
+            number = self._host_number[name] = len(self.host_names)
+            self.host_names.append(name)
+            self._touching.append(0)
+            self._slots_at.append({})
+        return number
+
+    def _grow(self, slot: int) -> None:
+        """Make room for one more slot, which has the next number."""
+        self._hosts_of.append({})
+        self._crowded.append(0)
+        self._bit.append(1 << slot)
+        self._near.append(1 << slot)
+        self._meeting.append(1 << slot)
+
+    def _count(self, slot: int, host: int) -> None:
+        hosts = self._hosts_of[slot]
+        count = hosts.get(host, 0)
+        hosts[host] = count + 1
+        if count == 0:
+            self._meet(slot, host)
+            self._touching[host] |= self._bit[slot]
+            self._slots_at[host][slot] = None
+        elif count == 1:
+            self._crowded[slot] += 1
+
+    def _uncount(self, slot: int, host: int) -> None:
+        hosts = self._hosts_of[slot]
+        count = hosts[host]
+        if count == 1:
+            del hosts[host]
+            self._touching[host] &= ~self._bit[slot]
+            del self._slots_at[host][slot]
+            self._meeting[slot] = None
+            for other in self._slots_at[host]:
+                self._meeting[other] = None
+            return
+        hosts[host] = count - 1
+        if count == 2:
+            self._crowded[slot] -= 1
+
+    def _meet(self, slot: int, host: int) -> None:
+        """The slot begins to touch the host, and so meets all slots that do."""
+        meeting, bit = self._meeting, self._bit[slot]
+        known = meeting[slot]
+        if known is not None:
+            meeting[slot] = known | self._touching[host]
+        for other in self._slots_at[host]:
+            known = meeting[other]
+            if known is not None:
+                meeting[other] = known | bit
+
+    def _meeting_slots(self, slot: int) -> int:
+        """The slots that touch a host which this one touches. Known until one of them lets go of a host."""
+        known = self._meeting[slot]
+        if known is None:
+            known = self._bit[slot]
+            for host in self._hosts_of[slot]:
+                known |= self._touching[host]
+            self._meeting[slot] = known
+        return known
+
+    def _link(self, slot: int, other: int) -> None:
+        """The two slots have one more member in common."""
+        if self._near[slot] & self._bit[other]:
+            pair = (slot, other) if slot < other else (other, slot)
+            self._shared[pair] = self._shared.get(pair, 1) + 1
+        else:
+            self._near[slot] |= self._bit[other]
+            self._near[other] |= self._bit[slot]
+
+    def _unlink(self, slot: int, other: int) -> None:
+        pair = (slot, other) if slot < other else (other, slot)
+        shared = self._shared.pop(pair, 1)
+        if shared > 2:
+            self._shared[pair] = shared - 1
+        elif shared == 1:
+            self._near[slot] &= ~self._bit[other]
+            self._near[other] &= ~self._bit[slot]
+
+    def _forget_meetings(self) -> None:
+        """Slots got members without being counted one by one."""
+        self._meeting = [None] * len(self._meeting)
+
+
+def bits(number: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    text = bin(number)[:1:-1]
+    position = text.find("1")
+    while position >= 0:
+        yield position
+        position = text.find("1", position + 1)

@@ -1,0 +1,354 @@
+"""Carrying decisions out: clean-up and assignment, write by write, with what each failure means.
+
+A decision was made on what was seen; the cluster may have moved on. Each write therefore replaces exactly the version
+that was seen, and a ``Conflict`` is answered by reading that slot again and deciding again about it (deviation D8).
+What else fails is counted as docs/reference/failover.md#cycle says and left to a later cycle. Stopping after any write
+is safe: every membership that was written was allowed by the rules beside those written before it, and taking
+memberships away never breaks a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, assert_never
+
+import msgspec
+
+from outlive.base.errors import Conflict, NotFound, OutliveError
+from outlive.base.logging import get_logger, request_context
+from outlive.failover.eligibility.rules import fits, is_vm_eligible_for_reservation
+from outlive.failover.keeping.observe import slot_view
+from outlive.failover.keeping.writes import NewSlot, SlotWriter
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action, Fail, Join, Open
+from outlive.failover.planning.cleanup import CleanInput, CleanResult, Deletion, Drop
+from outlive.failover.telling.reporting import Reporter
+from outlive.resources import Reservation
+
+REREADS = 3
+"""Times that one slot is read and decided about again before it is left to the next cycle."""
+STORE_REASON = "store-failed"
+
+_log = get_logger("failover.act")
+
+
+class Hand:
+    """The slots of one cycle: the views as the cycle has changed them, and the objects that writes replace."""
+
+    def __init__(self, slots: Iterable[SlotView], objects: Mapping[str, Reservation]) -> None:
+        self._views = {slot.name: slot for slot in slots}
+        self._objects = dict(objects)
+        self._unconfirmed: set[str] = set()
+
+    @property
+    def confirmed(self) -> tuple[SlotView, ...]:
+        """The slots whose members the store is known to have, by name."""
+        return tuple(self._views[name] for name in sorted(self._views) if name not in self._unconfirmed)
+
+    @property
+    def views(self) -> tuple[SlotView, ...]:
+        """All slots, by name."""
+        return tuple(self._views[name] for name in sorted(self._views))
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def view(self, name: str) -> SlotView | None:
+        """One slot."""
+        return self._views.get(name)
+
+    def object(self, name: str) -> Reservation:
+        """What a write to this slot replaces."""
+        return self._objects[name]
+
+    def put(self, slot: Reservation, *, confirmed: bool = True) -> SlotView:
+        """The slot looks like this now; not ``confirmed`` where its status was not acknowledged."""
+        view = slot_view(slot)
+        if confirmed:
+            self._unconfirmed.discard(slot.name)
+        else:
+            self._unconfirmed.add(slot.name)
+        self._views[slot.name] = view
+        self._objects[slot.name] = slot
+        return view
+
+    def suppose(self, view: SlotView) -> None:
+        """The cycle goes on as if the slot looked like this, although it could not be written."""
+        self._views[view.name] = view
+
+    def drop(self, name: str) -> None:
+        """The slot is gone, or is to be treated as gone."""
+        self._views.pop(name, None)
+        self._objects.pop(name, None)
+
+
+class Judge(Protocol):
+    """Decides about clean-up again, when a slot turned out to be another than was seen."""
+
+    async def clean(self, given: CleanInput) -> CleanResult:
+        """As ``outlive.failover.planning.cleanup.clean``."""
+        ...
+
+
+class CleanUp:
+    """Carries out what clean-up decided."""
+
+    def __init__(self, writer: SlotWriter, judge: Judge, reporter: Reporter) -> None:
+        self._writer = writer
+        self._judge = judge
+        self._reporter = reporter
+
+    async def carry_out(self, given: CleanInput, result: CleanResult, hand: Hand) -> None:
+        """Write changed memberships by slot name, then delete; ``hand`` becomes the state after it."""
+        drops = _by_slot(result.dropped)
+        after = {slot.name: slot for slot in result.slots}
+        for name in result.changed:
+            await self._change(given, after[name], drops.get(name, ()), hand)
+        for deletion in result.deleted:
+            await self._delete(given, deletion, drops.get(deletion.slot, ()), hand)
+
+    async def _change(self, given: CleanInput, wanted: SlotView, drops: Sequence[Drop], hand: Hand) -> None:
+        try:
+            written = await self._writer.set_members(hand.object(wanted.name), wanted.members)
+        except Conflict:
+            await self._again(given, wanted.name, hand)
+            return
+        except OutliveError as error:
+            _log.warning("slot.not_written", slot=wanted.name, error=str(error))
+            hand.suppose(wanted)
+            return
+        hand.put(written)
+        self._tell(written, drops)
+
+    async def _delete(self, given: CleanInput, deletion: Deletion, drops: Sequence[Drop], hand: Hand) -> None:
+        slot = hand.object(deletion.slot)
+        try:
+            await self._writer.delete(slot)
+        except Conflict:
+            await self._again(given, deletion.slot, hand)
+            return
+        except OutliveError as error:
+            _log.warning("slot.not_deleted", slot=deletion.slot, error=str(error))
+            hand.drop(deletion.slot)
+            return
+        hand.drop(deletion.slot)
+        self._tell(slot, drops)
+        self._reporter.slot_deleted(slot.metadata.uid, deletion)
+
+    async def _again(self, given: CleanInput, name: str, hand: Hand) -> None:
+        """The slot changed since it was seen: read it, decide about it again, and write that."""
+        for _ in range(REREADS):
+            try:
+                fresh = await self._writer.fresh(name)
+                await self._write_again(given, fresh, hand)
+            except NotFound:
+                hand.drop(name)
+                return
+            except Conflict:
+                continue
+            except OutliveError as error:
+                _log.warning("slot.not_written", slot=name, error=str(error))
+                return
+            return
+        _log.warning("slot.kept_changing", slot=name, rereads=REREADS)
+
+    async def _write_again(self, given: CleanInput, fresh: Reservation, hand: Hand) -> None:
+        view = hand.put(fresh)
+        others = tuple(slot for slot in given.slots if slot.name != fresh.name)
+        slots = tuple(sorted((*others, view), key=lambda slot: slot.name))
+        result = await self._judge.clean(msgspec.structs.replace(given, slots=slots))
+        drops = _by_slot(result.dropped).get(fresh.name, ())
+        deletion = next((one for one in result.deleted if one.slot == fresh.name), None)
+        if deletion is not None:
+            await self._writer.delete(fresh)
+            hand.drop(fresh.name)
+            self._tell(fresh, drops)
+            self._reporter.slot_deleted(fresh.metadata.uid, deletion)
+        elif drops:
+            left = {vm: host for vm, host in view.members.items() if vm not in {drop.vm for drop in drops}}
+            hand.put(await self._writer.set_members(fresh, left))
+            self._tell(fresh, drops)
+
+    def _tell(self, slot: Reservation, drops: Sequence[Drop]) -> None:
+        for drop in drops:
+            _log.info("member.removed", slot=drop.slot, vm=drop.vm, cause=drop.cause.value, detail=drop.detail)
+            self._reporter.member_removed(slot.metadata.uid, drop)
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of one answer of the assignment."""
+
+    reused: int = 0
+    created: int = 0
+    failed: int = 0
+    left: dict[str, int] = {}
+    """VM → slots that were not tried, because the state turned out to be another; they are decided about again."""
+    fails: dict[str, Fail] = {}
+    """VM → why it got no further slot."""
+    opened: list[SlotView] = []
+    """New slots, as they are named in the cluster."""
+    excluded: set[str] = set()
+    """Slots whose write failed: nobody may join them in this cycle."""
+
+    def postpone(self, vm: str, slots: int = 1) -> None:
+        """Decide about these again."""
+        self.left[vm] = self.left.get(vm, 0) + slots
+
+
+class Assignment:
+    """Carries out what the assignment decided."""
+
+    def __init__(self, writer: SlotWriter, reporter: Reporter, *, request_id: str = "") -> None:
+        self._writer = writer
+        self._reporter = reporter
+        self._request_id = request_id
+
+    async def carry_out(
+        self,
+        actions: Sequence[Action],
+        hand: Hand,
+        vms: Mapping[str, VmView],
+        *,
+        requests: Mapping[str, str],
+    ) -> Outcome:
+        """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
+        run = _Run(self._writer, self._reporter, hand, vms, self._request_id)
+        for action in actions:
+            with request_context(req=requests.get(action.vm, "")):
+                await run.do(action)
+        return run.outcome
+
+
+class _Run:
+    """One pass over the actions of one answer."""
+
+    def __init__(
+        self, writer: SlotWriter, reporter: Reporter, hand: Hand, vms: Mapping[str, VmView], request_id: str
+    ) -> None:
+        self.outcome = Outcome()
+        self._writer = writer
+        self._reporter = reporter
+        self._hand = hand
+        self._vms = vms
+        self._request_id = request_id
+        self._names: dict[str, str] = {}
+        self._unmade: set[str] = set()
+        self._given_up: set[str] = set()
+        self._stale = False
+        """The state is another than the answer was made for: the rest of it is decided about again."""
+
+    async def do(self, action: Action) -> None:
+        """Carry one action out, or put it off."""
+        if action.vm in self._given_up:
+            return
+        match action:
+            case Fail():
+                self._fail(action)
+            case Join():
+                await self._join(action)
+            case Open():
+                await self._open(action)
+            case _:
+                assert_never(action)
+
+    def _fail(self, fail: Fail) -> None:
+        if self._stale or fail.vm in self.outcome.left:
+            self.outcome.postpone(fail.vm, fail.missing)
+            return
+        self.outcome.failed += 1
+        self.outcome.fails[fail.vm] = fail
+        _log.info("vm.without_slot", vm=fail.vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
+
+    async def _join(self, join: Join) -> None:
+        name = self._names.get(join.slot, join.slot)
+        view = self._hand.view(name)
+        if self._stale or join.slot in self._unmade or name in self.outcome.excluded or view is None:
+            self.outcome.postpone(join.vm)
+            return
+        try:
+            written = await self._writer.set_members(self._hand.object(name), {**view.members, join.vm: join.vm_host})
+        except Conflict:
+            await self._join_again(join, name, view)
+            return
+        except OutliveError as error:
+            self._spoil(join, name, error)
+            return
+        self._joined(join, written)
+
+    async def _join_again(self, join: Join, name: str, planned: SlotView) -> None:
+        """The slot changed since it was seen. Join what it is now, if the rules allow; if not, decide anew."""
+        self._stale = True
+        try:
+            view = self._hand.put(await self._writer.fresh(name))
+            vm = self._vms[join.vm]
+            others = self._hand.views
+            if view.ready is False or not fits(vm, view) or not is_vm_eligible_for_reservation(vm, view, others):
+                self.outcome.postpone(join.vm)
+                return
+            members = {**view.members, join.vm: join.vm_host}
+            written = await self._writer.set_members(self._hand.object(name), members)
+        except NotFound:
+            self._hand.drop(name)
+            self.outcome.postpone(join.vm)
+            return
+        except OutliveError as error:
+            self._spoil(join, name, error)
+            return
+        self._stale = view.members != planned.members
+        self._joined(join, written)
+
+    def _joined(self, join: Join, written: Reservation) -> None:
+        view = self._hand.put(written)
+        self.outcome.reused += 1
+        self._reporter.slot_reused(view.name, view.uid, view.host, join.vm, len(view.members))
+        _log.info("slot.reused", slot=view.name, host=view.host, vm=join.vm, members=len(view.members))
+
+    def _spoil(self, join: Join, name: str, error: OutliveError) -> None:
+        """The attempt is spent, and nobody may join this slot until the next cycle has looked at it."""
+        self.outcome.failed += 1
+        self.outcome.excluded.add(name)
+        self.outcome.fails[join.vm] = _store_failed(join.vm, f"joining slot {name}", error)
+        _log.warning("slot.not_joined", slot=name, vm=join.vm, error=str(error))
+
+    async def _open(self, action: Open) -> None:
+        if self._stale:
+            self.outcome.postpone(action.vm)
+            return
+        new = NewSlot(
+            vm=action.vm,
+            vm_host=action.vm_host,
+            host=action.host,
+            zone=action.zone,
+            group=action.group,
+            cpu_milli=action.cpu_milli,
+            memory_bytes=action.memory_bytes,
+            request_id=self._request_id,
+        )
+        try:
+            opened = await self._writer.open(new)
+        except OutliveError as error:
+            self.outcome.failed += 1
+            self.outcome.fails[action.vm] = _store_failed(action.vm, f"creating a slot on {action.host}", error)
+            self._given_up.add(action.vm)
+            self._unmade.add(action.slot_key)
+            _log.warning("slot.not_created", host=action.host, vm=action.vm, error=str(error))
+            return
+        view = self._hand.put(opened.slot, confirmed=opened.complete)
+        self._names[action.slot_key] = view.name
+        self.outcome.created += 1
+        self.outcome.opened.append(view)
+        self._reporter.slot_created(view.name, view.uid, action.host, action.vm)
+        _log.info("slot.created", slot=view.name, host=action.host, vm=action.vm, complete=opened.complete)
+
+
+def _store_failed(vm: str, doing: str, error: OutliveError) -> Fail:
+    return Fail(
+        vm=vm, reason=STORE_REASON, detail=f"{doing} failed: {error.message}", remedy="the next cycle tries again"
+    )
+
+
+def _by_slot(drops: Iterable[Drop]) -> dict[str, list[Drop]]:
+    found: dict[str, list[Drop]] = {}
+    for drop in drops:
+        found.setdefault(drop.slot, []).append(drop)
+    return found

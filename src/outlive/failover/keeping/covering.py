@@ -1,0 +1,110 @@
+"""``Coverage/<vm>``: telling each VM whether it has the slots that it needs, and keeping that told.
+
+What is told is decided by ``assurance.coverage``. An object is written only when what it says changed, and
+deleted with its VM. It is a report: nothing is decided from it, and it may be late by one write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import AlreadyExists, Conflict, Invalid, NotFound, OutliveError, Unknown
+from outlive.base.logging import get_logger
+from outlive.resources import Coverage, CoverageStatus, ObjectMeta, check_name
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Store, list_all
+
+WRITES_AT_ONCE = 8
+"""Coverage objects that are written at the same time."""
+TRIES = 3
+"""Times that an object is read again because somebody else changed it."""
+
+_log = get_logger("failover.coverage")
+
+
+class CoverageWriter:
+    """Keeps the objects as told. It remembers what it wrote, and reads all of them once before its first write."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[str, Coverage] | None = None
+        self._refused: set[str] = set()
+
+    async def tell(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
+        """Write what changed, delete ``gone``; the number of objects that could not be written."""
+        known = await self._all()
+        changed = [vm for vm in sorted(wanted) if not _says(known.get(vm), wanted[vm]) and vm not in self._refused]
+        away = [vm for vm in sorted(gone) if vm in known]
+        failed: list[str] = []
+        work = iter([*changed, *away])
+
+        async def worker() -> None:
+            for vm in work:
+                try:
+                    await (self._write(vm, wanted[vm]) if vm in wanted else self._delete(vm))
+                except OutliveError as error:
+                    failed.append(vm)
+                    _log.warning("coverage.not_written", vm=vm, error=str(error))
+
+        async with OrderedTaskGroup() as group:
+            for number in range(min(WRITES_AT_ONCE, len(changed) + len(away))):
+                group.create_task(worker(), name=f"coverage {number}")
+        return len(failed)
+
+    async def told(self) -> frozenset[str]:
+        """The VMs about which something was told."""
+        return frozenset(await self._all())
+
+    async def _all(self) -> dict[str, Coverage]:
+        if self._known is None:
+            self._known = {one.name: one async for one in list_all(self._store, Coverage)}
+        return self._known
+
+    async def _write(self, vm: str, status: CoverageStatus) -> None:
+        stamped = msgspec.structs.replace(status, changed_at=as_datetime(self._clock.now()))
+        known = await self._all()
+        for _ in range(TRIES):
+            old = known.get(vm)
+            try:
+                if old is None:
+                    known[vm] = await self._create(vm, stamped)
+                else:
+                    known[vm] = await self._store.replace(msgspec.structs.replace(old, status=stamped))
+            except (AlreadyExists, Conflict, NotFound, Unknown):
+                if await self._reread(vm, status):
+                    return
+                continue
+            return
+        raise Conflict(f"Coverage/{vm} kept changing", remedy="the next cycle tells it again")
+
+    async def _create(self, vm: str, status: CoverageStatus) -> Coverage:
+        try:
+            check_name(vm)
+        except Invalid:
+            self._refused.add(vm)
+            raise
+        return await self._store.create(Coverage(metadata=ObjectMeta(name=vm), status=status))
+
+    async def _reread(self, vm: str, status: CoverageStatus) -> bool:
+        """Look at what is there; whether it says what was to be said."""
+        known = await self._all()
+        try:
+            known[vm] = await self._store.get(Coverage, vm, fresh=True)
+        except NotFound:
+            known.pop(vm, None)
+        return _says(known.get(vm), status)
+
+    async def _delete(self, vm: str) -> None:
+        known = await self._all()
+        with contextlib.suppress(NotFound):
+            await self._store.delete(known[vm].ref, uid=known[vm].metadata.uid)
+        known.pop(vm, None)
+
+
+def _says(there: Coverage | None, wanted: CoverageStatus) -> bool:
+    return there is not None and msgspec.structs.replace(there.status, changed_at=None) == wanted

@@ -1,0 +1,87 @@
+"""Where the decisions of a cycle are computed and remembered: at once, or in a child process when they are large.
+
+A decision is a pure function of plain data, so it gives the same answer in either place. What is small is computed on
+the spot; what would hold the event loop for more than about 50 ms goes through a ``Computer``
+(docs/reference/failover.md#cycle). Each use is kept by the decision log, from which it can be replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from outlive.failover.planning.assign import AssignInput, AssignResult, assign
+from outlive.failover.planning.cleanup import CleanInput, CleanResult, clean
+from outlive.failover.planning.repack import RepackInput, RepackResult, repack
+from outlive.failover.planning.select import SelectInput, SelectResult, select
+from outlive.failover.ports import Computer
+from outlive.resources.codec import decode_as, encode_canonical
+from outlive.runtime.decisions import Decision, DecisionLog
+
+INLINE_OBJECTS: Final = 1_500
+"""VMs, slots and hosts of an input that is computed on the spot."""
+INLINE_NEEDS: Final = 200
+"""VMs that miss slots in an assignment that is computed on the spot."""
+
+I = TypeVar("I")  # noqa: E741 - input
+O = TypeVar("O")  # noqa: E741 - output
+
+
+def _nothing_cleaned(result: CleanResult) -> bool:
+    return not result.dropped and not result.deleted and result.brake is None
+
+
+def _nobody_misses(result: SelectResult) -> bool:
+    return not result.missing
+
+
+CLEAN: Final = Decision(
+    "failover.clean", clean, CleanInput, CleanResult, "What leaves its slot, and which slots go", _nothing_cleaned
+)
+SELECT: Final = Decision(
+    "failover.select", select, SelectInput, SelectResult, "Who misses slots, and who is served", _nobody_misses
+)
+ASSIGN: Final = Decision(
+    "failover.assign", assign, AssignInput, AssignResult, "Which slots VMs join, and which are opened for them"
+)
+REPACK: Final = Decision("failover.repack", repack, RepackInput, RepackResult, "Which members move so that slots empty")
+CYCLE_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, SELECT, ASSIGN, REPACK)
+"""The decisions of a cycle, by name, for ``outlive decide``."""
+
+
+class Decider:
+    """Decides for cycles and upkeep."""
+
+    def __init__(self, log: DecisionLog, computer: Computer, *, inline_needs: int = INLINE_NEEDS) -> None:
+        self._log = log
+        self._computer = computer
+        self._inline_needs = inline_needs
+
+    async def clean(self, given: CleanInput) -> CleanResult:
+        """What leaves its slot, and which slots go."""
+        small = len(given.vms) + len(given.slots) + len(given.hosts) <= INLINE_OBJECTS
+        return await self._use(CLEAN, given, small=small)
+
+    async def select(self, given: SelectInput) -> SelectResult:
+        """Who misses slots, and who is served."""
+        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
+        return await self._use(SELECT, given, small=small)
+
+    async def assign(self, given: AssignInput) -> AssignResult:
+        """Which slots they join, and which are opened for them."""
+        few = len(given.needs) <= self._inline_needs
+        small = few and len(given.vms) + len(given.slots) <= INLINE_OBJECTS
+        return await self._use(ASSIGN, given, small=small)
+
+    async def repack(self, given: RepackInput) -> RepackResult:
+        """Which members move so that slots empty."""
+        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
+        return await self._use(REPACK, given, small=small)
+
+    async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
+        if small:
+            return self._log.use(decision, given)
+        raw = encode_canonical(given)
+        answer = await self._computer.compute(decision, raw)
+        result: O = decode_as(decision.output, answer)
+        self._log.keep(decision, raw, answer, empty=decision.is_empty(result))
+        return result

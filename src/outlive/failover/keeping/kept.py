@@ -1,0 +1,277 @@
+"""The state of failover, kept current change by change: who is where, who is in which slot, who misses slots.
+
+Fed by whoever follows the store (callbacks with the state before and after), it holds what a rebuild from everything
+would give, and says which VMs a change concerned. ``audit`` compares a portion of it with the literal rules at a time,
+so that a mistake in following is found instead of believed (docs/reference/failover.md#upkeep).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.rules import fits
+from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.requirements import Requirements
+from outlive.failover.sightings import Sightings
+from outlive.resources import Hypervisor, Reservation
+
+AUDITED = 300
+"""Hosts, slots and VMs that one audit looks at; the next audit goes on behind them."""
+
+
+class KeptState:
+    """VMs, slots and counters, and the VMs that changes concerned since they were last asked for."""
+
+    def __init__(self, requirements: Requirements, *, trust_hosts: bool, compat: Compat = Compat()) -> None:
+        self.sightings = Sightings()
+        self.slots: dict[str, SlotView] = {}
+        self.located: dict[str, VmView] = {}
+        self.counters = Counters()
+        self.strangers: set[str] = set()
+        """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
+        self._requirements = requirements
+        self._trust_hosts = trust_hosts
+        self._literal = compat.reverted("D10")
+        self._attributes: dict[str, VmView] = {}
+        self._touched: dict[str, None] = {}
+        self._audited: dict[str, str] = {}
+
+    # Changes
+
+    def see_host(self, name: str, host: Hypervisor | None) -> None:
+        """A host looks like this now, or is gone."""
+        for vm in sorted(self.sightings.see(name, host)):
+            self._locate(vm)
+
+    def see_vm(self, vm_id: str, view: VmView | None) -> None:
+        """The VM source says this of a VM, or no longer knows it."""
+        if view is None:
+            self._attributes.pop(vm_id, None)
+        else:
+            self._attributes[vm_id] = view
+        self._locate(vm_id)
+
+    def see_all_vms(self, views: Iterable[VmView]) -> None:
+        """The VM source has listed all its VMs; only differences count."""
+        listed = {view.id: view for view in views}
+        for vm_id in sorted(self._attributes.keys() - listed.keys()):
+            self.see_vm(vm_id, None)
+        for vm_id, view in listed.items():
+            if self._attributes.get(vm_id) != view:
+                self.see_vm(vm_id, view)
+
+    def see_slot(self, name: str, slot: Reservation | None) -> None:
+        """A reservation looks like this now, or is gone; those that are no slots are overlooked."""
+        before = self.slots.get(name)
+        now = slot_view(slot) if slot is not None and is_slot(slot) else None
+        if now is None:
+            if before is not None:
+                self.counters.remove_slot(name)
+                del self.slots[name]
+                self._settle(before.members)
+            return
+        self.slots[name] = now
+        if before is None:
+            self._add_slot(now)
+        elif (before.host, before.cpu_milli, before.memory_bytes) != (now.host, now.cpu_milli, now.memory_bytes):
+            self.counters.remove_slot(name)
+            self._add_slot(now)
+            self._settle(before.members)
+        else:
+            self._change_slot(before, now)
+
+    def _add_slot(self, slot: SlotView) -> None:
+        self.counters.add_slot(slot)
+        self._touch(slot.members)
+
+    def _change_slot(self, before: SlotView, now: SlotView) -> None:
+        if (before.ready is False) != (now.ready is False):
+            self.counters.set_ready(now.name, now.ready is not False)
+            self._touch(now.members)
+        left = [vm for vm in before.members if vm not in now.members]
+        for vm in left:
+            self.counters.leave(vm, now.name)
+        for vm, host in now.members.items():
+            if before.members.get(vm) != host:
+                self.counters.learn_vm(vm, host)
+                self.counters.join(vm, now.name)
+                self._touch((vm,))
+        self._settle(left)
+
+    def _settle(self, vms: Iterable[str]) -> None:
+        """These left a slot: forget those that are nowhere, and look at the others."""
+        for vm in vms:
+            if vm not in self.located and self.counters.has_vm(vm) and not self.counters.slots_of(vm):
+                self.counters.remove_vm(vm)
+        self._touch(vms)
+
+    def _locate(self, vm_id: str) -> None:
+        """Work out where the VM is, and let the counters know."""
+        attributes = self._attributes.get(vm_id)
+        before = self.located.get(vm_id)
+        now = self.sightings.located(attributes, trust_hosts=self._trust_hosts)
+        self._note_stranger(vm_id, attributes, now)
+        if now is not None:
+            if now != before:
+                self.located[vm_id] = now
+                self.counters.add_vm(now, self.required(now))
+                self._touch((vm_id,))
+            return
+        if before is not None:
+            del self.located[vm_id]
+            if self.counters.slots_of(vm_id):
+                self.counters.add_vm(before, 0)
+            else:
+                self.counters.remove_vm(vm_id)
+        self._touch((vm_id,))
+
+    def _note_stranger(self, vm_id: str, attributes: VmView | None, located: VmView | None) -> None:
+        if located is None and self.sightings.first(vm_id) is not None:
+            self.strangers.add(vm_id)
+        else:
+            self.strangers.discard(vm_id)
+
+    # Questions
+
+    def required(self, vm: VmView) -> int:
+        """Slots that the VM needs."""
+        return self._requirements.required(vm.flavor)
+
+    def known(self, vm_id: str) -> VmView | None:
+        """What the source said of the VM."""
+        return self._attributes.get(vm_id)
+
+    def counting(self, vm_id: str) -> list[str]:
+        """The slots that count for the VM, in name order."""
+        vm = self.located.get(vm_id)
+        if vm is None or not self.counters.has_vm(vm_id):
+            return []
+        return [name for name in self.counters.slots_of(vm_id) if self._counts(vm, self.slots[name])]
+
+    def misplaced(self, vm_id: str) -> bool:
+        """Whether some membership of the VM has to be judged again: it is gone, has moved, or a rule is broken."""
+        if not self.counters.has_vm(vm_id):
+            return False
+        names = self.counters.slots_of(vm_id)
+        if not names:
+            return False
+        vm = self.located.get(vm_id)
+        if vm is None:
+            return self.sightings.first(vm_id) is None
+        return not self.counters.holds_for(vm_id) or any(self.slots[n].members.get(vm_id) != vm.host for n in names)
+
+    def slots_of(self, vms: Iterable[str]) -> list[SlotView]:
+        """The slots of these VMs, by name."""
+        names = {name for vm in vms if self.counters.has_vm(vm) for name in self.counters.slots_of(vm)}
+        return [self.slots[name] for name in sorted(names)]
+
+    def neighbours(self, vms: Iterable[str]) -> list[SlotView]:
+        """The slots of these VMs and of all who share a slot with them: all that a verdict about them rests on."""
+        return self.slots_of({member for slot in self.slots_of(vms) for member in self.counters.members(slot.name)})
+
+    def take_touched(self) -> list[str]:
+        """The VMs that changes concerned since the last call, in the order of the changes."""
+        touched, self._touched = list(self._touched), {}
+        return touched
+
+    @property
+    def touched(self) -> bool:
+        """Whether changes concerned any VM."""
+        return bool(self._touched)
+
+    def put_back(self, vms: Iterable[str]) -> None:
+        """Look at these again."""
+        self._touch(vms)
+
+    def _touch(self, vms: Iterable[str]) -> None:
+        for vm in vms:
+            self._touched.setdefault(vm, None)
+
+    def _counts(self, vm: VmView, slot: SlotView) -> bool:
+        return self._literal or (slot.ready is not False and fits(vm, slot))
+
+    # Rebuilding and auditing
+
+    def rebuild(
+        self, hosts: Iterable[Hypervisor], slots: Iterable[Reservation], vms: Iterable[VmView] | None = None
+    ) -> None:
+        """Forget everything that was followed and take this instead; ``vms`` of ``None`` keeps the attributes."""
+        if vms is not None:
+            self._attributes = {vm.id: vm for vm in vms}
+        self.sightings = Sightings()
+        for host in hosts:
+            self.sightings.see(host.name, host)
+        self.slots = {slot.name: slot_view(slot) for slot in slots if is_slot(slot)}
+        self.located = {}
+        self.strangers = set()
+        for vm_id in {*self._attributes, *self.sightings}:
+            found = self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
+            self._note_stranger(vm_id, self._attributes.get(vm_id), found)
+            if found is not None:
+                self.located[vm_id] = found
+        needs = {vm_id: self.required(vm) for vm_id, vm in self.located.items()}
+        ordered = [self.slots[name] for name in sorted(self.slots)]
+        self.counters = Counters.build(ordered, [self.located[vm] for vm in sorted(self.located)], needs)
+
+    def audit(self, hosts: Sequence[Hypervisor], slots: Sequence[Reservation]) -> list[str]:
+        """What differs from a rebuild out of these (both in name order), in words.
+
+        All names are compared; apart from that it looks at ``AUDITED`` hosts, slots and VMs, the next audit at others.
+        """
+        listed = {slot.name: slot for slot in slots if is_slot(slot)}
+        here = {host.name: host for host in hosts}
+        differences = [f"host {name}" for name in sorted(here.keys() ^ set(self.sightings.hosts))]
+        differences += [f"slot {name}" for name in sorted(listed.keys() ^ self.slots.keys())]
+        for name in self._portion("hosts", here):
+            active = {instance.id for instance in here[name].status.instances if instance.active}
+            if self.sightings.on(name) != active:
+                differences.append(f"VMs on host {name}")
+        for name in self._portion("slots", listed.keys() & self.slots.keys()):
+            if not self._slot_is(slot_view(listed[name])):
+                differences.append(f"slot {name}")
+        for vm_id in self._portion("VMs", {*self._attributes, *self.counters.added}):
+            differences += self._audit_vm(vm_id)
+        return differences
+
+    def _portion(self, what: str, names: Iterable[str]) -> list[str]:
+        """The next names, beginning behind those of the last audit."""
+        ordered = sorted(names)
+        if len(ordered) <= AUDITED:
+            return ordered
+        begin = bisect_right(ordered, self._audited.get(what, ""))
+        portion = [*ordered[begin:], *ordered[:begin]][:AUDITED]
+        self._audited[what] = portion[-1]
+        return portion
+
+    def _slot_is(self, seen: SlotView) -> bool:
+        return self.slots[seen.name] == seen and self.counters.members(seen.name) == sorted(seen.members)
+
+    def _audit_vm(self, vm_id: str) -> list[str]:
+        found = self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
+        if found != self.located.get(vm_id):
+            return [f"location of VM {vm_id}"]
+        if not self.counters.has_vm(vm_id):
+            return [] if found is None else [f"VM {vm_id}"]
+        mine = self.counters.slots_of(vm_id)
+        if any(vm_id not in self.slots[name].members for name in mine if name in self.slots):
+            return [f"slots of VM {vm_id}"]
+        if found is None:
+            return []
+        counting = sum(self._counts(found, self.slots[name]) for name in mine if name in self.slots)
+        if self.counters.misses(vm_id) != max(0, self.required(found) - counting):
+            return [f"missing slots of VM {vm_id}"]
+        if self.counters.holds_for(vm_id) != self._rules_hold(found, mine):
+            return [f"rules of VM {vm_id}"]
+        return []
+
+    def _rules_hold(self, vm: VmView, mine: Iterable[str]) -> bool:
+        """The counter formula, literally: no host occurs twice."""
+        hosts = [vm.host]
+        for name in mine:
+            hosts.append(self.slots[name].host)
+            hosts += [self.counters.location(other) for other in self.slots[name].members if other != vm.id]
+        return len(hosts) == len(set(hosts))

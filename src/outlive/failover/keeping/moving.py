@@ -1,0 +1,59 @@
+"""Carrying out what repacking decided: join, then leave, and stop at the first surprise.
+
+Repacking is never urgent, so nothing is decided again here: whatever a write meets ends it for this cycle. A VM that
+joined and did not leave has a slot more than it needs until a later cycle empties that slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.failover.keeping.act import Hand
+from outlive.failover.keeping.writes import SlotWriter
+from outlive.failover.planning.repack import Move
+from outlive.failover.telling.reporting import Reporter
+
+_log = get_logger("failover.repack")
+
+
+class Moving:
+    """Carries moves out."""
+
+    def __init__(self, writer: SlotWriter, reporter: Reporter) -> None:
+        self._writer = writer
+        self._reporter = reporter
+
+    async def carry_out(self, moves: Sequence[Move], hand: Hand) -> int:
+        """Write in order; the number of moves that were made."""
+        for made, move in enumerate(moves):
+            try:
+                await self._join(move, hand)
+                await self._leave(move, hand)
+            except OutliveError as error:
+                _log.info("repack.stopped", vm=move.vm, made=made, error=str(error))
+                return made
+        return len(moves)
+
+    async def _join(self, move: Move, hand: Hand) -> None:
+        view = hand.view(move.joins)
+        if view is None:
+            return
+        written = hand.put(
+            await self._writer.set_members(hand.object(move.joins), {**view.members, move.vm: move.vm_host})
+        )
+        self._reporter.slot_reused(written.name, written.uid, written.host, move.vm, len(written.members))
+
+    async def _leave(self, move: Move, hand: Hand) -> None:
+        view = hand.view(move.leaves)
+        if view is None:
+            return
+        left = {vm: host for vm, host in view.members.items() if vm != move.vm}
+        if left:
+            hand.put(await self._writer.set_members(hand.object(move.leaves), left))
+        else:
+            await self._writer.delete(hand.object(move.leaves))
+            hand.drop(move.leaves)
+        self._reporter.member_repacked(view.name, view.uid, move.vm, move.joins)
+        _log.info("member.repacked", vm=move.vm, leaves=move.leaves, joins=move.joins)

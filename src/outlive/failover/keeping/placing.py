@@ -1,0 +1,162 @@
+"""Asking placement for a whole cycle: each question once per class of equal VMs, a few at a time.
+
+The answers of one cycle are of one moment more or less; what the cycle itself adds is deducted by the assignment, which
+keeps its own account of free space. That account covers this process only: of two processes that place at the same time
+the second may find its slot's host too full, which validation discovers (docs/reference/failover.md#placement-calls).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.failover.keeping.calls import Call, Caller, common_host, placement_class, with_candidates
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Need, Offer
+from outlive.failover.ports import PlacementPort
+from outlive.failover.sizing import ResolvedSize
+from outlive.placement.fleet import Fleet
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import PlacementRequest
+from outlive.runtime.tasks import OrderedTaskGroup
+
+CALLS_AT_ONCE = 4
+"""Placement calls of one cycle that are under way at the same time."""
+
+_log = get_logger("failover.placing")
+
+
+class Ranker(Protocol):
+    """The placement service of this process."""
+
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        """The hosts, best first, under the lock that keeps two placements apart."""
+        ...
+
+
+class InProcessPlacement:
+    """Placement without a detour over HTTP."""
+
+    needs_candidates = False
+
+    def __init__(self, ranker: Ranker, fleet: Fleet) -> None:
+        self._ranker = ranker
+        self._fleet = fleet
+
+    async def offer(self, call: Call) -> Offer:
+        """The hosts with their scores, and how many hosts each step refused."""
+        if call.request.hosts is None and not any(name not in call.request.ignore_hosts for name in self._fleet):
+            with_candidates(call, ())
+        ranking = await self._ranker.rank(call.request)
+        return offer_of(ranking)
+
+
+class WithCandidates:
+    """Names the candidates in calls that mean all hosts, for a scheduler that knows no others."""
+
+    needs_candidates = False
+
+    def __init__(self, port: PlacementPort, fleet: Fleet) -> None:
+        self._port = port
+        self._fleet = fleet
+
+    async def offer(self, call: Call) -> Offer:
+        """The answer to the call with its candidates; ``Refused`` where there are none."""
+        return await self._port.offer(with_candidates(call, self._fleet.names))
+
+
+def offer_of(ranking: Ranking) -> Offer:
+    """A ranking as the assignment takes it."""
+    refused = {trace.name: trace.removed for trace in ranking.traces if trace.removed}
+    return Offer(hosts=ranking.hosts, scores=ranking.scores, rejected=refused)
+
+
+def free_capacity(fleet: Fleet, *, keep_unknown: bool = False) -> dict[str, tuple[int, int]]:
+    """Host → free milli-cores and bytes after VMs and all reservations.
+
+    A host with a missing or negative figure has nothing free (deviation D13); with ``keep_unknown`` it is left out,
+    which means no limit, as the reference has it.
+    """
+    left = fleet.free()
+    table = {name: (int(left[row, 0]), int(left[row, 1])) for name, row in fleet.index.items()}
+    if keep_unknown:
+        return {name: amounts for name, amounts in table.items() if min(amounts) >= 0}
+    return {name: (max(0, cpu), max(0, memory)) for name, (cpu, memory) in table.items()}
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A VM that misses slots, with the size of its slots."""
+
+    vm: VmView
+    needed: int
+    size: ResolvedSize
+    offer_class: str
+
+    @property
+    def need(self) -> Need:
+        """As the assignment takes it."""
+        return Need(vm=self.vm.id, needed=self.needed, size=self.size, offer_class=self.offer_class)
+
+
+def wanted(vm: VmView, needed: int, size: ResolvedSize, *, with_project: bool) -> Wanted:
+    """One VM's wish."""
+    return Wanted(vm=vm, needed=needed, size=size, offer_class=placement_class(vm, size, with_project=with_project))
+
+
+class Offers(msgspec.Struct, frozen=True, kw_only=True):
+    """Class → what placement answered, for both searches."""
+
+    reuse: dict[str, Offer]
+    new: dict[str, Offer]
+
+
+async def gather_offers(
+    port: PlacementPort,
+    caller: Caller,
+    wishes: Sequence[Wanted],
+    *,
+    requests: Mapping[str, str],
+    request_id: str,
+    with_new: bool = True,
+) -> Offers:
+    """Ask both questions (or only about reuse) for every class; a call that fails is an ``Offer`` with its error.
+
+    ``requests`` has the request id of each VM; a class is asked for under that of its first VM.
+    """
+    classes: dict[str, list[Wanted]] = {}
+    for wish in wishes:
+        classes.setdefault(wish.offer_class, []).append(wish)
+    limit = asyncio.Semaphore(CALLS_AT_ONCE)
+    reuse: dict[str, Offer] = {}
+    new: dict[str, Offer] = {}
+
+    async def ask(answers: dict[str, Offer], key: str, build: Callable[..., Call], members: list[Wanted]) -> None:
+        first = members[0]
+        ignore = common_host([member.vm for member in members])
+        call = build(first.vm, first.size, ignore=ignore, req=requests.get(first.vm.id, ""), greq=request_id)
+        async with limit:
+            answers[key] = await _asked(port, call)
+
+    async with OrderedTaskGroup() as group:
+        for key, members in classes.items():
+            group.create_task(ask(reuse, key, caller.reuse, members), name=f"reuse {key}")
+            if with_new:
+                group.create_task(ask(new, key, caller.new, members), name=f"new {key}")
+    return Offers(reuse=_sorted(reuse), new=_sorted(new))
+
+
+async def _asked(port: PlacementPort, call: Call) -> Offer:
+    try:
+        return await port.offer(call)
+    except OutliveError as error:
+        _log.warning("placement.failed", kind=call.kind.value, vm=call.request.resource_id, error=str(error))
+        return Offer(error=str(error))
+
+
+def _sorted(answers: Mapping[str, Offer]) -> dict[str, Offer]:
+    return {key: answers[key] for key in sorted(answers)}

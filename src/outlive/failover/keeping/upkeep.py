@@ -1,0 +1,365 @@
+"""Reacting at once: when a VM starts, stops, moves or goes, or a slot or host changes, what it concerns is put right.
+
+The same decisions as in a cycle, on the neighbourhood of the change instead of on everything
+(docs/reference/failover.md#upkeep). Within a second of the change its VMs are cleaned up and given what they miss;
+what cannot be given waits for the next cycle, which sees everything. Removals draw from the budget that stands in for
+the mass-removal brake. The kept state is held against the caches in every cycle, and rebuilt if it differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.failover.assurance.coverage import status_of
+from outlive.failover.keeping.act import Assignment, CleanUp, Hand
+from outlive.failover.keeping.budget import RemovalBudget
+from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.kept import KeptState
+from outlive.failover.keeping.observe import Observation
+from outlive.failover.keeping.periodic import KEY_PREFIX, REQUEST_PREFIX, Parts, Watcher, slot_size
+from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planning.actions import Action, Fail, Join, Open
+from outlive.failover.planning.cleanup import CleanInput
+from outlive.failover.planning.greedy import Greedy
+from outlive.failover.sizing import groups_by_flavor
+from outlive.failover.vms import vm_of_resource
+from outlive.resources import CoverageStatus, FlavorGroupSpec, Hypervisor, ObjectRef, Reservation, VirtualMachine
+from outlive.runtime.informer import Informer
+
+GATHER_S = 0.05
+"""How long changes are gathered before they are looked at together."""
+PASS_VMS = 100
+"""VMs that one pass looks at; the others follow in the next."""
+LOOKUPS = 50
+"""VMs that one pass looks up in the VM source."""
+NO_BRAKE = 2**62
+
+_log = get_logger("failover.upkeep")
+
+
+class Upkeep(Watcher):
+    """Follows informers, keeps the state, and reacts."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        state: KeptState,
+        budget: RemovalBudget,
+        *,
+        hypervisors: Informer[Hypervisor],
+        reservations: Informer[Reservation],
+        vms: Informer[VirtualMachine] | None,
+    ) -> None:
+        """``vms`` is ``None`` where VMs come from a database, which nobody can follow."""
+        self._parts = parts
+        self._state = state
+        self._budget = budget
+        self._hypervisors = hypervisors
+        self._reservations = reservations
+        self._vms = vms
+        self._config = parts.config.apply_defaults()
+        self._compat = self._config.deviations
+        self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
+        self._reacts = parts.settings.events_react
+        self._wake = asyncio.Event()
+        self._since: float | None = None
+        self._following = False
+        self._own_write = False
+
+    # Following
+
+    async def run(self) -> None:
+        """Follow and react until cancelled. What changed before is left to the cycle, which sees everything."""
+        for informer in (self._hypervisors, self._reservations, *((self._vms,) if self._vms else ())):
+            await informer.wait_synced()
+        self.follow()
+        self._state.take_touched()
+        self._rest()
+        while True:
+            await self._wake.wait()
+            await self._parts.clock.sleep(GATHER_S)
+            await self.react()
+
+    def follow(self) -> None:
+        """Take over what the informers hold and begin to follow them. What is there already is left to the cycle."""
+        if self._following:
+            return
+        self._following = True
+        self._rebuild()
+        self._hypervisors.subscribe(self._host_changed)
+        self._reservations.subscribe(self._slot_changed)
+        if self._vms is not None:
+            self._vms.subscribe(self._vm_changed)
+        self._state.take_touched()
+
+    def _rebuild(self) -> None:
+        vms: list[VmView] | None = None
+        if self._vms is not None:
+            vms = [view for vm in self._vms.items() if (view := vm_of_resource(vm)) is not None]
+        self._state.rebuild(self._hypervisors.items(), self._reservations.items(), vms)
+
+    def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        host = new or old
+        if host is not None:
+            self._state.see_host(host.name, new)
+            self._noticed()
+
+    def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
+        vm = new or old
+        if vm is not None:
+            self._state.see_vm(vm.name, vm_of_resource(new) if new is not None else None)
+            self._noticed()
+
+    def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
+        slot = new or old
+        if slot is None:
+            return
+        if not self._own_write:
+            self._state.see_slot(slot.name, new)
+            self._noticed()
+            return
+        waiting = self._state.take_touched()
+        self._state.see_slot(slot.name, new)
+        self._state.take_touched()
+        self._state.put_back(waiting)
+
+    def _noticed(self) -> None:
+        if not self._reacts:
+            self._state.take_touched()
+            self._state.strangers.clear()
+        if self._state.touched or self._state.strangers:
+            self._wake.set()
+            if self._since is None:
+                self._since = self._parts.clock.monotonic()
+
+    def _rest(self) -> None:
+        self._wake.clear()
+        self._since = None
+
+    # The writer's side of the informer: own writes are taken over, but call for no reaction
+
+    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
+        """An acknowledged write of ours."""
+        self._own_write = True
+        try:
+            self._reservations.note(obj, replaced=replaced)
+        finally:
+            self._own_write = False
+
+    def note_gone(self, ref: ObjectRef) -> None:
+        """An acknowledged deletion of ours."""
+        self._own_write = True
+        try:
+            self._reservations.note_gone(ref)
+        finally:
+            self._own_write = False
+
+    # Cycles
+
+    def cycle_seen(self, seen: Observation, required: Mapping[str, int]) -> None:
+        """Take over the VM source's listing, and hold the kept state against the caches."""
+        self._budget.refill(sum(len(slot.members) for slot in seen.slots))
+        if not self._following:
+            return
+        if self._vms is None:
+            self._state.see_all_vms(seen.listing.vms)
+        differences = self._state.audit(self._hypervisors.items(), self._reservations.items())
+        self._parts.reporter.audited(differences)
+        if differences:
+            _log.error("upkeep.diverged", differences=differences[:20], count=len(differences))
+            self._rebuild()
+
+    def cycle_ended(self, *, braked: bool, fails: Mapping[str, Fail]) -> None:
+        """The cycle has looked at everybody: what was noticed before it is done."""
+        self._budget.hold(braked)
+
+    # Reacting
+
+    async def react(self) -> None:
+        """Put right what the changes since the last time concern, in passes of at most ``PASS_VMS``."""
+        parts = self._parts
+        since = self._since
+        self._rest()
+        async with parts.turn:
+            touched = self._state.take_touched()
+            self._state.put_back(touched[PASS_VMS:])
+            with request_context(greq=new_global_request_id(parts.ids, REQUEST_PREFIX), req=""):
+                await self._look_up_strangers()
+                await self._pass(touched[:PASS_VMS])
+        if since is not None:
+            parts.reporter.reacted(parts.clock.monotonic() - since)
+        if self._state.touched:
+            self._noticed()
+
+    async def locate(self, vm_id: str) -> VmView | None:
+        """Where the VM is, by the word that cycles trust (deviation D9), or by the source's."""
+        if self._compat.reverted("D9"):
+            return await self._parts.source.get_vm(vm_id)
+        if not self._following:
+            if not (self._hypervisors.synced and self._reservations.synced):
+                raise Unavailable("hosts and slots have not been listed yet", remedy="wait until the store answers")
+            self.follow()
+        known = self._state.located.get(vm_id)
+        return known if known is not None and self._vms is not None else await self._located_now(vm_id)
+
+    async def _located_now(self, vm_id: str) -> VmView | None:
+        view = await self._parts.source.get_vm(vm_id)
+        return self._state.sightings.located(view, trust_hosts=self._config.trust_hypervisor_location)
+
+    async def _look_up_strangers(self) -> None:
+        """Ask a database about VMs that hosts report and that it did not list, or listed elsewhere."""
+        if self._vms is not None:
+            self._state.strangers.clear()
+            return
+        for vm_id in sorted(self._state.strangers)[:LOOKUPS]:
+            self._state.strangers.discard(vm_id)
+            try:
+                view = await self._parts.source.get_vm(vm_id)
+            except OutliveError as error:
+                _log.warning("upkeep.not_looked_up", vm=vm_id, error=str(error))
+                return
+            if view is not None and view != self._state.known(vm_id):
+                self._state.see_vm(vm_id, view)
+
+    async def _pass(self, touched: Sequence[str]) -> None:
+        concerned = dict.fromkeys(touched)
+        concerned.update(dict.fromkeys(await self._clean_up(touched)))
+        concerned.update(dict.fromkeys(await self._assign(list(concerned))))
+        await self._tell(concerned)
+
+    async def _clean_up(self, touched: Sequence[str]) -> list[str]:
+        """Take memberships out that the changes broke; the VMs that lost one.
+
+        First in the slots of the VMs concerned, which mends nearly everything; then around whoever is still at fault.
+        """
+        wrong = [vm for vm in touched if self._state.misplaced(vm)]
+        if not wrong:
+            return []
+        lost = await self._clean_slots(self._state.slots_of(wrong))
+        broken = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
+        if broken:
+            lost += await self._clean_slots(self._state.neighbours(broken))
+        return lost
+
+    async def _clean_slots(self, slots: Sequence[SlotView]) -> list[str]:
+        """Clean these slots up, as far as the budget allows; the VMs that lost a membership."""
+        parts, state = self._parts, self._state
+        members = sorted({vm for slot in slots for vm in slot.members})
+        given = CleanInput(
+            vms=tuple(state.located[vm] for vm in members if vm in state.located),
+            hosts=self._reports(members),
+            slots=tuple(slots),
+            now=parts.clock.now(),
+            grace_s=parts.settings.grace_pauses * self._config.reconcile_interval_s,
+            brake_share=1.0,
+            brake_number=NO_BRAKE,
+            compat=self._compat,
+        )
+        result = await parts.decider.clean(given)
+        if result.dropped and not self._budget.take(len(result.dropped)):
+            _log.error("upkeep.braked", would_drop=len(result.dropped))
+            return []
+        hand = Hand(slots, {slot.name: found for slot in slots if (found := self._reservations.get(slot.name))})
+        await CleanUp(parts.writer, parts.decider, parts.reporter).carry_out(given, result, hand)
+        return sorted({drop.vm for drop in result.dropped})
+
+    def _reports(self, members: Iterable[str]) -> tuple[HostView, ...]:
+        """The hosts that report any of these VMs, as far as these VMs go."""
+        active: dict[str, list[str]] = {}
+        for vm in members:
+            host = self._state.sightings.first(vm)
+            if host is not None:
+                active.setdefault(host, []).append(vm)
+        return tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items()))
+
+    async def _assign(self, concerned: Sequence[str]) -> list[str]:
+        """Give those of these VMs what they miss that are where they should be; the VMs that were served."""
+        parts, state = self._parts, self._state
+        missing = [
+            vm for vm in concerned if vm in state.located and state.counters.misses(vm) and not state.misplaced(vm)
+        ]
+        if not missing:
+            return []
+        missing.sort(key=lambda vm: (-state.located[vm].memory_bytes, vm))
+        groups = await self._groups()
+        with_project = pins_projects(self._hypervisors.items())
+        wishes = [
+            wanted(vm, state.counters.misses(vm.id), slot_size(vm, groups, self._compat), with_project=with_project)
+            for vm in (state.located[name] for name in missing)
+        ]
+        requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}
+        greq = new_global_request_id(parts.ids, REQUEST_PREFIX)
+        offers = await gather_offers(parts.placement, self._caller, wishes, requests=requests, request_id=greq)
+        greedy = Greedy(
+            state.counters,
+            reuse=offers.reuse,
+            new=offers.new,
+            free=dict(parts.free()),
+            hosts=state.sightings.hosts,
+            one_new_per_host=False,
+            key_prefix=KEY_PREFIX,
+            compat=self._compat,
+        )
+        actions = self._decide(greedy, wishes)
+        carrier = Assignment(parts.writer, parts.reporter, request_id=greq)
+        vms = {wish.vm.id: wish.vm for wish in wishes}
+        outcome = await carrier.carry_out(actions, self._hand(), vms, requests=requests)
+        for wish in wishes:
+            parts.note_fail(wish.vm.id, outcome.fails.get(wish.vm.id))
+        self._state.put_back(sorted(outcome.left))
+        return missing
+
+    def _decide(self, greedy: Greedy, wishes: Iterable[Wanted]) -> list[Action]:
+        """What the greedy assignment says; the counters are left as they were, until the writes are acknowledged."""
+        counters = self._state.counters
+        actions: list[Action] = []
+        for wish in wishes:
+            if counters.has_vm(wish.vm.id):
+                actions += greedy.serve(wish.vm, wish.need)
+        for action in reversed(actions):
+            match action:
+                case Join(slot=slot, vm=vm):
+                    counters.leave(vm, slot)
+                case Open(slot_key=key):
+                    counters.remove_slot(key)
+                case Fail():
+                    pass
+        return actions
+
+    async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
+        if not self._config.use_flavor_group_resources:
+            return None
+        try:
+            return groups_by_flavor(await self._parts.world.groups())
+        except OutliveError as error:
+            _log.info("groups.unavailable", error=str(error))
+            return None
+
+    def _hand(self) -> Hand:
+        """All slots, with the objects that the informer holds."""
+        objects = {name: slot for name in self._state.slots if (slot := self._reservations.get(name)) is not None}
+        return Hand((self._state.slots[name] for name in objects), objects)
+
+    async def _tell(self, concerned: Iterable[str]) -> None:
+        state, told = self._state, dict[str, CoverageStatus]()
+        gone: list[str] = []
+        for vm_id in concerned:
+            vm = state.located.get(vm_id)
+            if vm is not None:
+                told[vm_id] = status_of(
+                    vm,
+                    state.required(vm),
+                    state.counting(vm_id),
+                    broken=state.counters.has_vm(vm_id) and not state.counters.holds_for(vm_id),
+                    fail=self._parts.fails.get(vm_id),
+                )
+            elif state.sightings.first(vm_id) is None:
+                gone.append(vm_id)
+        try:
+            await self._parts.coverage.tell(told, gone=gone)
+        except OutliveError as error:
+            _log.warning("coverage.not_told", error=str(error))

@@ -1,0 +1,333 @@
+"""One slot at a time: are its resources legal, and could each of its members be brought up in it right now?
+
+Asked of placement as an evacuation to the slot's own host, with the member's own size
+(docs/reference/failover.md#validation). Three outcomes: *valid* acknowledges the last change; *transient* (somebody
+could not be asked) changes nothing; *invalid* takes out the member at fault, or deletes the slot when its host cannot
+be used at all or nobody is left. Each run reads the slot anew and its writes replace exactly what was read, so that it
+may run beside cycles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from outlive.base.clock import Clock
+from outlive.base.errors import BadInput, Conflict, NotFound, OutliveError
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
+from outlive.base.random import Random
+from outlive.failover.config import FailoverConfig, Profile
+from outlive.failover.eligibility.rules import validate_failover_reservation_resources
+from outlive.failover.keeping.budget import RemovalBudget
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.writes import INVALID_REASON, SlotWriter
+from outlive.failover.model import VmView
+from outlive.failover.ports import PlacementPort
+from outlive.failover.telling.reporting import Reporter
+from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
+from outlive.runtime.controller import Requeue
+from outlive.store import Store
+
+JITTER = 0.10
+"""Validations of one slot are this share of their pause apart, more or less, so that they spread."""
+
+_log = get_logger("failover.validation")
+
+
+class Locator(Protocol):
+    """Where a VM is, by the same word that cycles trust (deviation D9)."""
+
+    async def locate(self, vm_id: str) -> VmView | None:
+        """The VM, or ``None`` where a cycle would not see it. ``Unavailable`` where that cannot be told."""
+        ...
+
+
+class Hosts(Protocol):
+    """Which hosts there are."""
+
+    def get(self, name: str) -> Hypervisor | None:
+        """The host, or ``None``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """Every member could be brought up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """Somebody could not be asked."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInvalid:
+    """One member could not be brought up in the slot."""
+
+    vm: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInvalid:
+    """Nobody could be brought up in the slot."""
+
+    why: str
+
+
+Verdict = Valid | Transient | MemberInvalid | SlotInvalid
+
+
+class SlotValidation:
+    """The controller of single slots; its keys are names of reservations."""
+
+    name = "failover-validation"
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        hosts: Hosts,
+        locator: Locator,
+        placement: PlacementPort,
+        writer: SlotWriter,
+        reporter: Reporter,
+        budget: RemovalBudget,
+        config: FailoverConfig,
+        profile: Profile,
+        clock: Clock,
+        random: Random,
+        ids: Ids,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
+        self._store = store
+        self._hosts = hosts
+        self._locator = locator
+        self._placement = placement
+        self._writer = writer
+        self._reporter = reporter
+        self._budget = budget
+        self._config = config.apply_defaults()
+        self._compat = config.deviations
+        self._caller = Caller(profile=profile, compat=self._compat)
+        self._clock = clock
+        self._random = random
+        self._ids = ids
+        self._turn = turn or asyncio.Lock()
+        self._due: dict[str, tuple[str, float]] = {}
+        """Slot → the version that was validated, and when it is due again by the monotonic clock."""
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Validate one slot; ask to look again after the revalidation pause."""
+        with request_context(greq=new_global_request_id(self._ids, "failover"), req=""):
+            try:
+                slot = await self._store.get(Reservation, key)
+            except NotFound:
+                self._due.pop(key, None)
+                return None
+            if slot.spec.type != FAILOVER:
+                return None
+            known = self._due.get(key)
+            if known is not None and known[0] == _state(slot) and known[1] > self._clock.monotonic():
+                return Requeue(known[1] - self._clock.monotonic())
+            if slot.status.failover_reservation is None:
+                return self._later()
+            return await self._look(slot)
+
+    def due_now(self, slots: Iterable[str]) -> None:
+        """Something that their validity rests on changed: the next look at these slots asks placement again."""
+        for name in slots:
+            self._due.pop(name, None)
+
+    async def _look(self, slot: Reservation) -> Requeue | None:
+        try:
+            validate_failover_reservation_resources(slot)
+        except BadInput as error:
+            return await self._illegal(slot, str(error))
+        slot = await self._legal(slot)
+        verdict = await self.verdict(slot)
+        try:
+            match verdict:
+                case Valid():
+                    return await self._passed(slot)
+                case Transient(why=why):
+                    _log.warning("validation.transient", slot=slot.name, why=why)
+                    self._reporter.validated("transient")
+                    return self._later()
+                case MemberInvalid(vm=vm, why=why):
+                    return await self._member_refused(slot, vm, why)
+                case SlotInvalid(why=why):
+                    return await self._unusable(slot, why)
+        except Conflict:
+            # Somebody changed the slot meanwhile, so the verdict is about another slot: look again.
+            return Requeue(0.0)
+
+    async def verdict(self, slot: Reservation) -> Verdict:
+        """Ask about every member, by id, up to the first that is not valid."""
+        failover = slot.status.failover_reservation
+        members = sorted(failover.allocations) if failover else []
+        host = slot.status.host
+        if not members:
+            return Valid()
+        if not host:
+            return SlotInvalid("the slot has members but is on no host")
+        if not self._compat.reverted("D11") and (reason := unusable(host, self._hosts.get(host))):
+            return SlotInvalid(reason)
+        for vm_id in members:
+            with request_context(req=vm_id):
+                verdict = await self._member_verdict(vm_id, host)
+            if not isinstance(verdict, Valid):
+                return verdict
+        return Valid()
+
+    async def _member_verdict(self, vm_id: str, host: str) -> Verdict:
+        try:
+            vm = await self._locator.locate(vm_id)
+        except OutliveError as error:
+            return Transient(f"VM {vm_id} cannot be looked up: {error}")
+        if vm is None:
+            return Valid()
+        try:
+            offer = await self._placement.offer(self._caller.validate(vm, host, greq=global_request_id()))
+        except OutliveError as error:
+            return Transient(f"placement cannot be asked about VM {vm_id}: {error}")
+        if offer.error:
+            return Transient(f"placement cannot be asked about VM {vm_id}: {offer.error}")
+        if not offer.hosts:
+            refused = ", ".join(sorted(offer.rejected)) or "placement"
+            return MemberInvalid(vm_id, f"{host} is refused for VM {vm_id} by {refused}")
+        if host == offer.hosts[0] or (host in offer.hosts and not self._compat.reverted("D15")):
+            return Valid()
+        _log.error("validation.other_host", vm=vm_id, asked=host, answered=list(offer.hosts[:5]))
+        return MemberInvalid(vm_id, f"asked about {host}, placement offers {offer.hosts[0]} for VM {vm_id}")
+
+    async def _illegal(self, slot: Reservation, why: str) -> Requeue:
+        """The slot keeps its members and its space, and is not ready."""
+        ready = condition(slot.status.conditions, "Ready")
+        if ready is None or ready.status != "False" or ready.reason != INVALID_REASON or ready.message != why:
+            await self._writer.set_ready(slot, False, message=why)
+            self._reporter.resources_illegal(slot.name, slot.metadata.uid, why)
+        self._reporter.validated("illegal-resources")
+        return self._later()
+
+    async def _legal(self, slot: Reservation) -> Reservation:
+        """Take back what was said of illegal resources (deviation D10)."""
+        ready = condition(slot.status.conditions, "Ready")
+        if ready is None or ready.reason != INVALID_REASON or self._compat.reverted("D10"):
+            return slot
+        written = await self._writer.set_ready(slot, True, message="slot is held")
+        self._reporter.resources_legal_again(slot.name, slot.metadata.uid)
+        return written
+
+    async def _passed(self, slot: Reservation) -> Requeue:
+        failover = slot.status.failover_reservation
+        members = len(failover.allocations) if failover else 0
+        self._reporter.validation_passed(slot.name, slot.metadata.uid, slot.status.host, members)
+        self._reporter.validated("valid")
+        if is_pending(slot):
+            slot = await self._writer.acknowledge(slot)
+        pause = self._pause_s()
+        self._due[slot.name] = (_state(slot), self._clock.monotonic() + pause)
+        return Requeue(pause)
+
+    async def _member_refused(self, slot: Reservation, vm: str, why: str) -> Requeue | None:
+        failover = slot.status.failover_reservation
+        left = {one: host for one, host in (failover.allocations if failover else {}).items() if one != vm}
+        if not left or self._compat.reverted("D11"):
+            return await self._unusable(slot, why)
+        if not self._may_remove(slot, 1, why):
+            return self._later()
+        async with self._turn:
+            await self._writer.set_members(slot, left)
+        _log.warning("validation.member_removed", slot=slot.name, vm=vm, why=why)
+        self._reporter.member_refused(slot.name, slot.metadata.uid, vm, why)
+        self._reporter.validated("member-invalid")
+        return Requeue(0.0)
+
+    async def _unusable(self, slot: Reservation, why: str) -> Requeue | None:
+        failover = slot.status.failover_reservation
+        if not self._may_remove(slot, len(failover.allocations) if failover else 0, why):
+            return self._later()
+        async with self._turn:
+            await self._writer.delete(slot)
+        self._due.pop(slot.name, None)
+        _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
+        self._reporter.slot_unusable(slot.name, slot.metadata.uid, why)
+        self._reporter.validated("slot-invalid")
+        return None
+
+    def _may_remove(self, slot: Reservation, members: int, why: str) -> bool:
+        if self._budget.take(members):
+            return True
+        _log.error("validation.braked", slot=slot.name, members=members, why=why)
+        self._reporter.validated("held-back")
+        return False
+
+    def _later(self) -> Requeue:
+        return Requeue(self._pause_s())
+
+    def _pause_s(self) -> float:
+        return self._config.revalidation_interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+
+
+def is_pending(slot: Reservation) -> bool:
+    """Whether the last change of membership waits for its acknowledgement."""
+    failover = slot.status.failover_reservation
+    if failover is None or failover.last_changed is None:
+        return False
+    return failover.acknowledged_at is None or failover.acknowledged_at < failover.last_changed
+
+
+def unusable(name: str, host: Hypervisor | None) -> str:
+    """Why nobody can be brought up on this host, whatever VM it is; empty where it can be used."""
+    if host is None:
+        return f"host {name} is unknown"
+    for kind, wanted in (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False")):
+        found = condition(host.status.conditions, kind)
+        if found is not None and found.status != wanted:
+            return f"host {name} has condition {kind}={found.status}"
+    return ""
+
+
+def validity_facts(host: Hypervisor) -> tuple[object, ...]:
+    """What the validity of a host's slots rests on; usage and running VMs change all the time and are not in it."""
+    status = host.status
+    return (
+        host.spec,
+        host.metadata.labels,
+        status.capacity,
+        status.effective_capacity,
+        status.aggregates,
+        status.traits,
+        status.capabilities,
+        status.domain_capabilities,
+        tuple((one.type, one.status) for one in status.conditions),
+    )
+
+
+class ChangedHosts:
+    """Which slots need a look because a host changed: the keys of a watch on hosts."""
+
+    def __init__(self, validation: SlotValidation, slots_on: Callable[[str], Iterable[str]]) -> None:
+        self._validation = validation
+        self._slots_on = slots_on
+
+    def keys(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
+        """The slots on a host that came, went, or changed in something that matters."""
+        host = new or old
+        if host is None or (old is not None and new is not None and validity_facts(old) == validity_facts(new)):
+            return []
+        if old is None:
+            return []
+        names = sorted(self._slots_on(host.name))
+        self._validation.due_now(names)
+        return names
+
+
+def _state(slot: Reservation) -> str:
+    return f"{slot.metadata.uid}/{slot.metadata.resource_version}"

@@ -1,0 +1,108 @@
+"""Give VMs the slots that they miss: reuse an existing slot, else open a new one.
+
+The greedy order of docs/reference/failover.md#assigning. It is exact about the rules and about capacity as offered, and
+makes no attempt at the smallest number of slots.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planning.greedy import Greedy
+
+__all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
+
+
+class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The state after clean-up, who misses slots, and what placement offers."""
+
+    slots: tuple[SlotView, ...]
+    vms: tuple[VmView, ...]
+    """At least the VMs of ``needs``."""
+    needs: tuple[Need, ...]
+    """In the order in which they are served."""
+    reuse: dict[str, Offer] = {}
+    """Class → hosts whose slots such VMs may join."""
+    new: dict[str, Offer] = {}
+    """Class → hosts that can hold a new slot for such VMs."""
+    free: dict[str, tuple[int, int]] = {}
+    """Host → free milli-cores and bytes before this answer's slots; a host that is missing here has no limit."""
+    hosts: tuple[str, ...] = ()
+    """All hosts, for the numbers in reasons."""
+    one_new_per_host: bool = False
+    """At most one new slot a host and cycle."""
+    used_hosts: tuple[str, ...] = ()
+    """Hosts that already received a new slot in this cycle."""
+    excluded_slots: tuple[str, ...] = ()
+    """Slots whose write failed in this cycle: nobody may join them and the rules overlook them."""
+    key_prefix: str = "new-"
+    """Keys of new slots are this and a number that makes them differ from the names of all slots."""
+    compat: Compat = Compat()
+
+
+class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What to do, in order."""
+
+    actions: tuple[Action, ...] = ()
+    slots: tuple[SlotView, ...] = ()
+    """The slots as the actions leave them; new ones are named by their key."""
+    reused: int = 0
+    created: int = 0
+    failed: int = 0
+
+
+def assign(given: AssignInput) -> AssignResult:
+    """Serve every need in order; each VM ends with the slots it misses or with one ``Fail``.
+
+    The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
+    need of a VM that is not in ``vms``, and for two slots of one name.
+    """
+    excluded = set(given.excluded_slots)
+    slots = [slot for slot in given.slots if slot.name not in excluded]
+    if not given.compat.reverted("D4"):
+        slots.sort(key=lambda slot: slot.name)
+    greedy = Greedy(
+        Counters.build(slots),
+        reuse=given.reuse,
+        new=given.new,
+        free=given.free,
+        hosts=given.hosts,
+        one_new_per_host=given.one_new_per_host,
+        key_prefix=given.key_prefix,
+        compat=given.compat,
+    )
+    greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
+    vms = {vm.id: vm for vm in given.vms}
+    unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
+    if unknown is not None:
+        raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
+    actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
+    return result_of(slots, actions, greedy.opened)
+
+
+def result_of(before: list[SlotView], actions: list[Action], opened: dict[str, SlotView]) -> AssignResult:
+    """The actions, what they leave behind, and their numbers."""
+    joined: dict[str, dict[str, str]] = {}
+    counts = {Join: 0, Open: 0, Fail: 0}
+    for action in actions:
+        counts[type(action)] += 1
+        if isinstance(action, Join):
+            joined.setdefault(action.slot, {})[action.vm] = action.vm_host
+        elif isinstance(action, Open):
+            joined.setdefault(action.slot_key, {})[action.vm] = action.vm_host
+    after = [
+        msgspec.structs.replace(slot, members={**slot.members, **more}) if (more := joined.get(slot.name)) else slot
+        for slot in [*before, *opened.values()]
+    ]
+    return AssignResult(
+        actions=tuple(actions),
+        slots=tuple(after),
+        reused=counts[Join],
+        created=counts[Open],
+        failed=counts[Fail],
+    )

@@ -1,0 +1,222 @@
+"""Take out of slots what no longer belongs there, the culprits first, and delete slots that are empty.
+
+Pure: the steps of docs/reference/failover.md#cleaning-up on views. Nothing is written here, and capacity is not looked
+at: a slot whose host shrank is found by validation.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
+from outlive.failover.eligibility.rules import check_vms_still_eligible
+from outlive.failover.model import HostView, SlotView, VmView
+
+
+class Cause(enum.StrEnum):
+    """Why a VM leaves a slot, or why a slot goes."""
+
+    GONE = "vm-gone"
+    MOVED = "vm-moved"
+    OWN_HOST = "slot-on-own-host"
+    SAME_HOST = "two-slots-on-one-host"
+    CLASH = "clash"
+    EMPTY = "slot-empty"
+    NEVER_INITIALISED = "slot-never-initialised"
+
+
+class Drop(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A VM leaves a slot."""
+
+    slot: str
+    vm: str
+    cause: Cause
+    detail: str = ""
+    """One sentence with the VM, the other VM, the hosts and the slots."""
+    rule: int = 0
+    """The rule that is broken, 1 to 5; 0 where none is."""
+    other_vm: str = ""
+    host: str = ""
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A slot goes."""
+
+    slot: str
+    cause: Cause
+    detail: str = ""
+
+
+class Brake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """So many memberships would have been dropped that none was (deviation D12)."""
+
+    would_drop: int
+    memberships: int
+    causes: dict[str, int]
+
+
+class CleanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One observation of the world."""
+
+    vms: tuple[VmView, ...]
+    hosts: tuple[HostView, ...] = ()
+    """Their ``active`` lists feed the data-loss guard."""
+    slots: tuple[SlotView, ...] = ()
+    now: float = 0.0
+    """Seconds since 1970."""
+    grace_s: float = 60.0
+    """How old a slot without a failover status must be to be deleted (deviation D7)."""
+    brake_share: float = 0.20
+    brake_number: int = 50
+    compat: Compat = Compat()
+
+
+class CleanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The slots after clean-up, and what changed."""
+
+    slots: tuple[SlotView, ...] = ()
+    """Without the deleted ones; changed ones have ``last_changed`` = now and no acknowledgement."""
+    dropped: tuple[Drop, ...] = ()
+    deleted: tuple[Deletion, ...] = ()
+    changed: tuple[str, ...] = ()
+    """Names of slots whose members changed and that still have some, in name order."""
+    updated: int = 0
+    """The figure of the summary: a slot changed by both steps counts twice, deleted ones included."""
+    guarded: tuple[tuple[str, str], ...] = ()
+    """(slot, VM) kept although no source lists the VM, because a host reports it as active."""
+    waiting: tuple[str, ...] = ()
+    """Slots without a failover status that are still in their grace period."""
+    brake: Brake | None = None
+
+
+_CAUSE_OF_RULE = {1: Cause.OWN_HOST, 2: Cause.SAME_HOST}
+
+
+def clean(given: CleanInput) -> CleanResult:
+    """Drop members that are gone, moved or clash; then delete empty slots.
+
+    Without the brake, the rules hold afterwards for every member, except between members that no source lists.
+    """
+    listed = given.slots if given.compat.reverted("D4") else tuple(sorted(given.slots, key=lambda slot: slot.name))
+    locations = {vm.id: vm.host for vm in given.vms}
+    active = first_sightings(given.hosts)
+    drops, guarded = _gone_or_moved(listed, locations, active)
+    first_changed = {drop.slot for drop in drops}
+    rest = without(listed, [(drop.slot, drop.vm) for drop in drops])
+    clashes = _clashes(rest, given)
+    second_changed = {drop.slot for drop in clashes}
+    drops = sorted([*drops, *clashes], key=lambda drop: (drop.slot, drop.vm))
+    brake = _brake(given, drops)
+    if brake is not None:
+        drops, first_changed, second_changed, rest = [], set(), set(), list(listed)
+    else:
+        rest = without(rest, [(drop.slot, drop.vm) for drop in clashes])
+    deleted, waiting = _empty(rest, given, {drop.slot for drop in drops})
+    gone = {deletion.slot for deletion in deleted}
+    changed = first_changed | second_changed
+    return CleanResult(
+        slots=tuple(_stamped(slot, changed, given.now) for slot in rest if slot.name not in gone),
+        dropped=tuple(drops),
+        deleted=tuple(deleted),
+        changed=tuple(sorted(changed - gone)),
+        updated=len(first_changed) + len(second_changed),
+        guarded=tuple(guarded),
+        waiting=tuple(waiting),
+        brake=brake,
+    )
+
+
+def first_sightings(hosts: Iterable[HostView]) -> dict[str, str]:
+    """VM → the first host, by name, that reports it as active."""
+    seen: dict[str, str] = {}
+    for host in sorted(hosts, key=lambda one: one.name):
+        for vm in host.active:
+            seen.setdefault(vm, host.name)
+    return seen
+
+
+def _gone_or_moved(
+    slots: Iterable[SlotView], locations: Mapping[str, str], active: Mapping[str, str]
+) -> tuple[list[Drop], list[tuple[str, str]]]:
+    """Members that no longer are where the slot believes, and those that the data-loss guard keeps."""
+    drops: list[Drop] = []
+    guarded: list[tuple[str, str]] = []
+    for slot in slots:
+        for vm, recorded in slot.members.items():
+            here = locations.get(vm)
+            if here == recorded:
+                continue
+            if here is not None:
+                detail = f"VM {vm} runs on {here}, not on {recorded}"
+                drops.append(Drop(slot=slot.name, vm=vm, cause=Cause.MOVED, detail=detail, host=here))
+            elif vm in active:
+                guarded.append((slot.name, vm))
+            else:
+                detail = f"VM {vm} is neither listed nor active on any host"
+                drops.append(Drop(slot=slot.name, vm=vm, cause=Cause.GONE, detail=detail, host=recorded))
+    return drops, sorted(guarded)
+
+
+def _clashes(slots: Sequence[SlotView], given: CleanInput) -> list[Drop]:
+    if given.compat.reverted("D3"):
+        removed = check_vms_still_eligible({vm.id: vm for vm in given.vms}, slots, compat=given.compat)
+        detail = "the rules do not hold for every member of the slot"
+        return [Drop(slot=slot, vm=vm, cause=Cause.CLASH, detail=detail) for slot, vms in removed.items() for vm in vms]
+    return [_drop_of(culprit) for culprit in find_culprits(slots, {vm.id: vm.host for vm in given.vms})]
+
+
+def _drop_of(culprit: Culprit) -> Drop:
+    breach = culprit.breach
+    if breach is None:
+        return Drop(slot=culprit.slot, vm=culprit.vm, cause=Cause.CLASH)
+    others = [vm for vm in (breach.vm, *breach.others) if vm != culprit.vm]
+    return Drop(
+        slot=culprit.slot,
+        vm=culprit.vm,
+        cause=_CAUSE_OF_RULE.get(breach.rule, Cause.CLASH),
+        detail=breach.sentence(),
+        rule=breach.rule,
+        other_vm=others[0] if others else "",
+        host=breach.host,
+    )
+
+
+def _brake(given: CleanInput, drops: Sequence[Drop]) -> Brake | None:
+    memberships = sum(len(slot.members) for slot in given.slots)
+    if (
+        given.compat.reverted("D12")
+        or len(drops) <= given.brake_number
+        or len(drops) <= given.brake_share * memberships
+    ):
+        return None
+    causes = Counter(str(drop.cause) for drop in drops)
+    return Brake(would_drop=len(drops), memberships=memberships, causes=dict(sorted(causes.items())))
+
+
+def _empty(slots: Sequence[SlotView], given: CleanInput, emptied: set[str]) -> tuple[list[Deletion], list[str]]:
+    """Slots to delete, and slots whose status may still be on its way."""
+    deleted: list[Deletion] = []
+    waiting: list[str] = []
+    for slot in slots:
+        if slot.members:
+            continue
+        if slot.initialised or given.compat.reverted("D7"):
+            detail = "its last member left" if slot.name in emptied else "it has no member"
+            deleted.append(Deletion(slot=slot.name, cause=Cause.EMPTY, detail=detail))
+        elif given.now - slot.created_at >= given.grace_s:
+            detail = f"no failover status {given.now - slot.created_at:.0f} s after its creation"
+            deleted.append(Deletion(slot=slot.name, cause=Cause.NEVER_INITIALISED, detail=detail))
+        else:
+            waiting.append(slot.name)
+    return deleted, waiting
+
+
+def _stamped(slot: SlotView, changed: set[str], now: float) -> SlotView:
+    if slot.name not in changed:
+        return slot
+    return msgspec.structs.replace(slot, last_changed=now, acknowledged_at=None)

@@ -1,0 +1,232 @@
+"""The greedy assignment: for each missing slot the fullest slot that can be reused, else the best host for a new one.
+
+Exact about the rules (``Counters``) and about capacity (the ledger of what placement said, less what was opened since).
+It holds the state between calls, so that following one VM's event costs what the event touches and no more
+(docs/reference/failover.md#assigning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planning.offers import FreeLedger, Ints, NewHosts, ReuseHosts
+from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host
+from outlive.failover.sizing import resource_group
+
+_AFTER_ALL_NAMES = "\U0010ffff"
+"""Ranks of new slots begin with this: where names break ties, they come after existing slots, oldest first."""
+
+
+class Greedy:
+    """Counters, offers and a ledger, and the next action for a VM."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        *,
+        reuse: Mapping[str, Offer],
+        new: Mapping[str, Offer],
+        free: Mapping[str, tuple[int, int]],
+        hosts: Iterable[str] = (),
+        one_new_per_host: bool = False,
+        key_prefix: str = "new-",
+        most_members: int = 0,
+        compat: Compat | None = None,
+    ) -> None:
+        """``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning from a snapshot."""
+        self.counters = counters
+        self.opened: dict[str, SlotView] = {}
+        self._all_hosts = sorted(set(hosts))
+        self._host_numbers = np.array([counters.host(host) for host in self._all_hosts], dtype=np.int64)
+        self.ledger = FreeLedger(counters, dict(free))
+        self.set_offers(reuse, new)
+        self._one_new_per_host = one_new_per_host
+        self._key_prefix = key_prefix
+        reverted = (compat or Compat()).reverted
+        self._takes_unready, self._takes_zero = reverted("D10"), reverted("D13")
+        self._serial = 0
+        self._most_members = most_members
+        self._full = 0
+        if most_members:
+            for slot in counters.slot_log:
+                self._note_full(slot)
+
+    def set_offers(self, reuse: Mapping[str, Offer], new: Mapping[str, Offer]) -> None:
+        """Replace what placement answered."""
+        self._reuse_offers, self._new_offers = reuse, new
+        self._reuse: dict[str, ReuseHosts] = {}
+        self._new: dict[str, NewHosts] = {}
+
+    def serve(self, vm: VmView, need: Need) -> list[Action]:
+        """Give the VM what it needs, as far as that is possible; the last action is ``Fail`` where it is not."""
+        actions: list[Action] = []
+        self.counters.place_vm(vm)
+        refusal = self._refusal(vm, need)
+        if refusal is not None:
+            return [refusal]
+        for done in range(need.needed):
+            action = self._join(vm, need) or self._open(vm, need, need.needed - done)
+            actions.append(action)
+            if isinstance(action, Fail):
+                break
+        return actions
+
+    def _refusal(self, vm: VmView, need: Need) -> Fail | None:
+        sizes = (vm.cpu_milli, vm.memory_bytes, need.size.cpu_milli, need.size.memory_bytes)
+        if min(sizes) > 0 or self._takes_zero:
+            return None
+        detail = f"the VM declares {amounts(vm.cpu_milli, vm.memory_bytes)}"
+        if need.size.group_name:
+            detail += f", its group {need.size.group_name} {amounts(need.size.cpu_milli, need.size.memory_bytes)}"
+        remedy = f"give flavor {vm.flavor!r} cpu and memory above zero"
+        return Fail(vm=vm.id, reason=Reason.ZERO_SIZE, detail=detail, remedy=remedy, missing=need.needed)
+
+    def _join(self, vm: VmView, need: Need) -> Join | None:
+        offer = self._reuse.get(need.offer_class)
+        if offer is None:
+            given = self._reuse_offers.get(need.offer_class)
+            if given is None or given.error:
+                return None
+            offer = self._reuse[need.offer_class] = ReuseHosts(self.counters, given)
+        counters = self.counters
+        number = counters.vm(vm.id)
+        usable = offer.slots(counters) & counters.fitting((vm.cpu_milli, vm.memory_bytes))
+        if not self._takes_unready:
+            usable &= counters.open_slots
+        usable &= ~self._full
+        if not usable:
+            return None
+        slot = counters.fullest(usable & counters.admissible(number))
+        if slot is None:
+            return None
+        counters.join_slot(number, slot, proven=True)
+        if self._most_members:
+            self._note_full(slot)
+        host = counters.host_names[counters.slot_host(slot)]
+        return Join(slot=counters.slot_names[slot], vm=vm.id, vm_host=vm.host, host=host)
+
+    def _note_full(self, slot: int) -> None:
+        if self.counters.slot_members(slot) >= self._most_members:
+            self._full |= self.counters.slot_bit(slot)
+
+    def _open(self, vm: VmView, need: Need, missing: int) -> Open | Fail:
+        offer = self._new_hosts(need.offer_class)
+        if offer is None or offer.error:
+            detail = offer.error if offer is not None else f"placement was not asked for {need.offer_class}"
+            remedy = "the next cycle asks again; see the log of placement"
+            return Fail(vm=vm.id, reason=Reason.PLACEMENT_UNAVAILABLE, detail=detail, remedy=remedy, missing=missing)
+        if not self.counters.holds_for(vm.id):
+            return self._clash(vm, missing)
+        self.ledger.grow()
+        size = need.size
+        possible = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
+        if self._one_new_per_host:
+            possible &= ~self.ledger.new_here(offer.hosts)
+        blocked = self.counters.blocked_hosts(self.counters.vm(vm.id))
+        possible[offer.places(blocked)] = False
+        place = offer.best(vm.id, possible)
+        if place is None:
+            return no_host(vm.id, size.cpu_milli, size.memory_bytes, self._count(vm, need, offer), missing)
+        return self._opened(vm, need, offer.names[place])
+
+    def _new_hosts(self, offer_class: str) -> NewHosts | None:
+        offer = self._new.get(offer_class)
+        if offer is None and offer_class in self._new_offers:
+            offer = self._new[offer_class] = NewHosts(self.counters, self._new_offers[offer_class])
+        return offer
+
+    def _opened(self, vm: VmView, need: Need, host: str) -> Open:
+        key = self._new_key()
+        group = resource_group(vm, need.size)
+        slot = SlotView(
+            name=key,
+            host=host,
+            target_host=host,
+            zone=vm.zone,
+            group=group,
+            cpu_milli=need.size.cpu_milli,
+            memory_bytes=need.size.memory_bytes,
+            ready=True,
+        )
+        rank = f"{_AFTER_ALL_NAMES}{self._serial:012d}"
+        self.opened[key] = slot
+        number = self.counters.add_slot(slot, rank=rank)
+        self.counters.join_slot(self.counters.vm(vm.id), number, proven=True)
+        place = self.counters.slot_host(number)
+        self.ledger.take(place, slot.cpu_milli, slot.memory_bytes)
+        self.ledger.mark_new([place])
+        return Open(
+            slot_key=key,
+            vm=vm.id,
+            vm_host=vm.host,
+            host=host,
+            cpu_milli=slot.cpu_milli,
+            memory_bytes=slot.memory_bytes,
+            group=group,
+            zone=vm.zone,
+        )
+
+    def _new_key(self) -> str:
+        """The next key that no slot has as its name."""
+        self._serial += 1
+        while self.counters.has_slot(f"{self._key_prefix}{self._serial}"):
+            self._serial += 1
+        return f"{self._key_prefix}{self._serial}"
+
+    def _clash(self, vm: VmView, missing: int) -> Fail:
+        hosts = sorted(host for host in self.counters.blocked(vm.id) if self.counters.count(vm.id, host) > 1)
+        return Fail(
+            vm=vm.id,
+            reason=Reason.MEMBERSHIPS_CLASH,
+            detail=f"the rules are broken for the slots that it has: host {hosts[0]} occurs more than once",
+            remedy="the next clean-up takes the clash away",
+            missing=missing,
+        )
+
+    def _count(self, vm: VmView, need: Need, offer: NewHosts) -> HostCount:
+        """Each offered host by what keeps it from holding the slot."""
+        counters, size = self.counters, need.size
+        number = counters.vm(vm.id)
+        blocked = counters.blocked_hosts(number)
+        own = counters.host(vm.host)
+        rest = np.ones(len(offer.hosts), dtype=bool)
+        excluded = offer.places(blocked)
+        rest[excluded] = False
+        room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
+        new_here = self.ledger.new_here(offer.hosts) if self._one_new_per_host else np.zeros(len(rest), dtype=bool)
+        open_hosts = self._host_numbers[~np.isin(self._host_numbers, np.fromiter(blocked, dtype=np.int64))]
+        runs_here = bool(len(offer.places([own])))
+        others = sorted(offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host)
+        return HostCount(
+            total=max(len(self._all_hosts), len(offer.hosts)),
+            offered=len(offer.hosts),
+            own=int(runs_here),
+            by_rules=len(others),
+            example=self._example(vm.id, others[0]) if others else "",
+            already_new=int((rest & new_here & room).sum()),
+            full=int((rest & ~room).sum()),
+            roomiest=self._roomiest(open_hosts, size.cpu_milli, size.memory_bytes),
+            rejected=offer.rejected,
+        )
+
+    def _example(self, vm: str, host: str) -> str:
+        for slot in self.counters.slots_of(vm):
+            if self.counters.host_of_slot(slot) == host:
+                return f"{host} has its slot {slot}"
+            for other in self.counters.members(slot):
+                if other != vm and self.counters.location(other) == host:
+                    return f"{host} runs {other}, a member of its slot {slot}"
+        return host
+
+    def _roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> str:
+        found = self.ledger.roomiest(hosts, cpu_milli, memory_bytes)
+        if found is None:
+            return ""
+        host, cpu, memory = found
+        return f"{self.counters.host_names[host]} with {amounts(cpu, memory)}"

@@ -1,0 +1,146 @@
+"""Offers by host number: which slots may be reused, and which host holds the next new slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.base.errors import BadInput
+from outlive.failover.eligibility.tallies import Tallies
+from outlive.failover.planning.actions import Offer
+from outlive.placement.ties import host_hashes, tie_keys
+
+NO_LIMIT = 2**62
+"""Free amount of a host without a figure that limits it."""
+
+Ints = NDArray[np.int64]
+
+
+def _clamped(amount: int) -> int:
+    return max(-NO_LIMIT, min(amount, NO_LIMIT))
+
+
+class FreeLedger:
+    """Free milli-cores and bytes by host number, less the slots that were opened."""
+
+    def __init__(self, tallies: Tallies, free: dict[str, tuple[int, int]]) -> None:
+        for host in free:
+            tallies.host(host)
+        self._tallies = tallies
+        self._amounts = np.full((max(1, len(tallies.host_names)), 2), NO_LIMIT, dtype=np.int64)
+        self._new_here = np.zeros(len(self._amounts), dtype=bool)
+        for host, (cpu, memory) in free.items():
+            self._amounts[tallies.host(host)] = (_clamped(cpu), _clamped(memory))
+
+    def grow(self) -> None:
+        """Take in hosts that the tallies learnt since."""
+        more = len(self._tallies.host_names) - len(self._amounts)
+        if more > 0:
+            self._amounts = np.vstack([self._amounts, np.full((more, 2), NO_LIMIT, dtype=np.int64)])
+            self._new_here = np.concatenate([self._new_here, np.zeros(more, dtype=bool)])
+
+    def set_free(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
+        """Replace the figures of a host."""
+        self.grow()
+        self._amounts[host] = (_clamped(cpu_milli), _clamped(memory_bytes))
+
+    def take(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
+        """Deduct a slot; negative amounts give one back."""
+        self.grow()
+        if self._amounts[host, 0] < NO_LIMIT:
+            self._amounts[host] -= (cpu_milli, memory_bytes)
+
+    def mark_new(self, hosts: Iterable[int]) -> None:
+        """These hosts received a new slot in this cycle."""
+        self.grow()
+        for host in hosts:
+            self._new_here[host] = True
+
+    def room(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> NDArray[np.bool_]:
+        """For each of these hosts whether a slot of that size fits."""
+        amounts = self._amounts[hosts]
+        return (amounts[:, 0] >= cpu_milli) & (amounts[:, 1] >= memory_bytes)
+
+    def new_here(self, hosts: Ints) -> NDArray[np.bool_]:
+        """For each of these hosts whether it received a new slot in this cycle."""
+        return self._new_here[hosts]
+
+    def roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> tuple[int, int, int] | None:
+        """(host, free milli-cores, free bytes) of the host that comes closest to holding such a slot."""
+        limited = hosts[self._amounts[hosts, 0] < NO_LIMIT]
+        if not len(limited):
+            return None
+        amounts = self._amounts[limited]
+        wanted = np.maximum(np.array([cpu_milli, memory_bytes]), 1)
+        shares = np.minimum(amounts / wanted, 1.0)
+        best = int(np.lexsort((shares.sum(axis=1), shares.min(axis=1)))[-1])
+        return int(limited[best]), int(amounts[best, 0]), int(amounts[best, 1])
+
+
+class ReuseHosts:
+    """The slots on the hosts of one offer, as a bit set that follows along as slots are added."""
+
+    def __init__(self, tallies: Tallies, offer: Offer) -> None:
+        self._hosts = {tallies.host(name) for name in offer.hosts}
+        self._slots = 0
+        self._generation = tallies.generation
+        self._seen = 0
+
+    def slots(self, tallies: Tallies) -> int:
+        """The bit set as of now. Slots that are gone may still be in it."""
+        if self._generation != tallies.generation:
+            self._slots, self._seen, self._generation = 0, 0, tallies.generation
+        log = tallies.slot_log
+        while self._seen < len(log):
+            slot = log[self._seen]
+            self._seen += 1
+            bit = tallies.slot_bit(slot)
+            self._slots = self._slots | bit if tallies.slot_host(slot) in self._hosts else self._slots & ~bit
+        return self._slots
+
+
+class NewHosts:
+    """The hosts of one offer in order, with ties, ready to be walked."""
+
+    def __init__(self, tallies: Tallies, offer: Offer) -> None:
+        if offer.scores and len(offer.scores) != len(offer.hosts):
+            raise BadInput(
+                f"an offer has {len(offer.hosts)} hosts and {len(offer.scores)} scores", remedy="give one score a host"
+            )
+        self.names = offer.hosts
+        self.rejected = offer.rejected
+        self.error = offer.error
+        self.hosts: Ints = np.array([tallies.host(name) for name in offer.hosts], dtype=np.int64)
+        self._hashes = host_hashes(offer.hosts)
+        self._position = np.full(len(tallies.host_names), -1, dtype=np.int64)
+        self._position[self.hosts] = np.arange(len(self.hosts))
+        first = np.ones(len(self.hosts), dtype=bool)
+        if offer.scores:
+            scores = np.array(offer.scores)
+            first[1:] = scores[1:] != scores[:-1]
+        self._starts = np.append(np.nonzero(first)[0], len(self.hosts))
+        self._group = np.cumsum(first) - 1
+
+    def places(self, hosts: Iterable[int]) -> Ints:
+        """Places in this offer of those hosts that are in it."""
+        numbers = np.fromiter(hosts, dtype=np.int64)
+        places = self._position[numbers[numbers < len(self._position)]]
+        return places[places >= 0]
+
+    def best(self, vm: str, possible: NDArray[np.bool_]) -> int | None:
+        """The place of the first possible host; among equal scores the one whose tie key for this VM is least."""
+        if not len(possible):
+            return None
+        first = int(possible.argmax())
+        if not possible[first]:
+            return None
+        group = int(self._group[first])
+        end = int(self._starts[group + 1])
+        if end == first + 1:
+            return first
+        places = first + np.nonzero(possible[first:end])[0]
+        keys = tie_keys(vm, self._hashes[places])
+        least = places[keys == keys.min()]
+        return min((int(place) for place in least), key=self.names.__getitem__)

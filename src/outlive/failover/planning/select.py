@@ -1,0 +1,117 @@
+"""Who misses slots, who is served in this cycle, how the cycle is summed up, and when the next one is.
+
+Rules: docs/reference/failover.md#assigning. Chance enters as a number in the input, so that it replays.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.rules import fits
+from outlive.failover.model import SlotView, VmView
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM with fewer slots than it needs."""
+
+    vm: str
+    required: int
+    present: int
+
+    @property
+    def needed(self) -> int:
+        """How many slots it misses."""
+        return self.required - self.present
+
+
+class SelectInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """All VMs, what they need, the slots after clean-up, and the limits of a cycle."""
+
+    vms: tuple[VmView, ...]
+    slots: tuple[SlotView, ...]
+    required: dict[str, int]
+    """VM → slots that it needs; missing means none."""
+    limit: int = 0
+    """VMs served in a cycle; 0 or less: all."""
+    rotation: int = 0
+    """Every n-th cycle starts at a random place; 0: never."""
+    cycle: int = 1
+    """Number of this cycle, the first being 1."""
+    draw: float = 0.0
+    """A uniform random number in [0, 1), used where rotation applies."""
+    compat: Compat = Compat()
+
+
+class SelectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Who misses slots, and who of them is served."""
+
+    missing: tuple[Missing, ...] = ()
+    """Everybody, largest memory first, then by id."""
+    selected: tuple[Missing, ...] = ()
+    limit_hit: bool = False
+    start: int = 0
+    """Place in ``missing`` where the selection began."""
+
+    @property
+    def needed(self) -> int:
+        """Slots missed by the selected VMs."""
+        return sum(one.needed for one in self.selected)
+
+
+class PauseInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a cycle went, and the settings of pauses."""
+
+    limit_hit: bool
+    reused: int
+    created: int
+    failed: int
+    normal_s: float
+    short_s: float
+    min_success: int
+    max_failures: int
+
+
+def select(given: SelectInput) -> SelectResult:
+    """List the VMs that miss slots and choose whom this cycle serves.
+
+    A slot that is not ready, or smaller than the VM, does not count as present; with deviation D10 switched back every
+    slot that lists the VM does. Slots beyond what a VM needs are left alone.
+    """
+    present = _present(given)
+    missing = [
+        (vm, Missing(vm=vm.id, required=wanted, present=present.get(vm.id, 0)))
+        for vm in given.vms
+        if (wanted := given.required.get(vm.id, 0)) > present.get(vm.id, 0)
+    ]
+    by_id = not given.compat.reverted("D4")
+    missing.sort(key=lambda pair: (-pair[0].memory_bytes, pair[0].id if by_id else ""))
+    listed = tuple(one for _, one in missing)
+    if given.limit <= 0 or given.limit >= len(listed):
+        return SelectResult(missing=listed, selected=listed)
+    rotates = given.rotation > 0 and given.cycle % given.rotation == 0
+    start = min(int(given.draw * len(listed)), len(listed) - 1) if rotates else 0
+    selected = (listed[start:] + listed[:start])[: given.limit]
+    return SelectResult(missing=listed, selected=selected, limit_hit=True, start=start)
+
+
+def _present(given: SelectInput) -> dict[str, int]:
+    """VM → slots that count for it."""
+    views = {vm.id: vm for vm in given.vms}
+    literal = given.compat.reverted("D10")
+    present: dict[str, int] = {}
+    for slot in given.slots:
+        if slot.ready is False and not literal:
+            continue
+        for member in slot.members:
+            vm = views.get(member)
+            if vm is not None and (literal or fits(vm, slot)):
+                present[member] = present.get(member, 0) + 1
+    return present
+
+
+def next_pause_s(given: PauseInput) -> float:
+    """Seconds until the next cycle: the short pause while catching up goes well, else the normal one."""
+    catching_up = given.limit_hit and given.short_s > 0
+    went_well = given.reused + given.created >= given.min_success and given.failed <= given.max_failures
+    return given.short_s if catching_up and went_well else given.normal_s

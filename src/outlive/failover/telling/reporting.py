@@ -1,0 +1,237 @@
+"""What failover tells the outside while it works: metrics of cycles and events on slots and VMs.
+
+Names, labels and the moments at which each is counted: docs/reference/failover.md#events-and-metrics. An event that
+tells the same of the same object again is one event with a count; whoever records it sees to that.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from outlive.failover.keeping.observe import Observation, Step
+from outlive.failover.planning.actions import Fail
+from outlive.failover.planning.cleanup import Brake, Deletion, Drop
+from outlive.resources import ObjectRef
+from outlive.runtime.metrics import Metrics
+
+SOURCE = "failover-reservation-controller"
+"""The name under which failover's events are written."""
+CYCLE_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+ALL_ZONES = ""
+"""The label value of figures over all zones."""
+VM_KIND = "VirtualMachine"
+SLOT_KIND = "Reservation"
+CLUSTER = ObjectRef(kind="Cluster", name="default")
+
+
+class Events(Protocol):
+    """Whoever records events; never blocks, never fails."""
+
+    def emit(
+        self, regarding: ObjectRef, reason: str, note: str, *, type: Literal["Normal", "Warning"], action: str
+    ) -> None:
+        """Something happened to this object."""
+        ...
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One cycle in figures."""
+
+    total_vms: int = 0
+    total_slots: int = 0
+    missing: int = 0
+    processed: int = 0
+    needed: int = 0
+    reused: int = 0
+    created: int = 0
+    failed: int = 0
+    updated: int = 0
+    deleted: int = 0
+    limit_hit: bool = False
+    braked: bool = False
+    next_pause_s: float = 0.0
+
+
+class Reporter:
+    """Metrics and events of failover."""
+
+    def __init__(self, metrics: Metrics, events: Events) -> None:
+        self._events = events
+        zone = ("availability_zone",)
+        name = "failover_reconciliation_"
+        self._runs = metrics.counter(f"{name}runs_total", "Cycles that ran to their end", zone)
+        self._duration = metrics.histogram(
+            f"{name}duration_seconds", "How long cycles took", zone, buckets=CYCLE_BUCKETS_S
+        )
+        self._gauges = {
+            "total_vms": metrics.gauge(f"{name}total_vms", "VMs that the last cycle saw", zone),
+            "total_slots": metrics.gauge(f"{name}total_reservations", "Slots after the last cycle", zone),
+            "missing": metrics.gauge(f"{name}vms_missing_failover", "VMs that missed slots before the limit", zone),
+        }
+        self._counters = {
+            "processed": metrics.counter(f"{name}vms_processed_total", "VMs that cycles served", zone),
+            "needed": metrics.counter(f"{name}reservations_needed_total", "Slots that served VMs missed", zone),
+            "reused": metrics.counter(f"{name}reservations_reused_total", "VMs put into existing slots", zone),
+            "created": metrics.counter(f"{name}reservations_created_total", "Slots created", zone),
+            "failed": metrics.counter(f"{name}reservations_failed_total", "Slots that could not be given", zone),
+            "updated": metrics.counter(f"{name}reservations_updated_total", "Slots that lost members", zone),
+            "deleted": metrics.counter(f"{name}reservations_deleted_total", "Slots deleted", zone),
+        }
+        self._aborted = metrics.counter(
+            f"{name}aborted_total", "Cycles that could not go on, by the step that failed", ("step",)
+        )
+        self._brakes = metrics.counter("failover_removal_brakes_total", "Cycles that dropped nothing: it was too much")
+        self._braked = metrics.gauge("failover_removals_held_back", "Removals that the last cycle held back")
+        self._disagreements = metrics.gauge(
+            "failover_location_disagreements", "VMs on which the VM source and the hosts disagree, by how", ("kind",)
+        )
+        self._validations = metrics.counter(
+            "failover_validations_total", "Validations of slots, by outcome", ("outcome",)
+        )
+        self._audits = metrics.counter("failover_audits_total", "Comparisons of the kept state with a rebuilt one")
+        self._differences = metrics.counter("failover_audit_differences_total", "Of those, the ones that differed")
+        self._reactions = metrics.histogram(
+            "failover_reaction_seconds", "From a change to the end of the reaction to it"
+        )
+        self._uncovered = metrics.gauge("failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",))
+        for gauge in self._gauges.values():
+            gauge.labels(ALL_ZONES)
+        for counter in (*self._counters.values(), self._runs):
+            counter.labels(ALL_ZONES)
+        self._duration.labels(ALL_ZONES)
+        for step in Step:
+            self._aborted.labels(step.value)
+
+    # Cycles
+
+    def cycle_done(self, summary: Summary, duration_s: float) -> None:
+        """A cycle ran to its end."""
+        self._runs.labels(ALL_ZONES).inc()
+        self._duration.labels(ALL_ZONES).observe(duration_s)
+        for field, gauge in self._gauges.items():
+            gauge.labels(ALL_ZONES).set(getattr(summary, field))
+        for field, counter in self._counters.items():
+            counter.labels(ALL_ZONES).inc(getattr(summary, field))
+
+    def cycle_aborted(self, step: Step) -> None:
+        """A cycle could not go on (deviation D14); its other metrics stay as they were."""
+        self._aborted.labels(step.value).inc()
+
+    def observed(self, seen: Observation) -> None:
+        """How far the VM source and the hosts agree."""
+        merged = seen.merged
+        for kind, count in (
+            ("not-in-source", len(merged.not_in_source)),
+            ("not-active", merged.nowhere_active),
+            ("on-several-hosts", len(merged.duplicates)),
+            ("without-host", seen.listing.without_host),
+            ("unknown-flavor", sum(seen.listing.unknown_flavors.values())),
+        ):
+            self._disagreements.labels(kind).set(count)
+
+    def uncovered(self, by_reason: dict[str, int]) -> None:
+        """How many VMs miss slots, and why."""
+        self._uncovered.clear()
+        for reason, count in sorted(by_reason.items()):
+            self._uncovered.labels(reason).set(count)
+
+    def brake(self, brake: Brake | None) -> None:
+        """The mass-removal brake (deviation D12) held, or did not have to."""
+        self._braked.set(brake.would_drop if brake else 0)
+        if brake is None:
+            return
+        self._brakes.inc()
+        causes = ", ".join(f"{count} {cause}" for cause, count in sorted(brake.causes.items()))
+        self._events.emit(
+            CLUSTER,
+            "RemovalBrake",
+            f"a cycle would have dropped {brake.would_drop} of {brake.memberships} allocations ({causes}) and dropped "
+            "none; check the VM source, or raise failoverUpkeep.brakeShare and brakeNumber for one cycle",
+            type="Warning",
+            action="HeldBack",
+        )
+
+    # Slots
+
+    def slot_created(self, slot: str, uid: str, host: str, vm: str) -> None:
+        """A new slot holds its space."""
+        self._slot(slot, uid, "SlotCreated", f"created on {host} for VM {vm}", "Created")
+
+    def slot_reused(self, slot: str, uid: str, host: str, vm: str, members: int) -> None:
+        """A VM joined an existing slot."""
+        self._slot(slot, uid, "SlotReused", f"VM {vm} joined on {host}; {members} members", "Joined")
+
+    def member_removed(self, uid: str, drop: Drop) -> None:
+        """A VM left a slot."""
+        note = f"VM {drop.vm} left: {drop.cause.value}" + (f"; {drop.detail}" if drop.detail else "")
+        self._slot(drop.slot, uid, "MemberRemoved", note, "Removed")
+
+    def member_repacked(self, slot: str, uid: str, vm: str, to: str) -> None:
+        """A VM left a slot because it has another one instead."""
+        self._slot(slot, uid, "MemberRemoved", f"VM {vm} left: repacked" + (f" into {to}" if to else ""), "Removed")
+
+    def member_refused(self, slot: str, uid: str, vm: str, why: str) -> None:
+        """Validation found that a VM could not be brought up in its slot."""
+        self._slot(slot, uid, "MemberRemoved", f"VM {vm} left: validation failed; {why}", "Removed", warn=True)
+
+    def slot_deleted(self, uid: str, deletion: Deletion) -> None:
+        """A slot gave its space back."""
+        note = deletion.cause.value + (f"; {deletion.detail}" if deletion.detail else "")
+        self._slot(deletion.slot, uid, "SlotDeleted", note, "Deleted")
+
+    def slot_unusable(self, slot: str, uid: str, why: str) -> None:
+        """Validation deleted a slot as a whole."""
+        self._slot(slot, uid, "SlotDeleted", f"validation failed; {why}", "Deleted", warn=True)
+
+    def vm_without_slot(self, fail: Fail) -> None:
+        """A VM could not be given what it needs."""
+        self._events.emit(
+            ObjectRef(kind=VM_KIND, name=fail.vm),
+            "VMWithoutSlot",
+            f"{fail.reason}: {fail.detail}" + (f"; {fail.remedy}" if fail.remedy else ""),
+            type="Warning",
+            action="Assign",
+        )
+
+    # Validation and upkeep
+
+    def validation_passed(self, slot: str, uid: str, host: str, members: int) -> None:
+        """Every member could be brought up in the slot right now."""
+        self._slot(slot, uid, "ValidationPassed", f"on {host} with {members} members", "Validated")
+
+    def validated(self, outcome: str) -> None:
+        """One validation ended so."""
+        self._validations.labels(outcome).inc()
+
+    def resources_illegal(self, slot: str, uid: str, why: str) -> None:
+        """A slot claims resources that a slot cannot hold."""
+        self._slot(slot, uid, "InvalidResources", why, "Validated", warn=True)
+
+    def resources_legal_again(self, slot: str, uid: str) -> None:
+        """The claim was put right (deviation D10)."""
+        self._slot(slot, uid, "ResourcesLegal", "the resources are legal again; the slot counts", "Validated")
+
+    def audited(self, differences: list[str]) -> None:
+        """The state kept from changes was compared with one built from scratch."""
+        self._audits.inc()
+        if not differences:
+            return
+        self._differences.inc()
+        shown = "; ".join(differences[:5]) + ("; …" if len(differences) > 5 else "")
+        self._events.emit(
+            CLUSTER,
+            "StateDiverged",
+            f"the state kept from changes differed from the one built from scratch and was rebuilt: {shown}",
+            type="Warning",
+            action="Rebuilt",
+        )
+
+    def reacted(self, seconds: float) -> None:
+        """A change was followed by everything it called for."""
+        self._reactions.observe(seconds)
+
+    def _slot(self, name: str, uid: str, reason: str, note: str, action: str, *, warn: bool = False) -> None:
+        ref = ObjectRef(kind=SLOT_KIND, name=name, uid=uid)
+        self._events.emit(ref, reason, note, type="Warning" if warn else "Normal", action=action)
