@@ -207,17 +207,25 @@ def test_apply_creates_changes_and_leaves_alone(state: Path) -> None:
     assert outlive("delete", "host", "extra", "--ignore-not-found", "--state-dir", state).code == 0
 
 
-def test_apply_restores_a_dump_with_status(state: Path) -> None:
+def test_apply_restores_a_state_file_whole(state: Path) -> None:
     outlive("failover", "plan", "--apply", "--state-dir", state)
-    document = read(outlive("dump", "--state-dir", state))
-    manifest = state.parent / "all.json"
-    for item in document["objects"]:  # type: ignore[attr-defined]
-        for name in ("uid", "resourceVersion"):
-            item["metadata"].pop(name)
-    manifest.write_text(json.dumps({"kind": "List", "items": document["objects"]}))
+    dumped = state.parent / "all.json"
+    dumped.write_text(outlive("dump", "--state-dir", state).out)
     other = state.parent / "other"
-    assert outlive("apply", "--status", "-f", manifest, "--state-dir", other).code == 0
+    assert outlive("apply", "-f", dumped, "--state-dir", other).code == 0
     assert outlive("failover", "coverage", "--state-dir", other).code == 0
+    again = outlive("apply", "-f", dumped, "--state-dir", other)
+    assert all(line.endswith(" unchanged") for line in again.out.splitlines())
+
+
+def test_the_status_half_of_a_manifest_counts_only_when_asked_for(state: Path) -> None:
+    document = read(outlive("get", "host", "h0", "--state-dir", state, "-o", "json"))
+    document["metadata"].pop("resourceVersion")  # type: ignore[attr-defined]
+    document["status"]["evicted"] = True  # type: ignore[index]
+    manifest = state.parent / "host.json"
+    manifest.write_text(json.dumps(document))
+    assert outlive("apply", "-f", manifest, "--state-dir", state).out == "hypervisor/h0 unchanged\n"
+    assert outlive("apply", "-f", manifest, "--status", "--state-dir", state).out == "hypervisor/h0 configured\n"
 
 
 def test_a_stale_version_in_a_document_is_a_conflict(state: Path) -> None:

@@ -2,14 +2,14 @@
 
 All documents of all files are checked before the first write. A document says what a user wants: its spec replaces
 the spec, its labels and annotations are added to those that are there; the status half belongs to whoever observes,
-and is written only with ``--status`` (to restore what a dump holds).
+and is written only with ``--status``. The objects of a state file are restored whole, with new versions and uids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -34,27 +34,36 @@ async def apply(
     """Create or change resources from files; everything is checked before the first write."""
     wanted = read_resources(files)
     if dry_run:
-        for _, item in wanted:
-            write(f"{_named(item)} would be applied\n")
+        for one in wanted:
+            write(f"{_named(one.resource)} would be applied\n")
         return
     async with access.open(write=True) as store:
-        for place, item in wanted:
+        for one in wanted:
+            item = one.resource
             try:
-                outcome = await _apply(store, item, status=status)
+                outcome = await _apply(store, item, status=status or one.restored)
             except BadInput as error:
-                raise BadInput(f"{_named(item)}: {error.message}", place=place, remedy=error.remedy) from error
+                raise BadInput(f"{_named(item)}: {error.message}", place=one.place, remedy=error.remedy) from error
             write(f"{_named(item)} {outcome}\n")
 
 
-def read_resources(files: Iterable[Path]) -> list[tuple[str, Resource]]:
-    """Every resource of the files with its place; raises ``BadInputs`` with every problem."""
+class Wanted(NamedTuple):
+    """A resource as a user wants it, where it stands, and whether it is restored with its status."""
+
+    place: str
+    resource: Resource
+    restored: bool
+
+
+def read_resources(files: Iterable[Path]) -> list[Wanted]:
+    """Every resource of the files; raises ``BadInputs`` with every problem."""
     from outlive.drivers.files import read_input
     from outlive.resources.codec import decode_document
     from outlive.resources.documents import Problems, parse_documents
     from outlive.resources.validity import check_object
 
     problems = Problems()
-    found: list[tuple[str, Resource]] = []
+    found: list[Wanted] = []
     seen: dict[tuple[str, str], str] = {}
     for path in files:
         for document in parse_documents(read_input(path), str(path)):
@@ -69,11 +78,16 @@ def read_resources(files: Iterable[Path]) -> list[tuple[str, Resource]]:
             if key in seen:
                 problems.add(document.place, f"{_named(item)} is there twice, first at {seen[key]}", "keep one")
             seen[key] = document.place
-            found.append((document.place, item))
+            found.append(Wanted(document.place, _unversioned(item) if document.of_state else item, document.of_state))
     problems.check()
     if not found:
         raise BadInput("no documents", place=", ".join(map(str, files)), remedy="write at least one resource")
     return found
+
+
+def _unversioned(item: Resource) -> Resource:
+    meta = msgspec.structs.replace(item.metadata, uid="", resource_version="")
+    return msgspec.structs.replace(item, metadata=meta)
 
 
 def _admit(item: Resource) -> None:

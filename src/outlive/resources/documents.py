@@ -74,6 +74,8 @@ class Document(msgspec.Struct, frozen=True):
 
     place: str
     value: Any
+    of_state: bool = False
+    """Whether it stood in a state file: then its status half counts, and its versions are those of another store."""
 
 
 def parse_json(raw: bytes, place: str) -> Any:
@@ -96,7 +98,7 @@ def json_error(error: Exception, raw: bytes) -> tuple[str, int]:
 
 
 def parse_documents(raw: bytes, place: str) -> list[Document]:
-    """All documents of a YAML file (JSON is YAML), empty ones left out; a ``List`` of Kubernetes is taken apart."""
+    """All documents of a YAML file (JSON is YAML), empty ones left out; lists and state files are taken apart."""
     documents: list[Document] = []
     if raw.lstrip()[:1] == b"{":
         documents = [Document(f"{place}:1", parse_json(raw, place))]
@@ -107,8 +109,13 @@ def parse_documents(raw: bytes, place: str) -> list[Document]:
 
 def _unlisted(document: Document) -> list[Document]:
     value = document.value
-    if isinstance(value, dict) and str(value.get("kind", "")).endswith("List") and isinstance(value.get("items"), list):
+    if not isinstance(value, dict):
+        return [document]
+    kind = str(value.get("kind", ""))
+    if kind.endswith("List") and isinstance(value.get("items"), list):
         return [Document(f"{document.place}: items[{i}]", item) for i, item in enumerate(value["items"])]
+    if kind == "State" and isinstance(value.get("objects"), list):
+        return [Document(f"{document.place}: objects[{i}]", item, True) for i, item in enumerate(value["objects"])]
     return [document]
 
 
