@@ -280,9 +280,7 @@ class _Run:
         self._stale = True
         try:
             view = self._hand.put(await self._writer.fresh(name))
-            vm = self._vms[join.vm]
-            others = self._hand.views
-            if view.ready is False or not fits(vm, view) or not is_vm_eligible_for_reservation(vm, view, others):
+            if not _is_as(view, planned) and not self._may_join(self._vms[join.vm], view):
                 self.outcome.postpone(join.vm)
                 return
             members = {**view.members, join.vm: join.vm_host}
@@ -296,6 +294,11 @@ class _Run:
             return
         self._stale = view.members != planned.members
         self._joined(join, written)
+
+    def _may_join(self, vm: VmView, slot: SlotView) -> bool:
+        """Whether the VM may join the slot as it is now, by all rules and all slots."""
+        fit = slot.ready is not False and fits(vm, slot)
+        return fit and is_vm_eligible_for_reservation(vm, slot, self._hand.views)
 
     def _joined(self, join: Join, written: Reservation) -> None:
         view = self._hand.put(written)
@@ -339,6 +342,17 @@ class _Run:
         self.outcome.opened.append(view)
         self._reporter.slot_created(view.name, view.uid, action.host, action.vm)
         _log.info("slot.created", slot=view.name, host=action.host, vm=action.vm, complete=opened.complete)
+
+
+def _is_as(slot: SlotView, planned: SlotView) -> bool:
+    """Whether nothing changed that a decision looks at: an acknowledgement alone makes another version."""
+    return (slot.members, slot.host, slot.ready, slot.cpu_milli, slot.memory_bytes) == (
+        planned.members,
+        planned.host,
+        planned.ready,
+        planned.cpu_milli,
+        planned.memory_bytes,
+    )
 
 
 def _store_failed(vm: str, doing: str, error: OutliveError) -> Fail:

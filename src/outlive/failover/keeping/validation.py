@@ -179,6 +179,7 @@ class SlotValidation:
         if not self._compat.reverted("D11") and (reason := unusable(host, self._hosts.get(host))):
             return SlotInvalid(reason)
         for vm_id in members:
+            await self._clock.sleep(0)  # placement of this process never waits: others get their turn here
             with request_context(req=vm_id):
                 verdict = await self._member_verdict(vm_id, host)
             if not isinstance(verdict, Valid):
