@@ -1,8 +1,9 @@
 """The first slots of a fleet, all at once instead of a few VMs a cycle.
 
 Where no slot exists yet, the whole fleet is planned and written before the first cycle, each slot once with all its
-members. Cycles then find nothing missing, or what the plan could not serve. If anything goes wrong here, the cycles do
-the work, as they would have without.
+members. The same is done later when most of the fleet has no slot at all, which is what an import into a running
+server looks like; it then waits until the import is over. Cycles find nothing missing afterwards, or what the plan
+could not serve. If anything goes wrong here, the cycles do the work, as they would have without.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from outlive.failover.decisions import PLAN
 from outlive.failover.keeping.observe import is_slot
 from outlive.failover.planning.plan import PlanInput, PlanResult
 from outlive.failover.ports import Computer
+from outlive.failover.requirements import Requirements
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.roles.planned import write_plan
 from outlive.roles.planning import gather, plan_input
@@ -26,11 +28,18 @@ from outlive.store import Store
 INLINE_VMS: Final = 1_000
 """Fleets of so many VMs are planned on the spot; larger ones in a child process."""
 
+BARE_SHARE: Final = 0.5
+"""The share of the VMs without any slot from which on a running fleet counts as cold."""
+BARE_CYCLES: Final = 5
+"""… provided that cycles would need so many rounds for them."""
+QUIET_S: Final = 3.0
+"""How long the number of VMs must not change before a running fleet is looked at."""
+
 _log = get_logger("failover.cold-start")
 
 
 class ColdStart:
-    """Plans a fleet without slots."""
+    """Plans a fleet without slots: ``run`` at the start, ``watch`` from then on."""
 
     def __init__(
         self,
@@ -51,8 +60,38 @@ class ColdStart:
 
     async def run(self) -> None:
         """Once: plan and write, if there is no slot at all. Never raises for what store or placement refuse."""
-        if any(is_slot(one) for one in self._informers.reservations.items()):
-            return
+        if not any(is_slot(one) for one in self._informers.reservations.items()):
+            await self._start()
+
+    async def watch(self) -> None:
+        """For ever: plan when the number of VMs has changed, is quiet again, and most VMs have no slot."""
+        seen = len(self._informers.vms)
+        changed = False
+        while True:
+            await self._failover.parts.clock.sleep(QUIET_S)
+            before, seen = seen, len(self._informers.vms)
+            if seen != before:
+                changed = True
+            elif changed:
+                changed = False
+                if self._is_cold():
+                    await self._start()
+
+    def _is_cold(self) -> bool:
+        """Whether most VMs that need slots have none, and they are too many for a few cycles."""
+        config = self._settings.failover
+        requirements = Requirements(config.requirements)
+        held = {
+            member
+            for slot in self._informers.reservations.items()
+            if is_slot(slot) and slot.status.failover_reservation is not None
+            for member in slot.status.failover_reservation.allocations
+        }
+        needing = [vm.name for vm in self._informers.vms.items() if requirements.required(vm.spec.flavor) > 0]
+        bare = sum(1 for name in needing if name not in held)
+        return bare > max(BARE_SHARE * len(needing), BARE_CYCLES * max(0, config.max_vms_to_process))
+
+    async def _start(self) -> None:
         parts = self._failover.parts
         with request_context(greq=new_global_request_id(parts.ids, "failover"), req=""):
             try:

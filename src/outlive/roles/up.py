@@ -110,6 +110,7 @@ class UpRole:
             decisions=self.decisions,
         )
         self.failover.attach(self.manager, self.elector, first=cold_start.run)
+        self.manager.add_task("failover-cold-start", cold_start.watch, elector=self.elector, after_sync=True)
         self.manager.add_task("events", self._events.run)
         self.manager.add_task("event-sweeper", EventSweeper(store, clock=clock).run)
 

@@ -11,7 +11,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.config import FailoverConfig
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.ports import Inline
 from outlive.resources import (
     FAILOVER,
@@ -66,11 +66,11 @@ def fleet() -> list[Hypervisor | VirtualMachine]:
     return [*hosts, *(vm(name, on) for name, on in placed.items())]
 
 
-def role(store: Store, seed: int, name: str = "one") -> UpRole:
+def role(store: Store, seed: int, name: str = "one", settings: RoleSettings = SETTINGS) -> UpRole:
     random = Random(seed)
     return UpRole(
         store,
-        SETTINGS,
+        settings,
         Ports(computer=Inline()),
         identity=name,
         clock=LoopClock(),
@@ -148,6 +148,35 @@ def test_a_vm_that_moves_is_covered_again_within_seconds() -> None:
         failover = slot.status.failover_reservation
         assert failover is not None
         assert slot.status.host != "h05" or "v00" not in failover.allocations
+
+
+def test_a_fleet_that_is_imported_later_is_planned_as_a_whole() -> None:
+    settings = msgspec.structs.replace(SETTINGS, upkeep=FailoverUpkeepSettings(events_react=False))
+
+    async def scene() -> int:
+        store = MemoryStore(LoopClock(), SeededIds(Random(7)))
+        made = role(store, 7, settings=settings)
+        await made.prepare()
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(40)
+        for number in range(200):
+            name, on = f"w{number:03}", f"h{number % 40:02}"
+            if number < 40:
+                there = [f"w{n:03}" for n in range(number, 200, 40)]
+                await made_of(store, host(f"h{number:02}", there))
+            await made_of(store, vm(name, on))
+        await asyncio.sleep(20)
+        assert sum((await coverage(store)).values()) == 200
+        made.stop()
+        await running
+        return len(made.decisions.uses("failover.plan"))
+
+    assert run(scene()) == 1
+
+
+async def made_of(store: MemoryStore, wanted: Hypervisor | VirtualMachine) -> None:
+    made = await store.create(wanted)
+    await store.replace_status(msgspec.structs.replace(made, status=wanted.status))
 
 
 def test_of_two_roles_one_leads_and_the_other_takes_over() -> None:
