@@ -169,14 +169,13 @@ def _group(data: wire.WireGroup | None) -> InstanceGroup | None:
 
 def _limit(value: Any) -> int:
     """A positive whole number, however it was written; anything else is one."""
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return 1
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return 1
-    return int(value) if math.isfinite(value) and value >= 1 and value == int(value) else 1
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return 1
+    return int(number) if number.is_integer() and number >= 1 else 1
 
 
 def _image_properties(image: wire.WireImage | None) -> dict[str, Any]:

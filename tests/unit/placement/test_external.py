@@ -113,7 +113,11 @@ def test_null_stands_for_empty_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "limit"), [(3, 3), (2.0, 2), ("4", 4), ("x", 1), (0, 1), (-1, 1), (1.5, 1), (True, 1), (None, 1), ([], 1)]
+    ("value", "limit"),
+    [
+        *[(3, 3), (2.0, 2), ("4", 4), ("x", 1), (0, 1), (-1, 1), (1.5, 1), (True, 1), (None, 1), ([], 1)],
+        *[("inf", 1), ("nan", 1), ("1e999", 1), (10**400, 1), ("9" * 400, 1)],
+    ],
 )
 def test_a_groups_limit_may_be_written_in_any_way(value: Any, limit: int) -> None:
     group = wrapped({"policy": "anti-affinity", "_rules": {"max_server_per_host": value}})
