@@ -26,6 +26,8 @@ HOSTS: Final = tuple(round(1000.0 ** (step / 9), 3) for step in range(10))
 """Ten buckets, each the same factor wider, from 1 to 1000."""
 RANKS: Final = (0.0, 1.0, 5.0, 30.0, 300.0)
 IMPACT: Final = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
+NO_COMMITMENT: Final = "no_cr"
+"""The label ``cr_slot`` while no commitments are known."""
 _FIRST_RANKS: Final = 5
 _SERIES_LIMIT: Final = 10_000
 _STEP_LABELS: Final = ("pipeline", "step")
@@ -73,6 +75,7 @@ class PlacementMetrics:
         self._runs = 0
         self._requests: dict[str, int] = {}
         self._events: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], int] = {}
+        self._outcomes: dict[tuple[bool, Labels], int] = {}
         self._quota: dict[tuple[tuple[str, str], ...], int] = {}
         self._modified: dict[Labels, float] = {}
         self._run_seconds = Tally(f"{_PREFIX}_run_duration_seconds", "Time of a run", ("pipeline",), SECONDS)
@@ -101,6 +104,7 @@ class PlacementMetrics:
             self._removed.observe(labels, float(trace.removed))
             for event in trace.events:
                 self._count(pipeline, trace.name, event.name, event.labels, event.count)
+        self._count_outcome(ranking)
         if self._runs % self._settings.metrics_detail_every == 0:
             self._look_closer(ranking)
 
@@ -113,6 +117,16 @@ class PlacementMetrics:
         key = (pipeline, step, event, own)
         if key in self._events or len(self._events) < _SERIES_LIMIT:
             self._events[key] = self._events.get(key, 0) + count
+
+    def _count_outcome(self, ranking: Ranking) -> None:
+        """Whether something that is to be placed found a host, by its flavor group; questions are not counted."""
+        request = ranking.run.request
+        group = request.group_name(self._settings.flavor_group_keys)
+        if request.options.skip_committed_resource_tracking or not group:
+            return
+        key = (len(ranking.order) > 0, (group, request.intent.value))
+        if key in self._outcomes or len(self._outcomes) < _SERIES_LIMIT:
+            self._outcomes[key] = self._outcomes.get(key, 0) + 1
 
     def _look_closer(self, ranking: Ranking) -> None:
         """What each step did to the order of the hosts that it left."""
@@ -184,6 +198,19 @@ class PlacementMetrics:
             "Decisions of the quota filter",
             [(dict(labels), float(count)) for labels, count in self._quota.items()],
         )
+        for found, name, doc in (
+            (True, "nova_placement", "Requests that found a host"),
+            (False, "nova_no_host_found", "Requests that found none"),
+        ):
+            yield _counter(
+                name,
+                doc,
+                [
+                    ({"flavor_group": group, "intent": intent, "cr_slot": NO_COMMITMENT}, float(count))
+                    for (placed, (group, intent)), count in self._outcomes.items()
+                    if placed is found
+                ],
+            )
         hosted = self._settings.metrics_host_label
         names = ("pipeline", "host", "step") if hosted else ("pipeline", "step")
         modified = GaugeMetricFamily(f"{_PREFIX}_step_weight_modification", "Weight that a step added", labels=names)

@@ -164,7 +164,13 @@ class PlacementService:
     def _log_answer(self, request: PlacementRequest, hosts: Sequence[str]) -> None:
         """One event a call; that of an evacuation names the slot that its first host consumes."""
         target = hosts[0] if hosts else ""
-        fields = {"vm": request.resource_id, "pipeline": request.pipeline, "intent": request.intent.value}
+        fields = {
+            "vm": request.resource_id,
+            "user": request.user,
+            "project": request.project,
+            "pipeline": request.pipeline,
+            "intent": request.intent.value,
+        }
         if request.intent is not Intent.EVACUATE:
             _log.debug("placement.answered", target=target, hosts=len(hosts), **fields)
             return

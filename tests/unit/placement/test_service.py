@@ -16,6 +16,7 @@ from outlive.placement.errors import UnknownPipeline
 from outlive.placement.fleet import Fleet
 from outlive.placement.lock import ReadWriteLock
 from outlive.placement.pipelines import PipelineTable
+from outlive.placement.request import SILENT
 from outlive.placement.service import PlacementService
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
@@ -123,11 +124,16 @@ def test_runs_are_counted_by_pipeline_and_step() -> None:
         await placement.rank(
             replace(request(), extra_specs={**request().extra_specs, "quota:hw_version": "g"}, zone="")
         )
+        nowhere = request(zone="z9", extraSpecs={"capabilities:hypervisor_type": "QEMU", "quota:hw_version": "g"})
+        await placement.rank(replace(nowhere, pipeline="kvm-report-capacity"))
+        await placement.rank(replace(nowhere, pipeline="kvm-report-capacity", options=SILENT))
 
     run(story())
     text = metrics.render().decode()
     pipeline = 'pipeline="kvm-general-purpose-load-balancing"'
     for line in (
+        'outlive_nova_placement_total{cr_slot="no_cr",flavor_group="g",intent="unknown"} 1.0',
+        'outlive_nova_no_host_found_total{cr_slot="no_cr",flavor_group="g",intent="unknown"} 1.0',
         f"outlive_filter_weigher_pipeline_requests_total{{{pipeline}}} 2.0",
         f"outlive_filter_weigher_pipeline_host_number_in_sum{{{pipeline}}} 4.0",
         f"outlive_filter_weigher_pipeline_host_number_out_sum{{{pipeline}}} 3.0",
