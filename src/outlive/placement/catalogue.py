@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -69,6 +70,8 @@ WEIGHERS: Final[Mapping[str, type[Weigher]]] = MappingProxyType(
         )
     }
 )
+TENANT_FILTERS: Final[tuple[type[Filter], ...]] = (AllowedProjects, AggregateTenants)
+"""What keeps VMs off hosts that are set aside for others."""
 
 _VALUES: Final = ("string_value", "bool_value", "int_value", "float_value", "string_list_value", "float_map_value")
 
@@ -85,10 +88,28 @@ def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
             wrong.append(f"{parameter.key} has {len(given)} values instead of one")
         else:
             values[parameter.key] = given[0]
-    if wrong:
-        raise BadInput(f"step {step.name}: {'; '.join(wrong)}", remedy="give each parameter once, with one value")
+    known = {field.encode_name: field.type for field in msgspec.structs.fields(kind.params_type)}
+    wrong += [problem for key, value in values.items() if (problem := _problem(key, value, known))]
+    if not wrong:
+        try:
+            return msgspec.convert(values, kind.params_type)
+        except msgspec.ValidationError as error:
+            wrong.append(str(error))
+    raise BadInput(
+        f"step {step.name}: {'; '.join(wrong)}",
+        remedy=f"give each parameter once, with one value; known are: {', '.join(known) or 'none'}",
+    )
+
+
+def _problem(key: str, value: Any, known: Mapping[str, Any]) -> str:
+    """What is wrong with one parameter by itself; empty when nothing is."""
+    if key not in known:
+        return f"{key} is not known"
+    numbers = value.values() if isinstance(value, dict) else (value,)
+    if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+        return f"{key} is not finite"
     try:
-        return msgspec.convert(values, kind.params_type)
+        msgspec.convert(value, known[key])
     except msgspec.ValidationError as error:
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind.params_type)) or "none"
-        raise BadInput(f"step {step.name}: {error}", remedy=f"its parameters are: {known}") from None
+        return f"{key}: {error}"
+    return ""

@@ -27,7 +27,7 @@ from outlive.placement.errors import (
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
 from outlive.placement.ranking import Ranking, StepTrace
-from outlive.placement.request import HYPERVISOR_TYPE, Intent, PlacementRequest
+from outlive.placement.request import FAILOVER_SEARCH, HYPERVISOR_TYPE, Intent, PlacementRequest
 from outlive.placement.scaling import squash, squash_one
 from outlive.placement.steps import Levels, LevelWeigher, Reason, Run
 from outlive.placement.ties import best_first, host_hashes, tie_keys
@@ -63,7 +63,7 @@ class Engine:
         raw = self._incoming(run, start, pipeline)
         traces: list[StepTrace] = []
         rejected: dict[str, Reason] = {}
-        for bound in pipeline.filters:
+        for bound in self.filters(request, pipeline):
             traces.append(self._filter(run, bound, rejected if why else None))
         at = np.flatnonzero(run.candidates)
         normalized = squash(raw) if pipeline.weighers and request.weights else raw
@@ -106,7 +106,7 @@ class Engine:
         pipeline = self.pipeline(request)
         run = self.start(request, pipeline)
         found: dict[str, list[Reason]] = {host: [] for host in hosts}
-        for bound in pipeline.filters:
+        for bound in self.filters(request, pipeline):
             if bound.step.skips(run):
                 continue
             try:
@@ -141,6 +141,15 @@ class Engine:
             known = ", ".join(sorted(self.pipelines)) or "none"
             raise UnknownPipeline(f"pipeline {request.pipeline!r} is not known", remedy=f"known are: {known}")
         return pipeline
+
+    def filters(self, request: PlacementRequest, pipeline: BuiltPipeline) -> tuple[BoundFilter, ...]:
+        """The pipeline's filters; a search for a slot passes both on tenants where one of them is listed.
+
+        Otherwise a slot could be made on a host that its VM may not use (docs/reference/placement.md#tenants-of-slots).
+        """
+        if request.intent not in FAILOVER_SEARCH or not self.settings.failover_checks_tenants:
+            return pipeline.filters
+        return pipeline.filters + pipeline.tenant_filters
 
     def gathers(self, request: PlacementRequest, pipeline: BuiltPipeline) -> bool:
         """Whether all known hosts replace those of the request.

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.placement.catalogue import FILTERS, WEIGHERS, parameters
+from outlive.placement.catalogue import FILTERS, TENANT_FILTERS, WEIGHERS, parameters
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
 from outlive.placement.steps import Filter, OnError, Weigher
@@ -33,6 +33,10 @@ __all__ = [
 
 DOMAIN: Final = "nova"
 """Pipelines of other scheduling domains are none of our business."""
+
+
+MULTIPLIER_LIMIT: Final = 1e9
+"""The largest multiplier of a weigher, either way."""
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -68,6 +72,8 @@ class BuiltPipeline:
     weighers: tuple[BoundWeigher, ...]
     gathers_hosts: bool
     """Take all known hosts instead of the request's."""
+    tenant_filters: tuple[BoundFilter, ...] = ()
+    """The filter on tenants whose sibling it lists and itself not; searches for slots pass both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +129,39 @@ def build(pipeline: Pipeline, settings: PlacementSettings | None = None) -> Buil
             continue
         try:
             made = weigher(parameters(step, weigher))
+            _check_multiplier(step)
         except BadInput as error:
             dropped.append(str(error))
             continue
         weighers.append(BoundWeigher(made, step.multiplier, _on_error(step, weigher.on_error, settings)))
-    built = BuiltPipeline(pipeline.name, tuple(filters), tuple(weighers), spec.ignore_preselection)
+    built = BuiltPipeline(
+        pipeline.name,
+        tuple(filters),
+        tuple(weighers),
+        spec.ignore_preselection,
+        _tenant_filters(filters, settings),
+    )
     return BuildResult(None if failed else built, tuple(unknown), tuple(dropped), tuple(failed))
+
+
+def _check_multiplier(step: pipelines.Step) -> None:
+    """Larger ones than any use could come to sums that are no numbers."""
+    if not abs(step.multiplier) <= MULTIPLIER_LIMIT:
+        raise BadInput(
+            f"step {step.name}: the multiplier is {step.multiplier}", remedy=f"at most {MULTIPLIER_LIMIT:g} either way"
+        )
+
+
+def _tenant_filters(listed: list[BoundFilter], settings: PlacementSettings) -> tuple[BoundFilter, ...]:
+    """What complements the listed filters on tenants; a pipeline that lists none of them is left as it is."""
+    names = {bound.step.name for bound in listed}
+    if names.isdisjoint(kind.name for kind in TENANT_FILTERS):
+        return ()
+    return tuple(
+        BoundFilter(kind(), kind.on_error if settings.fail_closed else "skip")
+        for kind in TENANT_FILTERS
+        if kind.name not in names
+    )
 
 
 def _on_error(step: pipelines.Step, default: OnError, settings: PlacementSettings) -> OnError:

@@ -25,7 +25,7 @@ def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, flo
     gathered = engine.gathers(request, pipeline)
     everybody = gathered or request.hosts is None
     hosts = list(engine.fleet.names if everybody else dict.fromkeys(request.hosts or ()))
-    for bound in pipeline.filters:
+    for bound in engine.filters(request, pipeline):
         hosts = _keep(run, bound, hosts)
     weights = dict.fromkeys(hosts, 0.0)
     if request.weights and request.hosts is not None and not gathered:

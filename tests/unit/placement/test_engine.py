@@ -247,3 +247,27 @@ def test_scaling_clamps_in_either_direction(
 
 def test_intent_only_rules_do_not_hold_for_a_request_without_intent() -> None:
     assert request().intent is Intent.UNKNOWN
+
+
+@pytest.mark.parametrize("name", ["kvm-new-failover-reservation", "kvm-valid-host-reuse-failover-reservation"])
+def test_slots_are_never_searched_on_hosts_whose_aggregates_are_for_others(name: str) -> None:
+    reserved = host("a", aggregates=[{"name": "x", "metadata": {"filter_tenant_id": "q"}}])
+    asked = request(pipeline=name, intent="reserve_for_failover", hosts=["a", "b"])
+
+    def rank(settings: PlacementSettings) -> tuple[str, ...]:
+        engine = Engine(fleet_of(reserved, host("b"), settings=settings), PipelineTable.shipped(settings))
+        found = engine.rank(asked, why=True)
+        refused = [reason.step for reason in found.rejected.values()]
+        assert refused == ["filter_aggregate_metadata"] * len(refused)
+        assert [reason.step for reason in engine.explain(asked, ("a",))["a"]] == refused
+        return tuple(sorted(found.hosts))
+
+    assert rank(PlacementSettings()) == ("b",)
+    assert rank(PlacementSettings().with_compat(["D17"])) == ("a", "b")
+
+
+def test_other_calls_pass_only_the_filters_that_their_pipeline_lists() -> None:
+    reserved = host("a", aggregates=[{"name": "x", "metadata": {"filter_tenant_id": "q"}}])
+    engine = Engine(fleet_of(reserved), PipelineTable.shipped())
+    asked = request(pipeline="kvm-acknowledge-failover-reservation", intent="evacuate", hosts=["a"])
+    assert engine.rank(asked).hosts == ("a",)

@@ -74,7 +74,7 @@ def test_only_pipelines_that_rank_are_in_the_table() -> None:
         ),
         ("0 values", [step("filter_exclude_hosts", Parameter(key="excludedHosts"))]),
         ("2 values", [step("filter_exclude_hosts", Parameter(key="excludedHosts", int_value=1, bool_value=True))]),
-        ("unknown field `speed`", [step("filter_correct_az", Parameter(key="speed", int_value=1))]),
+        ("speed is not known", [step("filter_correct_az", Parameter(key="speed", int_value=1))]),
         ("Expected `array`", [step("filter_exclude_hosts", Parameter(key="excludedHosts", string_value="a"))]),
         ("missing required field", [step("filter_external_customer")]),
         ("is empty", [step("filter_external_customer", Parameter(key="domainNamePrefixes", string_list_value=()))]),
@@ -108,6 +108,23 @@ def test_weighers_check_their_parameters(name: str, params: dict[str, Any], fine
         for key, value in params.items()
     ]
     assert (admit(pipeline(weighers=(step(name, *given),))).errors == ()) is fine
+
+
+def test_all_errors_of_a_step_are_reported_together() -> None:
+    given = (Parameter(key="speed", int_value=1), Parameter(key="lockReserved", int_value=1), Parameter(key="empty"))
+    (error,) = admit(pipeline(filters=(step("filter_has_enough_capacity", *given),))).errors
+    for words in ("speed is not known", "lockReserved: expected `bool`", "empty has 0 values"):
+        assert words.lower() in error.lower()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e10])
+def test_numbers_that_would_spoil_sums_are_refused(number: float) -> None:
+    packed = Parameter(key="resourceWeights", float_map_value={"memory": 1.0})
+    for bad in (
+        step("kvm_binpack", packed, multiplier=number),
+        step("kvm_binpack", Parameter(key="resourceWeights", float_map_value={"memory": number})),
+    ):
+        assert "kvm_binpack" in admit(pipeline(weighers=(bad,))).errors[0]
 
 
 def test_all_errors_are_reported_together_and_unknown_steps_only_warned_about() -> None:
