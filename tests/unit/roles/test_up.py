@@ -165,7 +165,7 @@ def test_a_fleet_that_is_imported_later_is_planned_as_a_whole() -> None:
                 there = [f"w{n:03}" for n in range(number, 200, 40)]
                 await made_of(store, host(f"h{number:02}", there))
             await made_of(store, vm(name, on))
-        await asyncio.sleep(20)
+        await asyncio.sleep(45)
         assert sum((await coverage(store)).values()) == 200
         made.stop()
         await running
