@@ -226,7 +226,7 @@ def _why(
         if not fits(vm, slot):
             holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
             message = f"{has}; slot {slot.name} holds {holds} and the VM needs {needs}"
-            return Reason.SLOT_TOO_SMALL.value, message, "the next cycle gives it a slot that is large enough"
+            return Reason.SLOT_TOO_SMALL.value, message, "clean-up takes it out of there, and a slot that holds it is looked for"
     return (
         Reason.WAITING.value,
         f"{has}; it has not been its turn",

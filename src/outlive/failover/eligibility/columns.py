@@ -8,12 +8,13 @@ fault and on which host; ``outlive.failover.eligibility.meetings`` says why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.model import SlotView
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.portions import Portions, portioned, whole
 
 WORD_BITS = 64
 CHUNK_WORDS = 1 << 19
@@ -27,24 +28,41 @@ class Columns:
 
     def __init__(self, slots: Sequence[SlotView], locations: Mapping[str, str]) -> None:
         """``locations``: VM → host, wins over what slots have recorded; among records the last slot listed wins."""
+        whole(self._fill(slots, locations.get))
+
+    @classmethod
+    def built(cls, slots: Sequence[SlotView], views: Mapping[str, VmView]) -> Portions[Columns]:
+        """The columns, in portions; VMs are where their views say."""
+
+        def location(vm: str, recorded: str) -> str:
+            view = views.get(vm)
+            return recorded if view is None else view.host
+
+        columns = cls.__new__(cls)
+        yield from columns._fill(slots, location)
+        return columns
+
+    def _fill(self, slots: Sequence[SlotView], location: Callable[[str, str], str]) -> Portions[None]:
         vm_index: dict[str, int] = {}
         recorded: list[str] = []
         member_vm: list[int] = []
         sizes: list[int] = []
-        for slot in slots:
-            sizes.append(len(slot.members))
-            for vm, host in slot.members.items():
-                number = vm_index.setdefault(vm, len(recorded))
-                if number == len(recorded):
-                    recorded.append(host)
-                else:
-                    recorded[number] = host
-                member_vm.append(number)
+        for some in portioned(slots):
+            for slot in some:
+                sizes.append(len(slot.members))
+                for vm, host in slot.members.items():
+                    number = vm_index.setdefault(vm, len(recorded))
+                    if number == len(recorded):
+                        recorded.append(host)
+                    else:
+                        recorded[number] = host
+                    member_vm.append(number)
+            yield
         host_index: dict[str, int] = {}
-        at = [
-            host_index.setdefault(locations.get(vm, recorded[number]), len(host_index))
-            for vm, number in vm_index.items()
-        ]
+        at: list[int] = []
+        for pairs in portioned(zip(vm_index, recorded, strict=True)):
+            at += [host_index.setdefault(location(vm, host), len(host_index)) for vm, host in pairs]
+            yield
         on = [host_index.setdefault(slot.host, len(host_index)) for slot in slots]
         self.slots = slots
         self.vm_ids = list(vm_index)
@@ -54,10 +72,16 @@ class Columns:
         self.member_vm: Ints = np.array(member_vm, dtype=np.int64)
         self.member_slot: Ints = np.repeat(np.arange(len(sizes), dtype=np.int64), np.array(sizes, dtype=np.int64))
         self._starts: Ints = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
+        yield
 
     def at_fault(self) -> Ints:
         """Numbers of the VMs for which a rule does not hold, ascending."""
-        return np.unique(self.meetings()[0])
+        return whole(self.faults())
+
+    def faults(self) -> Portions[Ints]:
+        """``at_fault`` in portions."""
+        found = yield from self._meet()
+        return np.unique(found[0])
 
     def members_by_host(self, slot: int) -> dict[int, list[str]]:
         """Host number → the slot's members that run there."""
@@ -69,9 +93,13 @@ class Columns:
 
     def meetings(self) -> tuple[Ints, Ints]:
         """(VM numbers, host numbers): every host that occurs more than once for a VM, each pair once."""
+        return whole(self._meet())
+
+    def _meet(self) -> Portions[tuple[Ints, Ints]]:
         if not len(self.vm_ids):
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         rows, crowded_slots, crowded_hosts = self._rows()
+        yield
         pairs = [
             self.member_vm[self._starts[slot] : self._starts[slot + 1]] * len(self.host_names) + host
             for slot, host in zip(crowded_slots.tolist(), crowded_hosts.tolist(), strict=True)
@@ -88,6 +116,7 @@ class Columns:
                 slots = slots_by_vm[starts[some][:, None] + np.arange(degree)]
                 at, host = self._rows_meet(rows, slots, self.location[some])
                 pairs.append(some[at] * len(self.host_names) + host)
+                yield
         found = np.unique(np.concatenate(pairs)) if pairs else np.zeros(0, dtype=np.int64)
         return found // len(self.host_names), found % len(self.host_names)
 

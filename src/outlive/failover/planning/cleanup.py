@@ -6,9 +6,8 @@ at: a slot whose host shrank is found by validation.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,40 +15,9 @@ from outlive.failover.compat import Compat
 from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
 from outlive.failover.eligibility.rules import check_vms_still_eligible
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planning.leaving import Cause, Deletion, Drop, departure, emptied
 
-
-class Cause(enum.StrEnum):
-    """Why a VM leaves a slot, or why a slot goes."""
-
-    GONE = "vm-gone"
-    MOVED = "vm-moved"
-    OWN_HOST = "slot-on-own-host"
-    SAME_HOST = "two-slots-on-one-host"
-    CLASH = "clash"
-    EMPTY = "slot-empty"
-    NEVER_INITIALISED = "slot-never-initialised"
-
-
-class Drop(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A VM leaves a slot."""
-
-    slot: str
-    vm: str
-    cause: Cause
-    detail: str = ""
-    """One sentence with the VM, the other VM, the hosts and the slots."""
-    rule: int = 0
-    """The rule that is broken, 1 to 5; 0 where none is."""
-    other_vm: str = ""
-    host: str = ""
-
-
-class Deletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A slot goes."""
-
-    slot: str
-    cause: Cause
-    detail: str = ""
+__all__ = ["Brake", "Cause", "CleanInput", "CleanResult", "Deletion", "Drop", "LeaveInput", "clean", "leave"]
 
 
 class Brake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -67,6 +35,9 @@ class CleanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     hosts: tuple[HostView, ...] = ()
     """Their ``active`` lists feed the data-loss guard."""
     slots: tuple[SlotView, ...] = ()
+    """All, or at least those of ``planning.suspects``."""
+    memberships: int = 0
+    """Of all slots, where ``slots`` are a part of them; 0: those of ``slots``."""
     now: float = 0.0
     """Seconds since 1970."""
     grace_s: float = 60.0
@@ -94,18 +65,30 @@ class CleanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     brake: Brake | None = None
 
 
+class LeaveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A few VMs that a change concerned, and the slots that list them."""
+
+    vms: tuple[VmView, ...] = ()
+    """Those that are somewhere, as they are now."""
+    gone: tuple[str, ...] = ()
+    """Those that no source lists and no host reports."""
+    slots: tuple[SlotView, ...] = ()
+    """Other members are not judged."""
+    now: float = 0.0
+    compat: Compat = Compat()
+
+
 _CAUSE_OF_RULE = {1: Cause.OWN_HOST, 2: Cause.SAME_HOST}
 
 
 def clean(given: CleanInput) -> CleanResult:
-    """Drop members that are gone, moved or clash; then delete empty slots.
+    """Drop members that are gone, moved, outgrew their slot or clash; then delete empty slots.
 
     Without the brake, the rules hold afterwards for every member, except between members that no source lists.
     """
     listed = given.slots if given.compat.reverted("D4") else tuple(sorted(given.slots, key=lambda slot: slot.name))
-    locations = {vm.id: vm.host for vm in given.vms}
-    active = first_sightings(given.hosts)
-    drops, guarded = _gone_or_moved(listed, locations, active)
+    active = {vm for host in given.hosts for vm in host.active}
+    drops, guarded = _departures(listed, {vm.id: vm for vm in given.vms}, active, given.compat)
     first_changed = {drop.slot for drop in drops}
     rest = without(listed, [(drop.slot, drop.vm) for drop in drops])
     clashes = _clashes(rest, given)
@@ -131,34 +114,42 @@ def clean(given: CleanInput) -> CleanResult:
     )
 
 
-def first_sightings(hosts: Iterable[HostView]) -> dict[str, str]:
-    """VM → the first host, by name, that reports it as active."""
-    seen: dict[str, str] = {}
-    for host in sorted(hosts, key=lambda one: one.name):
-        for vm in host.active:
-            seen.setdefault(vm, host.name)
-    return seen
+def leave(given: LeaveInput) -> CleanResult:
+    """The part of ``clean`` that rests on these VMs alone; rules are not looked at."""
+    views: dict[str, VmView | None] = {vm.id: vm for vm in given.vms}
+    views.update(dict.fromkeys(given.gone))
+    slots = sorted(given.slots, key=lambda slot: slot.name)
+    drops = [
+        drop
+        for slot in slots
+        for vm in sorted(views.keys() & slot.members.keys())
+        if (drop := departure(vm, slot, views[vm], active=False, compat=given.compat)) is not None
+    ]
+    touched = {drop.slot for drop in drops}
+    rest = without((slot for slot in slots if slot.name in touched), [(drop.slot, drop.vm) for drop in drops])
+    return CleanResult(
+        slots=tuple(_stamped(slot, touched, given.now) for slot in rest if slot.members),
+        dropped=tuple(drops),
+        deleted=tuple(emptied(slot.name) for slot in rest if not slot.members),
+        changed=tuple(slot.name for slot in rest if slot.members),
+        updated=len(touched),
+    )
 
 
-def _gone_or_moved(
-    slots: Iterable[SlotView], locations: Mapping[str, str], active: Mapping[str, str]
+def _departures(
+    slots: Iterable[SlotView], views: Mapping[str, VmView], active: Collection[str], compat: Compat
 ) -> tuple[list[Drop], list[tuple[str, str]]]:
-    """Members that no longer are where the slot believes, and those that the data-loss guard keeps."""
+    """Members that no longer are what the slot believes, and those that the data-loss guard keeps."""
     drops: list[Drop] = []
     guarded: list[tuple[str, str]] = []
     for slot in slots:
-        for vm, recorded in slot.members.items():
-            here = locations.get(vm)
-            if here == recorded:
-                continue
-            if here is not None:
-                detail = f"VM {vm} runs on {here}, not on {recorded}"
-                drops.append(Drop(slot=slot.name, vm=vm, cause=Cause.MOVED, detail=detail, host=here))
-            elif vm in active:
+        for vm in slot.members:
+            view = views.get(vm)
+            drop = departure(vm, slot, view, active=vm in active, compat=compat)
+            if drop is not None:
+                drops.append(drop)
+            elif view is None:
                 guarded.append((slot.name, vm))
-            else:
-                detail = f"VM {vm} is neither listed nor active on any host"
-                drops.append(Drop(slot=slot.name, vm=vm, cause=Cause.GONE, detail=detail, host=recorded))
     return drops, sorted(guarded)
 
 
@@ -187,7 +178,7 @@ def _drop_of(culprit: Culprit) -> Drop:
 
 
 def _brake(given: CleanInput, drops: Sequence[Drop]) -> Brake | None:
-    memberships = sum(len(slot.members) for slot in given.slots)
+    memberships = given.memberships or sum(len(slot.members) for slot in given.slots)
     if (
         given.compat.reverted("D12")
         or len(drops) <= given.brake_number
@@ -198,7 +189,7 @@ def _brake(given: CleanInput, drops: Sequence[Drop]) -> Brake | None:
     return Brake(would_drop=len(drops), memberships=memberships, causes=dict(sorted(causes.items())))
 
 
-def _empty(slots: Sequence[SlotView], given: CleanInput, emptied: set[str]) -> tuple[list[Deletion], list[str]]:
+def _empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tuple[list[Deletion], list[str]]:
     """Slots to delete, and slots whose status may still be on its way."""
     deleted: list[Deletion] = []
     waiting: list[str] = []
@@ -206,8 +197,8 @@ def _empty(slots: Sequence[SlotView], given: CleanInput, emptied: set[str]) -> t
         if slot.members:
             continue
         if slot.initialised or given.compat.reverted("D7"):
-            detail = "its last member left" if slot.name in emptied else "it has no member"
-            deleted.append(Deletion(slot=slot.name, cause=Cause.EMPTY, detail=detail))
+            nobody = Deletion(slot=slot.name, cause=Cause.EMPTY, detail="it has no member")
+            deleted.append(emptied(slot.name) if slot.name in left else nobody)
         elif given.now - slot.created_at >= given.grace_s:
             detail = f"no failover status {given.now - slot.created_at:.0f} s after its creation"
             deleted.append(Deletion(slot=slot.name, cause=Cause.NEVER_INITIALISED, detail=detail))
