@@ -42,8 +42,9 @@ async def coverage(access: Access, output: Output, k: Slots = None, config: Conf
 
     async with access.open() as store:
         gathered = await look(access, store, config, k)
-        fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
-        result = coverage_of(gathered, gathered.observation.slots, fails)
+        with progress("planning"):
+            fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
+            result = coverage_of(gathered, gathered.observation.slots, fails)
     output.show(coverage_document(result), lambda: coverage_lines(result))
     return None if result.covered == result.required else ExitCode.NO
 
@@ -64,9 +65,10 @@ async def make_plan(
 
     async with access.open(write=apply) as store:
         gathered = await look(access, store, config, k)
-        result = plan(await plan_input(gathered))
-        fails = tuple(one for one in result.actions if isinstance(one, Fail))
-        after = coverage_of(gathered, result.slots, fails)
+        with progress("planning"):
+            result = plan(await plan_input(gathered))
+            fails = tuple(one for one in result.actions if isinstance(one, Fail))
+            after = coverage_of(gathered, result.slots, fails)
         if apply:
             with progress("slots written") as bar:
                 await write_plan(
@@ -110,7 +112,9 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
 
     file = config_file(config, access.directory) if access.state is None or config is not None else None
     settings = await settings_for(store, file)
-    if settings.upkeep.vm_source == "database":
+    with progress("reading the cluster"):
+        if settings.upkeep.vm_source == "resources":
+            return await gather(store, StoreVMs(store, access.clock), settings, k=k)
         from outlive.drivers.nova_database import DBVMSource
 
         source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
@@ -118,7 +122,6 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
             return await gather(store, source, settings, k=k)
         finally:
             await source.close()
-    return await gather(store, StoreVMs(store, access.clock), settings, k=k)
 
 
 def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
