@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from fractions import Fraction
 from typing import Literal, cast
 
 import msgspec
@@ -246,10 +247,10 @@ def _labels(record: HostRecord, position: int, options: ImportOptions) -> dict[s
     return labels
 
 
-def _effective(capacity: Amounts, overcommit: Mapping[str, float]) -> Amounts | None:
-    if not overcommit:
-        return None
-    return Amounts({name: int(amount * overcommit.get(name, 1.0)) for name, amount in capacity.items()})
+def _effective(capacity: Amounts, overcommit: Mapping[str, float]) -> Amounts:
+    """Capacity times overcommit, rounded down. Always written: weighers do not fall back to plain capacity."""
+    ratios = {name: Fraction(str(ratio)) for name, ratio in overcommit.items()}
+    return Amounts({name: int(amount * ratios.get(name, 1)) for name, amount in capacity.items()})
 
 
 def _allocation(needed: Amounts, used: Amounts | None) -> Amounts:
