@@ -83,10 +83,14 @@ class Engine:
                 at, total = at[:0], total[:0]
             elif trace.levels is not None:
                 low, rows, high = trace.levels
-                contribution = Levels(squash_one(low), rows, squash_one(high)).over(run.length)[at]
-                total = total + trace.multiplier * contribution
+                if rows:
+                    total += trace.multiplier * Levels(squash_one(low), rows, squash_one(high)).over(run.length)[at]
+                else:
+                    total += trace.multiplier * squash_one(low)
             elif trace.scores is not None:
-                total = total + trace.multiplier * squash(trace.scores)
+                bounded = squash(trace.scores)
+                bounded *= trace.multiplier
+                total += bounded
         order = self._order(run, at, total)
         return Ranking(
             pipeline=pipeline.name,

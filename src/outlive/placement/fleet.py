@@ -37,6 +37,8 @@ class Sizes(NamedTuple):
 
     values: FloatVector
     known: BoolVector
+    all_known: bool
+    """Whether it is known everywhere."""
 
 
 class Fleet:
@@ -235,11 +237,11 @@ class Fleet:
         if found is None:
             column = self.resources.get(resource)
             if column is None:
-                found = Sizes(np.zeros(self.size), np.zeros(self.size, dtype=np.bool_))
+                found = Sizes(np.zeros(self.size), np.zeros(self.size, dtype=np.bool_), False)
             else:
-                found = Sizes(
-                    self.columns.amounts(key)[column].astype(np.float64), self.columns.present(key)[column].copy()
-                )
+                known = self.columns.present(key)[column].copy()
+                found = Sizes(self.columns.amounts(key)[column].astype(np.float64), known, bool(known.all()))
+                found.values.setflags(write=False)
             self._sizes[key, resource] = found
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from outlive.placement.columns import FloatVector
@@ -26,6 +28,7 @@ def squash(scores: FloatVector) -> FloatVector:
     return result
 
 
+@lru_cache(maxsize=256)
 def squash_one(score: float) -> float:
     """``squash`` of a single score, to the last bit."""
     return float(squash(np.array([score]))[0])

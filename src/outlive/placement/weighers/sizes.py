@@ -133,11 +133,13 @@ Part = tuple[float, FloatVector, BoolVector | None]
 
 
 def _here(run: Run, sizes: Sizes, at: Rows) -> tuple[FloatVector, BoolVector | None]:
-    """The sizes at these positions, and where they are known (``None``: everywhere)."""
-    values, known = sizes
+    """The sizes at these positions (perhaps shared: do not change them), and where they are known (``None``: all)."""
+    values, known, all_known = sizes
     if run.extra:
         values = np.concatenate((values, np.zeros(len(run.extra))))
         known = run.pad(known, keep_unknown=False)
+    elif all_known:
+        return (values if len(at) == len(values) else values[at]), None
     known = known[at]
     return values[at], None if known.all() else known
 
