@@ -230,6 +230,8 @@ class _Seen:
 
     @property
     def text(self) -> str:
+        if not self.looked_at:
+            return "coverage is being worked out"
         return f"{self.covered} of {self.required} VMs that need slots are covered"
 
 
