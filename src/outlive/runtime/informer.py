@@ -269,7 +269,7 @@ class Informer(Generic[R]):
         """The listing is complete: what it did not name is gone."""
         listed, self._listed = self._listed, None
         if listed is not None:
-            missing = sorted({key for known in (self._objects, self._notes) for key in known if key not in listed})
+            missing = sorted((self._objects.keys() - listed) | (self._notes.keys() - listed))
             for count, key in enumerate(missing, 1):
                 self._miss(key)
                 if count % YIELD_EVERY == 0:

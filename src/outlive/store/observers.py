@@ -1,9 +1,9 @@
 """Streams of changes of the local stores: a listing of one moment, then every change after it.
 
-The listing is taken as encoded rows in one step and decoded little by little, so that a hundred thousand
-objects neither hold up the event loop nor mix with changes that come meanwhile. Changes wait in a bounded
-queue; whoever is too slow for it gets ``Reset`` and a new listing. Changes are given to observers in the
-order of the writes; nothing is coalesced here, though the contract would allow it.
+The listing is taken as encoded rows in one step (some milliseconds) and decoded little by little, so that a
+hundred thousand objects neither hold up the event loop nor mix with changes that come meanwhile. Changes wait
+in a bounded queue; whoever is too slow for it gets ``Reset`` and a new listing. Changes are given to observers
+in the order of the writes; nothing is coalesced here, though the contract would allow it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Generic, cast
 
 from outlive.base import limits
@@ -32,7 +33,7 @@ class Observation(Generic[R]):
         self._selector = selector
         self._limit = queue
         self._queue: deque[Change[R]] = deque()
-        self._listing: deque[tuple[str, bytes]] = deque()
+        self._listing: Iterator[tuple[str, bytes]] = iter(())
         self._synced = False
         self._overflowed = False
         self._closed = False
@@ -71,7 +72,7 @@ class Observation(Generic[R]):
         """Stop; whoever waits for a change sees the end of the stream."""
         self._closed = True
         self._queue.clear()
-        self._listing.clear()
+        self._listing = iter(())
         self._rouse()
 
     @property
@@ -89,7 +90,7 @@ class Observation(Generic[R]):
         if len(self._queue) >= self._limit:
             self._overflowed = True
             self._queue.clear()
-            self._listing.clear()
+            self._listing = iter(())
         else:
             self._queue.append(change)
         self._rouse()
@@ -102,20 +103,20 @@ class Observation(Generic[R]):
     def _begin(self) -> None:
         """Take the listing of this moment; every change from now on comes after it."""
         self._queue.clear()
-        self._listing = deque(row for row in self._tables.table(self._kind).rows() if row[0].startswith(self._prefix))
+        self._listing = self._tables.table(self._kind).snapshot(self._prefix)
         self._synced = False
         self._overflowed = False
 
     def _listed(self) -> Change[R] | None:
         """The next of the listing, or ``Synced`` after it; ``None`` if it is time to let others run."""
-        for _ in range(limits.YIELD_OBJECTS):
-            if not self._listing:
-                self._synced = True
-                return Synced()
-            raw = self._listing.popleft()[1]
+        for passed, (_, raw) in enumerate(self._listing, 1):
             if self._selector is None or self._selector.matches(labels_of(raw)):
                 return Upsert(decode(self._kind, raw))
-        return None
+            if passed == limits.YIELD_OBJECTS:
+                return None
+        self._listing = iter(())
+        self._synced = True
+        return Synced()
 
     def _seen(self, write: Write) -> Change[R] | None:
         """What this observer sees of the write: an object that stops matching is gone for it."""

@@ -9,6 +9,7 @@ visible together: what it holds is seen by the later writes of the same batch an
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -76,9 +77,10 @@ class Table:
         found = self._keys[start : start + count]
         return [(name, self._raws[name]) for name in found if name.startswith(prefix)]
 
-    def rows(self) -> list[tuple[str, bytes]]:
-        """All objects at this moment, in key order."""
-        return [(key, self._raws[key]) for key in self._keys]
+    def snapshot(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """The objects of this moment whose keys begin so, in key order: kept at once, handed out one by one."""
+        raws, keys = self._raws.copy(), self._keys[bisect.bisect_left(self._keys, prefix) :]
+        return ((key, raws[key]) for key in itertools.takewhile(lambda key: key.startswith(prefix), keys))
 
 
 class Tables:
