@@ -17,8 +17,9 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.covering import CoverageWriter
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.observe import StoreVMs, StoreWorld, slot_view
-from outlive.failover.keeping.periodic import Parts, PeriodicCycle
-from outlive.failover.keeping.placing import InProcessPlacement, free_capacity
+from outlive.failover.keeping.parts import Parts
+from outlive.failover.keeping.periodic import PeriodicCycle
+from outlive.failover.keeping.placing import InProcessPlacement, free_amounts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import SlotView
 from outlive.failover.ports import Inline, PlacementPort, VMSource
@@ -225,7 +226,7 @@ class Cloud:
             world=StoreWorld(self.own),
             source=self.source or StoreVMs(self.own, self.clock),
             placement=self.port or InProcessPlacement(self.ranker, self.fleet),
-            free=lambda: free_capacity(self.fleet, keep_unknown=compat.reverted("D13")),
+            free=lambda: free_amounts(self.fleet, keep_unknown=compat.reverted("D13")),
             writer=SlotWriter(
                 self.own,
                 clock=self.clock,
@@ -234,7 +235,7 @@ class Cloud:
                 compat=compat,
                 shown=FleetShown(self.fleet),
             ),
-            decider=Decider(self.decisions, Inline()),
+            decider=Decider(self.decisions, Inline(), clock=self.clock),
             coverage=CoverageWriter(self.own, self.clock),
             reporter=Reporter(self.metrics, self.events),
             clock=self.clock,

@@ -19,8 +19,9 @@ from outlive.failover.keeping.covering import CoverageWriter
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import CachedVMs, CachedWorld, believed
-from outlive.failover.keeping.periodic import Parts, PeriodicCycle
-from outlive.failover.keeping.placing import WithCandidates, free_capacity
+from outlive.failover.keeping.parts import Parts
+from outlive.failover.keeping.periodic import PeriodicCycle
+from outlive.failover.keeping.placing import WithCandidates, free_amounts
 from outlive.failover.keeping.upkeep import Upkeep
 from outlive.failover.keeping.validation import ChangedHosts, SlotValidation
 from outlive.failover.keeping.writes import SlotWriter
@@ -103,9 +104,9 @@ class Failover:
             world=CachedWorld(informers.hypervisors, informers.reservations, informers.groups),
             source=source or CachedVMs(informers.vms, clock),
             placement=placement,
-            free=lambda: free_capacity(fleet, keep_unknown=compat.reverted("D13")),
+            free=lambda: free_amounts(fleet, keep_unknown=compat.reverted("D13")),
             writer=writer,
-            decider=Decider(decisions, computer, inline_needs=settings.inline_planning_vms),
+            decider=Decider(decisions, computer, clock=clock, inline_needs=settings.inline_planning_vms),
             coverage=CoverageWriter(store, clock),
             reporter=reporter,
             clock=clock,

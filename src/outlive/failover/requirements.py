@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from outlive.base.errors import BadInput
 from outlive.base.patterns import compile_pattern
+from outlive.failover.model import VmView
+from outlive.failover.portions import Portions, portioned
 
 FLAVORS_REMEMBERED = 10_000
 """Flavor names whose count is remembered; beyond it everything is forgotten and computed again."""
@@ -33,6 +35,14 @@ class Requirements:
                 self._remembered.clear()
             self._remembered[flavor] = known
         return known
+
+    def of(self, vms: Iterable[VmView]) -> Portions[dict[str, int]]:
+        """VM → slots that it needs, by the view's flavor; those that need none are left out."""
+        found: dict[str, int] = {}
+        for portion in portioned(vms):
+            found.update((vm.id, count) for vm in portion if (count := self.required(vm.flavor)) > 0)
+            yield
+        return found
 
     def _count(self, flavor: str) -> int:
         if not flavor:

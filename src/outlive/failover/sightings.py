@@ -5,7 +5,7 @@ The same answers as ``outlive.failover.vms.on_hypervisors`` gives for a whole li
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 
 from outlive.failover.model import VmView
 from outlive.failover.vms import locate
@@ -56,6 +56,11 @@ class Sightings:
     def on(self, host: str) -> frozenset[str]:
         """The VMs that the host reports."""
         return self._on.get(host, frozenset())
+
+    @property
+    def names(self) -> KeysView[str]:
+        """All hosts, in no particular order."""
+        return self._on.keys()
 
     @property
     def hosts(self) -> list[str]:

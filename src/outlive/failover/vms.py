@@ -14,8 +14,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from outlive.failover.model import HostView, VmView
+from outlive.failover.portions import Portions, portioned, whole
 from outlive.failover.sizing import MIB, MILLI
 from outlive.resources import CPU, MEMORY, Hypervisor, VirtualMachine
+
+HOSTS_OF_A_PORTION = 50
+"""Hosts that are looked at together; each may report many VMs."""
 
 
 class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,8 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
     """The VMs that both sides vouch for, and why the others are not among them."""
 
     vms: tuple[VmView, ...] = ()
+    sightings: dict[str, str] = {}
+    """VM → the first host, by name, that reports it as active."""
     duplicates: tuple[Disagreement, ...] = ()
     """Further sightings of a VM that another host, earlier by name, reports as well (a live migration)."""
     not_in_source: tuple[Disagreement, ...] = ()
@@ -217,24 +223,43 @@ def on_hypervisors(
     source's host is, and that very host must report the VM (order of ``vms``). ``names`` (VM id → the host's own name
     of it) only enriches the warnings.
     """
+    return whole(merging(vms, hosts, trust_hosts=trust_hosts, names=names))
+
+
+def merging(
+    vms: Sequence[VmView], hosts: Sequence[HostView], *, trust_hosts: bool, names: Mapping[str, str] | None = None
+) -> Portions[OnHypervisors]:
+    """``on_hypervisors`` in portions."""
     ordered = sorted(hosts, key=lambda h: h.name)
-    known = {vm.id: vm for vm in vms}
-    sightings, duplicates = _sightings(ordered, names or {})
-    strangers = tuple(
-        Disagreement(vm=vm, name=(names or {}).get(vm, ""), hypervisor=host)
-        for vm, host in sightings.items()
-        if vm not in known
-    )
-    nowhere = sum(1 for vm in known if vm not in sightings)
-    if trust_hosts:
-        found = [_located(known[vm], host) for vm, host in sightings.items() if vm in known]
-        return OnHypervisors(vms=tuple(found), duplicates=duplicates, not_in_source=strangers, nowhere_active=nowhere)
-    kept, unknown, elsewhere, unlisted = _vouched(vms, ordered, sightings)
-    return OnHypervisors(
-        vms=kept,
+    sightings, duplicates = yield from _sightings(ordered, names or {})
+    known: dict[str, VmView] = {}
+    nowhere = 0
+    for portion in portioned(vms):
+        known.update((vm.id, vm) for vm in portion)
+        nowhere += sum(vm.id not in sightings for vm in portion)
+        yield
+    strangers: list[Disagreement] = []
+    found: list[VmView] = []
+    for seen in portioned(sightings.items()):
+        for vm, host in seen:
+            if vm not in known:
+                strangers.append(Disagreement(vm=vm, name=(names or {}).get(vm, ""), hypervisor=host))
+            elif trust_hosts:
+                found.append(_located(known[vm], host))
+        yield
+    merged = OnHypervisors(
+        vms=tuple(found),
+        sightings=sightings,
         duplicates=duplicates,
-        not_in_source=strangers,
+        not_in_source=tuple(strangers),
         nowhere_active=nowhere,
+    )
+    if trust_hosts:
+        return merged
+    kept, unknown, elsewhere, unlisted = yield from _vouched(vms, ordered, sightings)
+    return msgspec.structs.replace(
+        merged,
+        vms=kept,
         on_unknown_hypervisor=unknown,
         on_another_hypervisor=elsewhere,
         listed_nowhere=unlisted,
@@ -243,35 +268,40 @@ def on_hypervisors(
 
 def _sightings(
     ordered: Sequence[HostView], names: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[Disagreement, ...]]:
+) -> Portions[tuple[dict[str, str], tuple[Disagreement, ...]]]:
     """VM id → first host that reports it, and the further sightings."""
     first: dict[str, str] = {}
     again: list[Disagreement] = []
-    for host in ordered:
-        for vm in host.active:
-            if vm not in first:
-                first[vm] = host.name
-            elif first[vm] != host.name:
-                again.append(Disagreement(vm=vm, name=names.get(vm, ""), hypervisor=host.name))
+    for hosts in portioned(ordered, HOSTS_OF_A_PORTION):
+        for host in hosts:
+            for vm in host.active:
+                if first.setdefault(vm, host.name) != host.name:
+                    again.append(Disagreement(vm=vm, name=names.get(vm, ""), hypervisor=host.name))
+        yield
     return first, tuple(again)
 
 
 def _vouched(
     vms: Sequence[VmView], ordered: Sequence[HostView], sightings: Mapping[str, str]
-) -> tuple[tuple[VmView, ...], int, int, int]:
+) -> Portions[tuple[tuple[VmView, ...], int, int, int]]:
     """The VMs that the source's own host reports, and how many fell to each of the three reasons."""
-    reports = {host.name: frozenset(host.active) for host in ordered}
+    reports: dict[str, frozenset[str]] = {}
+    for hosts in portioned(ordered, HOSTS_OF_A_PORTION):
+        reports.update((host.name, frozenset(host.active)) for host in hosts)
+        yield
     kept: list[VmView] = []
     unknown = elsewhere = unlisted = 0
-    for vm in vms:
-        if vm.host not in reports:
-            unknown += 1
-        elif vm.id in reports[vm.host]:
-            kept.append(vm)
-        elif vm.id in sightings:
-            elsewhere += 1
-        else:
-            unlisted += 1
+    for portion in portioned(vms):
+        for vm in portion:
+            if vm.host not in reports:
+                unknown += 1
+            elif vm.id in reports[vm.host]:
+                kept.append(vm)
+            elif vm.id in sightings:
+                elsewhere += 1
+            else:
+                unlisted += 1
+        yield
     return tuple(kept), unknown, elsewhere, unlisted
 
 

@@ -30,7 +30,7 @@ class Counting(Inline):
 
 async def cloud_with(computer: Counting) -> Cloud:
     cloud = Cloud()
-    cloud.parts.decider = Decider(cloud.decisions, computer, inline_needs=0)
+    cloud.parts.decider = Decider(cloud.decisions, computer, clock=cloud.clock, inline_needs=0)
     cloud.periodic = PeriodicCycle(cloud.parts)
     await cloud.hosts("h1", "h2", "h3", "h4")
     await cloud.vm("a", "h1")
@@ -46,7 +46,7 @@ def test_large_decisions_are_computed_elsewhere_with_the_same_answer(monkeypatch
 
     names, covered, kept = run(story())
     assert (names, covered) == (["failover.assign"], {"a": True})
-    monkeypatch.setattr(decide, "INLINE_OBJECTS", 0)
+    monkeypatch.setattr(decide, "INLINE_OBJECTS", -1)
     names, covered, kept = run(story())
     assert names == ["failover.clean", "failover.select", "failover.assign"]
     assert covered == {"a": True}

@@ -19,6 +19,7 @@ from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.reasons import Reason, amounts
+from outlive.failover.portions import Portions, portioned, whole
 from outlive.resources import Amounts, CoverageStatus
 
 
@@ -116,75 +117,72 @@ def coverage(given: CoverageInput) -> CoverageResult:
 
 def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
-    return assess(
-        given.vms,
-        given.required,
-        counting_slots(given.vms, given.slots, compat=given.compat),
-        broken=rules_broken(given.vms, given.slots),
-        fails={fail.vm: fail for fail in given.fails},
-        idle=idle_slots(given.vms, given.slots, compat=given.compat),
+    columns = Columns(given.slots, {vm.id: vm.host for vm in given.vms})
+    return whole(
+        assessing(
+            given.vms,
+            given.required,
+            given.slots,
+            broken=frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist()),
+            fails={fail.vm: fail for fail in given.fails},
+            compat=given.compat,
+        )
     )
 
 
-def counting_slots(
-    vms: Iterable[VmView], slots: Iterable[SlotView], *, compat: Compat | None = None
-) -> dict[str, list[str]]:
-    """VM → names of the slots that count for it, in name order."""
-    return {vm: [slot.name for slot in found] for vm, found in _divide(vms, slots, compat, counting=True).items()}
-
-
-def idle_slots(
-    vms: Iterable[VmView], slots: Iterable[SlotView], *, compat: Compat | None = None
-) -> dict[str, list[SlotView]]:
-    """VM → the slots that list it and do not count for it, in name order."""
-    return _divide(vms, slots, compat, counting=False)
-
-
-def _divide(
-    vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat | None, *, counting: bool
-) -> dict[str, list[SlotView]]:
-    views = {vm.id: vm for vm in vms}
-    literal = compat is not None and compat.reverted("D10")
-    found: dict[str, list[SlotView]] = {}
-    for slot in sorted(slots, key=lambda one: one.name):
-        for member, recorded in slot.members.items():
-            vm = views.get(member)
-            if vm is None:
-                continue
-            counts = literal or (slot.ready is not False and vm.host == recorded and fits(vm, slot))
-            if counts == counting:
-                found.setdefault(member, []).append(slot)
-    return found
-
-
-def rules_broken(vms: Iterable[VmView], slots: Sequence[SlotView]) -> frozenset[str]:
-    """The VMs for which some rule does not hold, at their current locations."""
-    columns = Columns(slots, {vm.id: vm.host for vm in vms})
-    return frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist())
-
-
-def assess(
-    vms: Iterable[VmView],
+def assessing(
+    vms: Sequence[VmView],
     required: Mapping[str, int],
-    counting: Mapping[str, Sequence[str]],
+    slots: Iterable[SlotView],
     *,
     broken: Collection[str],
     fails: Mapping[str, Fail],
-    idle: Mapping[str, Sequence[SlotView]] | None = None,
-) -> dict[str, CoverageStatus]:
-    """VM → what is to be told about it. ``fails`` has the last reason of those that could not be served."""
-    unused = idle or {}
-    return {
-        vm.id: status_of(
-            vm,
-            required.get(vm.id, 0),
-            counting.get(vm.id, ()),
-            broken=vm.id in broken,
-            fail=fails.get(vm.id),
-            idle=unused.get(vm.id, ()),
-        )
-        for vm in vms
-    }
+    compat: Compat = Compat(),
+) -> Portions[dict[str, CoverageStatus]]:
+    """VM → what is to be told about it, in portions.
+
+    ``broken``: the VMs for which some rule does not hold, at their current locations; ``fails`` has the last reason of
+    those that could not be served.
+    """
+    counting, idle = yield from _divide(vms, slots, compat)
+    told: dict[str, CoverageStatus] = {}
+    for portion in portioned(vms):
+        for vm in portion:
+            told[vm.id] = status_of(
+                vm,
+                required.get(vm.id, 0),
+                counting.get(vm.id, ()),
+                broken=vm.id in broken,
+                fail=fails.get(vm.id),
+                idle=idle.get(vm.id, ()),
+            )
+        yield
+    return told
+
+
+def _divide(
+    vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat
+) -> Portions[tuple[dict[str, list[str]], dict[str, list[SlotView]]]]:
+    """VM → names of the slots that count for it; and VM → the slots that list it and do not; both in name order."""
+    views: dict[str, VmView] = {}
+    for listed in portioned(vms):
+        views.update((vm.id, vm) for vm in listed)
+        yield
+    literal = compat.reverted("D10")
+    counting: dict[str, list[str]] = {}
+    idle: dict[str, list[SlotView]] = {}
+    for portion in portioned(sorted(slots, key=lambda one: one.name)):
+        for slot in portion:
+            for member, recorded in slot.members.items():
+                vm = views.get(member)
+                if vm is None:
+                    continue
+                if literal or (slot.ready is not False and vm.host == recorded and fits(vm, slot)):
+                    counting.setdefault(member, []).append(slot.name)
+                else:
+                    idle.setdefault(member, []).append(slot)
+        yield
+    return counting, idle
 
 
 def status_of(
@@ -226,7 +224,11 @@ def _why(
         if not fits(vm, slot):
             holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
             message = f"{has}; slot {slot.name} holds {holds} and the VM needs {needs}"
-            return Reason.SLOT_TOO_SMALL.value, message, "clean-up takes it out of there, and a slot that holds it is looked for"
+            return (
+                Reason.SLOT_TOO_SMALL.value,
+                message,
+                "clean-up looks for a slot that is large enough",
+            )
     return (
         Reason.WAITING.value,
         f"{has}; it has not been its turn",

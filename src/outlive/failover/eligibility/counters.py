@@ -7,7 +7,7 @@ equals one that is built anew (docs/reference/failover.md#counters). Views given
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 
 from outlive.base.errors import BadInput
 from outlive.failover.eligibility.columns import Columns
@@ -103,6 +103,11 @@ class Counters(Tallies):
         return self.host_names[self._vm_host[self._vm_number[vm]]]
 
     @property
+    def names(self) -> KeysView[str]:
+        """The VMs that were added or are named by a slot, in no particular order."""
+        return self._vm_number.keys()
+
+    @property
     def added(self) -> list[str]:
         """The VMs that were added themselves, not only named by a slot."""
         return [name for name, number in self._vm_number.items() if self._vm_added[number]]
@@ -169,6 +174,7 @@ class Counters(Tallies):
         for name in unused:
             self._forget(self._vm_number[name])
         self._uncount(number, self._slot_host[number])
+        self._placed_on[self._slot_host[number]] &= ~self._bit[number]
         gone = ~self._bit[number]
         self._alive &= gone
         self._open &= gone
@@ -176,15 +182,6 @@ class Counters(Tallies):
         for size in self._fitting:
             self._fitting[size] &= gone
         heapq.heappush(self._free_numbers, number)
-
-    def rename_slot(self, slot: str, name: str) -> None:
-        """Call the slot by another name from now on; ``ValueError`` when that is taken."""
-        if name in self._slot_number:
-            raise ValueError(f"slot {name!r} is there already")
-        number = self._slot_number.pop(slot)
-        self._slot_number[name] = number
-        self.slot_names[number] = self._slot_rank[number] = name
-        self._ranked = False
 
     def set_ready(self, slot: str, ready: bool) -> None:
         """A slot that is not ready covers nobody and is not reused; the rules count it as before."""

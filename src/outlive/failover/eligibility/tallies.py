@@ -12,7 +12,7 @@ hold are kept as a set, and a slot with such a member admits nobody. ``counters`
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from outlive.failover.eligibility.fullness import ByCount
@@ -74,6 +74,14 @@ class Tallies(Touching):
     def slot_bit(self, slot: int) -> int:
         """The bit of a slot."""
         return self._bit[slot]
+
+    def slots_on(self, hosts: Collection[int]) -> int:
+        """The slots that are on these hosts, as a bit set."""
+        others = len(self.host_names) - len(hosts)
+        if len(hosts) <= others:
+            return _union(self._placed_on[host] for host in hosts)
+        elsewhere = _union(slots for host, slots in enumerate(self._placed_on) if slots and host not in hosts)
+        return self._alive & ~elsewhere
 
     @property
     def open_slots(self) -> int:
@@ -159,12 +167,13 @@ class Tallies(Touching):
             self._grow(number)
         self._slot_number[slot.name] = number
         bit = self._bit[number]
-        self._slot_host[number] = self.host(slot.host)
+        host = self._slot_host[number] = self.host(slot.host)
+        self._placed_on[host] |= bit
         self._slot_counts[number] = slot.ready is not False
         self._open = self._open | bit if slot.ready is not False else self._open & ~bit
         self._alive |= bit
         self._by_members.add(bit, 0)
-        self._count(number, self._slot_host[number])
+        self._count(number, host)
         for wanted in self._fitting:
             if _fits(wanted, size):
                 self._fitting[wanted] |= bit
@@ -347,6 +356,13 @@ class Tallies(Touching):
             self._missing.add(vm)
         else:
             self._missing.discard(vm)
+
+
+def _union(sets: Iterable[int]) -> int:
+    found = 0
+    for one in sets:
+        found |= one
+    return found
 
 
 def _fits(vm: tuple[int, int], slot: tuple[int, int]) -> bool:

@@ -19,6 +19,8 @@ class Touching:
         """By host: the slots that touch it, as a bit set."""
         self._slots_at: list[dict[int, None]] = []
         """The same as numbers."""
+        self._placed_on: list[int] = []
+        """By host: the slots that are on it, as a bit set."""
         self._hosts_of: list[dict[int, int]] = []
         """By slot: host → how often the slot touches it."""
         self._crowded: list[int] = []
@@ -39,6 +41,7 @@ class Touching:
             self.host_names.append(name)
             self._touching.append(0)
             self._slots_at.append({})
+            self._placed_on.append(0)
         return number
 
     def _grow(self, slot: int) -> None:

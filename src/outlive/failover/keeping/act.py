@@ -4,7 +4,7 @@ A decision was made on what was seen; the cluster may have moved on. Each write 
 that was seen, and a ``Conflict`` is answered by reading that slot again and deciding again about it (deviation D8).
 What else fails is counted as docs/reference/failover.md#cycle says and left to a later cycle. Stopping after any write
 is safe: every membership that was written was allowed by the rules beside those written before it, and taking
-memberships away never breaks a rule.
+memberships away never breaks a rule. A ``Turn`` says what may have happened since the decision.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import msgspec
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.failover.eligibility.rules import fits, is_vm_eligible_for_reservation
-from outlive.failover.keeping.observe import slot_view
+from outlive.failover.keeping.hand import Hand
+from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Open
-from outlive.failover.planning.cleanup import CleanInput, CleanResult, Deletion, Drop
+from outlive.failover.planning.cleanup import CleanResult, Deletion, Drop
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import Reservation
 
@@ -32,86 +33,49 @@ STORE_REASON = "store-failed"
 _log = get_logger("failover.act")
 
 
-class Hand:
-    """The slots of one cycle: the views as the cycle has changed them, and the objects that writes replace."""
-
-    def __init__(self, slots: Iterable[SlotView], objects: Mapping[str, Reservation]) -> None:
-        self._views = {slot.name: slot for slot in slots}
-        self._objects = dict(objects)
-        self._unconfirmed: set[str] = set()
-
-    @property
-    def confirmed(self) -> tuple[SlotView, ...]:
-        """The slots whose members the store is known to have, by name."""
-        return tuple(self._views[name] for name in sorted(self._views) if name not in self._unconfirmed)
-
-    @property
-    def views(self) -> tuple[SlotView, ...]:
-        """All slots, by name."""
-        return tuple(self._views[name] for name in sorted(self._views))
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def view(self, name: str) -> SlotView | None:
-        """One slot."""
-        return self._views.get(name)
-
-    def object(self, name: str) -> Reservation:
-        """What a write to this slot replaces."""
-        return self._objects[name]
-
-    def put(self, slot: Reservation, *, confirmed: bool = True) -> SlotView:
-        """The slot looks like this now; not ``confirmed`` where its status was not acknowledged."""
-        view = slot_view(slot)
-        if confirmed:
-            self._unconfirmed.discard(slot.name)
-        else:
-            self._unconfirmed.add(slot.name)
-        self._views[slot.name] = view
-        self._objects[slot.name] = slot
-        return view
-
-    def suppose(self, view: SlotView) -> None:
-        """The cycle goes on as if the slot looked like this, although it could not be written."""
-        self._views[view.name] = view
-
-    def drop(self, name: str) -> None:
-        """The slot is gone, or is to be treated as gone."""
-        self._views.pop(name, None)
-        self._objects.pop(name, None)
-
-
 class Judge(Protocol):
     """Decides about clean-up again, when a slot turned out to be another than was seen."""
 
-    async def clean(self, given: CleanInput) -> CleanResult:
-        """As ``outlive.failover.planning.cleanup.clean``."""
+    async def judge(self, slot: SlotView, others: Sequence[SlotView]) -> CleanResult:
+        """About this slot as it is now; ``others``: all other slots of its members."""
         ...
 
 
 class CleanUp:
     """Carries out what clean-up decided."""
 
-    def __init__(self, writer: SlotWriter, judge: Judge, reporter: Reporter) -> None:
+    def __init__(self, writer: SlotWriter, judge: Judge, reporter: Reporter, *, turn: Turn | None = None) -> None:
         self._writer = writer
         self._judge = judge
         self._reporter = reporter
+        self._turn = turn or Turn()
 
-    async def carry_out(self, given: CleanInput, result: CleanResult, hand: Hand) -> None:
+    async def carry_out(self, result: CleanResult, hand: Hand) -> None:
         """Write changed memberships by slot name, then delete; ``hand`` becomes the state after it."""
         drops = _by_slot(result.dropped)
         after = {slot.name: slot for slot in result.slots}
         for name in result.changed:
-            await self._change(given, after[name], drops.get(name, ()), hand)
+            async with self._turn.hold():
+                if not self._is_left(drops.get(name, ())):
+                    await self._change(after[name], drops.get(name, ()), hand)
         for deletion in result.deleted:
-            await self._delete(given, deletion, drops.get(deletion.slot, ()), hand)
+            async with self._turn.hold():
+                if not self._is_left(drops.get(deletion.slot, ())):
+                    await self._delete(deletion, drops.get(deletion.slot, ()), hand)
 
-    async def _change(self, given: CleanInput, wanted: SlotView, drops: Sequence[Drop], hand: Hand) -> None:
+    def _is_left(self, drops: Sequence[Drop]) -> bool:
+        """Whether the slot is left to whoever follows changes, because a VM that would leave it has changed."""
+        vms = [drop.vm for drop in drops]
+        if not self._turn.stale(vms):
+            return False
+        self._turn.leave(vms)
+        return True
+
+    async def _change(self, wanted: SlotView, drops: Sequence[Drop], hand: Hand) -> None:
         try:
             written = await self._writer.set_members(hand.object(wanted.name), wanted.members)
         except Conflict:
-            await self._again(given, wanted.name, hand)
+            await self._again(wanted.name, hand)
             return
         except OutliveError as error:
             _log.warning("slot.not_written", slot=wanted.name, error=str(error))
@@ -120,12 +84,12 @@ class CleanUp:
         hand.put(written)
         self._tell(written, drops)
 
-    async def _delete(self, given: CleanInput, deletion: Deletion, drops: Sequence[Drop], hand: Hand) -> None:
+    async def _delete(self, deletion: Deletion, drops: Sequence[Drop], hand: Hand) -> None:
         slot = hand.object(deletion.slot)
         try:
             await self._writer.delete(slot)
         except Conflict:
-            await self._again(given, deletion.slot, hand)
+            await self._again(deletion.slot, hand)
             return
         except OutliveError as error:
             _log.warning("slot.not_deleted", slot=deletion.slot, error=str(error))
@@ -135,12 +99,12 @@ class CleanUp:
         self._tell(slot, drops)
         self._reporter.slot_deleted(slot.metadata.uid, deletion)
 
-    async def _again(self, given: CleanInput, name: str, hand: Hand) -> None:
+    async def _again(self, name: str, hand: Hand) -> None:
         """The slot changed since it was seen: read it, decide about it again, and write that."""
         for _ in range(REREADS):
             try:
                 fresh = await self._writer.fresh(name)
-                await self._write_again(given, fresh, hand)
+                await self._write_again(fresh, hand)
             except NotFound:
                 hand.drop(name)
                 return
@@ -152,11 +116,10 @@ class CleanUp:
             return
         _log.warning("slot.kept_changing", slot=name, rereads=REREADS)
 
-    async def _write_again(self, given: CleanInput, fresh: Reservation, hand: Hand) -> None:
+    async def _write_again(self, fresh: Reservation, hand: Hand) -> None:
         view = hand.put(fresh)
-        others = tuple(slot for slot in given.slots if slot.name != fresh.name)
-        slots = tuple(sorted((*others, view), key=lambda slot: slot.name))
-        result = await self._judge.clean(msgspec.structs.replace(given, slots=slots))
+        others = [slot for slot in hand.around(view.members) if slot.name != view.name]
+        result = await self._judge.judge(view, others)
         drops = _by_slot(result.dropped).get(fresh.name, ())
         deletion = next((one for one in result.deleted if one.slot == fresh.name), None)
         if deletion is not None:
@@ -187,6 +150,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """VM → why it got no further slot."""
     opened: list[SlotView] = []
     """New slots, as they are named in the cluster."""
+    given_over: set[str] = set()
+    """VMs that changed meanwhile and are left to whoever follows changes."""
     excluded: set[str] = set()
     """Slots whose write failed: nobody may join them in this cycle."""
 
@@ -198,10 +163,13 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Assignment:
     """Carries out what the assignment decided."""
 
-    def __init__(self, writer: SlotWriter, reporter: Reporter, *, request_id: str = "") -> None:
+    def __init__(
+        self, writer: SlotWriter, reporter: Reporter, *, request_id: str = "", turn: Turn | None = None
+    ) -> None:
         self._writer = writer
         self._reporter = reporter
         self._request_id = request_id
+        self._turn = turn or Turn()
 
     async def carry_out(
         self,
@@ -212,10 +180,11 @@ class Assignment:
         requests: Mapping[str, str],
     ) -> Outcome:
         """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
-        run = _Run(self._writer, self._reporter, hand, vms, self._request_id)
+        run = _Run(self._writer, self._reporter, hand, vms, self._request_id, self._turn)
         for action in actions:
             with request_context(req=requests.get(action.vm, "")):
-                await run.do(action)
+                async with self._turn.hold():
+                    await run.do(action)
         return run.outcome
 
 
@@ -223,7 +192,7 @@ class _Run:
     """One pass over the actions of one answer."""
 
     def __init__(
-        self, writer: SlotWriter, reporter: Reporter, hand: Hand, vms: Mapping[str, VmView], request_id: str
+        self, writer: SlotWriter, reporter: Reporter, hand: Hand, vms: Mapping[str, VmView], request_id: str, turn: Turn
     ) -> None:
         self.outcome = Outcome()
         self._writer = writer
@@ -231,6 +200,7 @@ class _Run:
         self._hand = hand
         self._vms = vms
         self._request_id = request_id
+        self._turn = turn
         self._names: dict[str, str] = {}
         self._unmade: set[str] = set()
         self._given_up: set[str] = set()
@@ -240,6 +210,11 @@ class _Run:
     async def do(self, action: Action) -> None:
         """Carry one action out, or put it off."""
         if action.vm in self._given_up:
+            if isinstance(action, Open):
+                self._unmade.add(action.slot_key)
+            return
+        if self._turn.stale((action.vm,)):
+            self._leave(action)
             return
         match action:
             case Fail():
@@ -250,6 +225,15 @@ class _Run:
                 await self._open(action)
             case _:
                 assert_never(action)
+
+    def _leave(self, action: Action) -> None:
+        """The VM changed since the decision was made: whoever follows changes serves it as it is now."""
+        self._given_up.add(action.vm)
+        self.outcome.given_over.add(action.vm)
+        self.outcome.left.pop(action.vm, None)
+        self._turn.leave((action.vm,))
+        if isinstance(action, Open):
+            self._unmade.add(action.slot_key)
 
     def _fail(self, fail: Fail) -> None:
         if self._stale or fail.vm in self.outcome.left:
@@ -264,6 +248,9 @@ class _Run:
         view = self._hand.view(name)
         if self._stale or join.slot in self._unmade or name in self.outcome.excluded or view is None:
             self.outcome.postpone(join.vm)
+            return
+        if self._turn.stale(view.members):
+            self._leave(join)
             return
         try:
             written = await self._writer.set_members(self._hand.object(name), {**view.members, join.vm: join.vm_host})
@@ -314,8 +301,9 @@ class _Run:
         _log.warning("slot.not_joined", slot=name, vm=join.vm, error=str(error))
 
     async def _open(self, action: Open) -> None:
-        if self._stale:
+        if self._stale or not self._turn.has_room(action.host, action.cpu_milli, action.memory_bytes):
             self.outcome.postpone(action.vm)
+            self._unmade.add(action.slot_key)
             return
         new = NewSlot(
             vm=action.vm,

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from outlive.base.clock import Clock
 from outlive.failover.planning.assign import AssignInput, AssignResult, assign
-from outlive.failover.planning.cleanup import CleanInput, CleanResult, clean
+from outlive.failover.planning.cleanup import CleanInput, CleanResult, LeaveInput, clean, leave
 from outlive.failover.planning.repack import RepackInput, RepackResult, repack
 from outlive.failover.planning.select import SelectInput, SelectResult, select
+from outlive.failover.portions import encoded, in_portions
 from outlive.failover.ports import Computer
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision, DecisionLog
@@ -22,7 +26,7 @@ INLINE_OBJECTS: Final = 1_500
 INLINE_NEEDS: Final = 200
 """VMs that miss slots in an assignment that is computed on the spot."""
 
-I = TypeVar("I")  # noqa: E741 - input
+I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - input
 O = TypeVar("O")  # noqa: E741 - output
 
 
@@ -37,6 +41,9 @@ def _nobody_misses(result: SelectResult) -> bool:
 CLEAN: Final = Decision(
     "failover.clean", clean, CleanInput, CleanResult, "What leaves its slot, and which slots go", _nothing_cleaned
 )
+LEAVE: Final = Decision(
+    "failover.leave", leave, LeaveInput, CleanResult, "What a few VMs give reason to leave", _nothing_cleaned
+)
 SELECT: Final = Decision(
     "failover.select", select, SelectInput, SelectResult, "Who misses slots, and who is served", _nobody_misses
 )
@@ -44,22 +51,31 @@ ASSIGN: Final = Decision(
     "failover.assign", assign, AssignInput, AssignResult, "Which slots VMs join, and which are opened for them"
 )
 REPACK: Final = Decision("failover.repack", repack, RepackInput, RepackResult, "Which members move so that slots empty")
-CYCLE_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, SELECT, ASSIGN, REPACK)
-"""The decisions of a cycle, by name, for ``outlive decide``."""
+CYCLE_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, LEAVE, SELECT, ASSIGN, REPACK)
+"""The decisions of cycles and upkeep, by name, for ``outlive decide``."""
 
 
 class Decider:
     """Decides for cycles and upkeep."""
 
-    def __init__(self, log: DecisionLog, computer: Computer, *, inline_needs: int = INLINE_NEEDS) -> None:
+    def __init__(self, log: DecisionLog, computer: Computer, *, clock: Clock, inline_needs: int = INLINE_NEEDS) -> None:
         self._log = log
         self._computer = computer
+        self._clock = clock
         self._inline_needs = inline_needs
 
     async def clean(self, given: CleanInput) -> CleanResult:
         """What leaves its slot, and which slots go."""
         small = len(given.vms) + len(given.slots) + len(given.hosts) <= INLINE_OBJECTS
         return await self._use(CLEAN, given, small=small)
+
+    def leave(self, given: LeaveInput) -> CleanResult:
+        """What a few VMs give reason to leave."""
+        return self._log.use(LEAVE, given)
+
+    def assigned(self, given: AssignInput, result: AssignResult, *, subject: str) -> None:
+        """Remember an assignment that was decided on the kept state; ``given`` is what it rests on."""
+        self._log.keep(ASSIGN, encode_canonical(given), encode_canonical(result), empty=False, subject=subject)
 
     async def select(self, given: SelectInput) -> SelectResult:
         """Who misses slots, and who is served."""
@@ -80,7 +96,7 @@ class Decider:
     async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
         if small:
             return self._log.use(decision, given)
-        raw = encode_canonical(given)
+        raw = await in_portions(encoded(given), self._clock)
         answer = await self._computer.compute(decision, raw)
         result: O = decode_as(decision.output, answer)
         self._log.keep(decision, raw, answer, empty=decision.is_empty(result))

@@ -7,14 +7,17 @@ so that a mistake in following is found instead of believed (docs/reference/fail
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import nsmallest
 
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.leaving import departure
+from outlive.failover.portions import Portions, portioned
 from outlive.failover.requirements import Requirements
 from outlive.failover.sightings import Sightings
 from outlive.resources import Hypervisor, Reservation
@@ -35,9 +38,11 @@ class KeptState:
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
         self._requirements = requirements
         self._trust_hosts = trust_hosts
+        self._compat = compat
         self._literal = compat.reverted("D10")
         self._attributes: dict[str, VmView] = {}
         self._touched: dict[str, None] = {}
+        self._newer: set[str] = set()
         self._audited: dict[str, str] = {}
 
     # Changes
@@ -55,17 +60,34 @@ class KeptState:
             self._attributes[vm_id] = view
         self._locate(vm_id)
 
-    def see_all_vms(self, views: Iterable[VmView]) -> None:
-        """The VM source has listed all its VMs; only differences count."""
-        listed = {view.id: view for view in views}
-        for vm_id in sorted(self._attributes.keys() - listed.keys()):
-            self.see_vm(vm_id, None)
-        for vm_id, view in listed.items():
-            if self._attributes.get(vm_id) != view:
-                self.see_vm(vm_id, view)
+    def see_all_vms(self, views: Iterable[VmView], *, but: Collection[str] = ()) -> Portions[None]:
+        """The VM source has listed all its VMs; only differences count. Of ``but`` newer things are known."""
+        listed: set[str] = set()
+        for portion in portioned(views):
+            for view in portion:
+                listed.add(view.id)
+                known = self._attributes.get(view.id)
+                if known is not view and known != view and view.id not in but:
+                    self.see_vm(view.id, view)
+            yield
+        for vm_id in sorted(self._attributes.keys() - listed):
+            if vm_id not in but:
+                self.see_vm(vm_id, None)
 
-    def see_slot(self, name: str, slot: Reservation | None) -> None:
-        """A reservation looks like this now, or is gone; those that are no slots are overlooked."""
+    def see_slot(self, name: str, slot: Reservation | None, *, quietly: bool = False) -> None:
+        """A reservation looks like this now, or is gone; those that are no slots are overlooked.
+
+        ``quietly`` where the change calls for nothing, because it is the answer to another one.
+        """
+        if quietly:
+            touched, newer = self._touched, self._newer
+            self._touched, self._newer = {}, set()
+            self._see_slot(name, slot)
+            self._touched, self._newer = touched, newer
+        else:
+            self._see_slot(name, slot)
+
+    def _see_slot(self, name: str, slot: Reservation | None) -> None:
         before = self.slots.get(name)
         now = slot_view(slot) if slot is not None and is_slot(slot) else None
         if now is None:
@@ -152,26 +174,33 @@ class KeptState:
             return []
         return [name for name in self.counters.slots_of(vm_id) if self._counts(vm, self.slots[name])]
 
+    def idle(self, vm_id: str) -> list[SlotView]:
+        """The slots that list the VM and do not count for it, in name order."""
+        vm = self.located.get(vm_id)
+        return [] if vm is None else [slot for slot in self.slots_of([vm_id]) if not self._counts(vm, slot)]
+
     def misplaced(self, vm_id: str) -> bool:
-        """Whether some membership of the VM has to be judged again: it is gone, has moved, or a rule is broken."""
+        """Whether some membership of the VM has to be judged again."""
+        return self.departs(vm_id) or (self.at_fault(vm_id) and vm_id in self.located)
+
+    def departs(self, vm_id: str) -> bool:
+        """Whether the VM gives reason to leave a slot: it is gone, has moved, or has outgrown it."""
         if not self.counters.has_vm(vm_id):
             return False
-        names = self.counters.slots_of(vm_id)
-        if not names:
-            return False
-        vm = self.located.get(vm_id)
-        if vm is None:
-            return self.sightings.first(vm_id) is None
-        return not self.counters.holds_for(vm_id) or any(self.slots[n].members.get(vm_id) != vm.host for n in names)
+        vm, active = self.located.get(vm_id), self.sightings.first(vm_id) is not None
+        return any(
+            departure(vm_id, self.slots[name], vm, active=active, compat=self._compat) is not None
+            for name in self.counters.slots_of(vm_id)
+        )
+
+    def at_fault(self, vm_id: str) -> bool:
+        """Whether a rule does not hold for the VM."""
+        return self.counters.has_vm(vm_id) and not self.counters.holds_for(vm_id)
 
     def slots_of(self, vms: Iterable[str]) -> list[SlotView]:
         """The slots of these VMs, by name."""
         names = {name for vm in vms if self.counters.has_vm(vm) for name in self.counters.slots_of(vm)}
         return [self.slots[name] for name in sorted(names)]
-
-    def neighbours(self, vms: Iterable[str]) -> list[SlotView]:
-        """The slots of these VMs and of all who share a slot with them: all that a verdict about them rests on."""
-        return self.slots_of({member for slot in self.slots_of(vms) for member in self.counters.members(slot.name)})
 
     def take_touched(self) -> list[str]:
         """The VMs that changes concerned since the last call, in the order of the changes."""
@@ -183,13 +212,28 @@ class KeptState:
         """Whether changes concerned any VM."""
         return bool(self._touched)
 
+    @property
+    def newer(self) -> Collection[str]:
+        """The VMs that changes concerned since ``forget_newer``, own writes aside except where they were noted."""
+        return self._newer
+
+    def forget_newer(self) -> None:
+        """Begin anew."""
+        self._newer = set()
+
+    def note_newer(self, vms: Iterable[str]) -> None:
+        """These count as changed, too."""
+        self._newer.update(vms)
+
     def put_back(self, vms: Iterable[str]) -> None:
         """Look at these again."""
-        self._touch(vms)
+        for vm in vms:
+            self._touched.setdefault(vm, None)
 
     def _touch(self, vms: Iterable[str]) -> None:
         for vm in vms:
             self._touched.setdefault(vm, None)
+            self._newer.add(vm)
 
     def _counts(self, vm: VmView, slot: SlotView) -> bool:
         return self._literal or (slot.ready is not False and fits(vm, slot))
@@ -217,33 +261,46 @@ class KeptState:
         ordered = [self.slots[name] for name in sorted(self.slots)]
         self.counters = Counters.build(ordered, [self.located[vm] for vm in sorted(self.located)], needs)
 
-    def audit(self, hosts: Sequence[Hypervisor], slots: Sequence[Reservation]) -> list[str]:
-        """What differs from a rebuild out of these (both in name order), in words.
+    def audit(
+        self, hosts: Callable[[], Sequence[Hypervisor]], slots: Callable[[], Sequence[Reservation]]
+    ) -> Portions[list[str]]:
+        """What differs from a rebuild out of what these show (in name order), in words.
 
         All names are compared; apart from that it looks at ``AUDITED`` hosts, slots and VMs, the next audit at others.
+        What is compared is read at one moment, so that changes between the portions do no harm.
         """
-        listed = {slot.name: slot for slot in slots if is_slot(slot)}
-        here = {host.name: host for host in hosts}
-        differences = [f"host {name}" for name in sorted(here.keys() ^ set(self.sightings.hosts))]
-        differences += [f"slot {name}" for name in sorted(listed.keys() ^ self.slots.keys())]
-        for name in self._portion("hosts", here):
-            active = {instance.id for instance in here[name].status.instances if instance.active}
-            if self.sightings.on(name) != active:
-                differences.append(f"VMs on host {name}")
-        for name in self._portion("slots", listed.keys() & self.slots.keys()):
-            if not self._slot_is(slot_view(listed[name])):
-                differences.append(f"slot {name}")
-        for vm_id in self._portion("VMs", {*self._attributes, *self.counters.added}):
+        differences = self._audit_hosts({host.name: host for host in hosts()})
+        yield
+        differences += self._audit_slots({slot.name: slot for slot in slots() if is_slot(slot)})
+        yield
+        portion = self._portion("VMs", self._attributes.keys() | self.counters.names)
+        yield
+        for vm_id in portion:
             differences += self._audit_vm(vm_id)
         return differences
 
-    def _portion(self, what: str, names: Iterable[str]) -> list[str]:
+    def _audit_hosts(self, here: Mapping[str, Hypervisor]) -> list[str]:
+        differences = [f"host {name}" for name in sorted(here.keys() ^ self.sightings.names)]
+        for name in self._portion("hosts", here.keys()):
+            active = {instance.id for instance in here[name].status.instances if instance.active}
+            if self.sightings.on(name) != active:
+                differences.append(f"VMs on host {name}")
+        return differences
+
+    def _audit_slots(self, listed: Mapping[str, Reservation]) -> list[str]:
+        differences = [f"slot {name}" for name in sorted(listed.keys() ^ self.slots.keys())]
+        for name in self._portion("slots", listed.keys() & self.slots.keys()):
+            if not self._slot_is(slot_view(listed[name])):
+                differences.append(f"slot {name}")
+        return differences
+
+    def _portion(self, what: str, names: AbstractSet[str]) -> list[str]:
         """The next names, beginning behind those of the last audit."""
-        ordered = sorted(names)
-        if len(ordered) <= AUDITED:
-            return ordered
-        begin = bisect_right(ordered, self._audited.get(what, ""))
-        portion = [*ordered[begin:], *ordered[:begin]][:AUDITED]
+        if len(names) <= AUDITED:
+            return sorted(names)
+        begin = self._audited.get(what, "")
+        portion = nsmallest(AUDITED, (name for name in names if name > begin))
+        portion += nsmallest(AUDITED - len(portion), (name for name in names if name <= begin))
         self._audited[what] = portion[-1]
         return portion
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.keeping.act import Hand
+from outlive.failover.keeping.hand import Hand
+from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planning.repack import Move
 from outlive.failover.telling.reporting import Reporter
@@ -21,20 +22,28 @@ _log = get_logger("failover.repack")
 class Moving:
     """Carries moves out."""
 
-    def __init__(self, writer: SlotWriter, reporter: Reporter) -> None:
+    def __init__(self, writer: SlotWriter, reporter: Reporter, *, turn: Turn | None = None) -> None:
         self._writer = writer
         self._reporter = reporter
+        self._turn = turn or Turn()
 
     async def carry_out(self, moves: Sequence[Move], hand: Hand) -> int:
         """Write in order; the number of moves that were made."""
         for made, move in enumerate(moves):
             try:
-                await self._join(move, hand)
-                await self._leave(move, hand)
+                async with self._turn.hold():
+                    if self._is_stale(move, hand):
+                        return made
+                    await self._join(move, hand)
+                    await self._leave(move, hand)
             except OutliveError as error:
                 _log.info("repack.stopped", vm=move.vm, made=made, error=str(error))
                 return made
         return len(moves)
+
+    def _is_stale(self, move: Move, hand: Hand) -> bool:
+        slots = (hand.view(move.joins), hand.view(move.leaves))
+        return self._turn.stale([move.vm, *(vm for slot in slots if slot is not None for vm in slot.members)])
 
     async def _join(self, move: Move, hand: Hand) -> None:
         view = hand.view(move.joins)

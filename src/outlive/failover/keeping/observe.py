@@ -8,16 +8,25 @@ reads. The rules tolerate that, because a membership is judged again in every cy
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.portions import Portions, in_portions, portioned, whole
 from outlive.failover.ports import VMSource
-from outlive.failover.vms import OnHypervisors, VmList, host_view, list_resources, on_hypervisors, vm_of_resource
+from outlive.failover.vms import (
+    HOSTS_OF_A_PORTION,
+    OnHypervisors,
+    VmList,
+    host_view,
+    list_resources,
+    merging,
+    vm_of_resource,
+)
 from outlive.resources import (
     FAILOVER,
     RESERVATION_TYPE_LABEL,
@@ -39,10 +48,34 @@ STALE_S = 60.0
 """A cache that has lost the store for longer than this is no longer believed."""
 
 
-YIELD_EVERY = 1_000
-"""Objects after which others get their turn."""
+VIEWS_OF_A_PORTION = 200
+"""Views that are made together."""
 
 T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Views(Generic[R, V]):
+    """Views of objects, each made once for as long as its object stays the same."""
+
+    def __init__(self, make: Callable[[R], V]) -> None:
+        self._make = make
+        self._made: dict[str, tuple[R, V]] = {}
+
+    def of(self, objects: Iterable[R]) -> Portions[list[V]]:
+        """The views of all objects there are, in their order; those of others are forgotten."""
+        made: dict[str, tuple[R, V]] = {}
+        views: list[V] = []
+        for portion in portioned(objects, VIEWS_OF_A_PORTION):
+            for obj in portion:
+                known = self._made.get(obj.metadata.name)
+                if known is None or known[0] is not obj:
+                    known = (obj, self._make(obj))
+                made[obj.metadata.name] = known
+                views.append(known[1])
+            yield
+        self._made = made
+        return views
 
 
 class World(Protocol):
@@ -124,31 +157,24 @@ class StoreVMs:
 
 
 class CachedVMs:
-    """Our own ``VirtualMachine`` objects as a VM source, from an informer."""
+    """Our own ``VirtualMachine`` objects as a VM source, from an informer. Views of unchanged objects are kept."""
 
     def __init__(self, vms: Informer[VirtualMachine], clock: Clock) -> None:
         self._vms = vms
         self._clock = clock
+        self._views = Views(vm_of_resource)
 
     async def list_vms(self) -> VmList:
-        """Every VM that is assigned to a host, by name."""
-        views: list[VmView] = []
-        without_host = 0
-        for number, vm in enumerate(believed(self._vms), 1):
-            view = vm_of_resource(vm, now=self._clock.now())
-            if view is None:
-                without_host += 1
-            else:
-                views.append(view)
-            if number % YIELD_EVERY == 0:
-                await self._clock.sleep(0)
-        return VmList(vms=tuple(views), without_host=without_host)
+        """Every VM that is assigned to a host, by name; all of them as at the moment of the call."""
+        found = await in_portions(self._views.of(believed(self._vms)), self._clock)
+        views = tuple(view for view in found if view is not None)
+        return VmList(vms=views, without_host=len(found) - len(views))
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One VM, if it is assigned to a host."""
         believed(self._vms)
         found = self._vms.get(vm_id)
-        return None if found is None else vm_of_resource(found, now=self._clock.now())
+        return None if found is None else vm_of_resource(found)
 
 
 class Step(enum.StrEnum):
@@ -183,29 +209,71 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     merged: OnHypervisors = OnHypervisors()
 
     @property
-    def active(self) -> frozenset[str]:
+    def active(self) -> Collection[str]:
         """VMs that any host reports as active."""
-        return frozenset(vm for host in self.hosts for vm in host.active)
+        return self.merged.sightings.keys()
+
+
+class Looking:
+    """Looks at the world again and again, and does over only what changed since the last look."""
+
+    def __init__(self, world: World, source: VMSource, *, trust_hosts: bool, clock: Clock | None = None) -> None:
+        """With ``clock`` others get their turn in between."""
+        self._world = world
+        self._source = source
+        self._trust_hosts = trust_hosts
+        self._clock = clock
+        self._host_views = Views(host_view)
+        self._slot_views = Views(slot_view)
+        self._last = Observation()
+
+    async def look(self) -> Observation:
+        """Hosts and slots, then VMs; ``Aborted`` names the step that failed.
+
+        Caches are read before anything else gets a turn, so that the three are of one moment.
+        """
+        hypervisors = tuple(await _step(Step.HYPERVISORS, self._world.hypervisors()))
+        objects = await _step(Step.SLOTS, self._world.slots())
+        listing = await _step(Step.VMS, self._source.list_vms())
+        hosts = tuple(await self._share(self._host_views.of(hypervisors)))
+        slots = tuple(await self._share(self._slot_views.of(objects)))
+        merged = await self._merged(hypervisors, hosts, listing)
+        self._last = Observation(
+            hypervisors=hypervisors,
+            hosts=hosts,
+            vms=merged.vms,
+            slots=slots,
+            objects={slot.name: slot for slot in objects},
+            listing=listing,
+            merged=merged,
+        )
+        return self._last
+
+    async def _merged(
+        self, hypervisors: Sequence[Hypervisor], hosts: tuple[HostView, ...], listing: VmList
+    ) -> OnHypervisors:
+        last = self._last
+        if hosts == last.hosts and listing.vms == last.listing.vms:
+            return last.merged
+        names = await self._share(_names(hypervisors))
+        return await self._share(merging(listing.vms, hosts, trust_hosts=self._trust_hosts, names=names))
+
+    async def _share(self, work: Portions[T]) -> T:
+        return whole(work) if self._clock is None else await in_portions(work, self._clock)
+
+
+def _names(hypervisors: Iterable[Hypervisor]) -> Portions[dict[str, str]]:
+    """VM → what its host calls it."""
+    names: dict[str, str] = {}
+    for portion in portioned(hypervisors, HOSTS_OF_A_PORTION):
+        names.update((i.id, i.name) for host in portion for i in host.status.instances if i.active and i.name)
+        yield
+    return names
 
 
 async def observe(world: World, source: VMSource, *, trust_hosts: bool) -> Observation:
-    """Hosts, then VMs, then slots; ``Aborted`` names the step that failed."""
-    hypervisors = await _step(Step.HYPERVISORS, world.hypervisors())
-    hosts = tuple(host_view(host) for host in hypervisors)
-    listing = await _step(Step.VMS, source.list_vms())
-    names = {i.id: i.name for host in hypervisors for i in host.status.instances if i.active and i.name}
-    merged = on_hypervisors(listing.vms, hosts, trust_hosts=trust_hosts, names=names)
-    objects = {slot.name: slot for slot in await _step(Step.SLOTS, world.slots())}
-    slots = tuple(slot_view(objects[name]) for name in sorted(objects))
-    return Observation(
-        hypervisors=tuple(hypervisors),
-        hosts=hosts,
-        vms=merged.vms,
-        slots=slots,
-        objects=objects,
-        listing=listing,
-        merged=merged,
-    )
+    """One look; ``Aborted`` names the step that failed."""
+    return await Looking(world, source, trust_hosts=trust_hosts).look()
 
 
 def slot_view(slot: Reservation) -> SlotView:

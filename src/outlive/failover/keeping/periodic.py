@@ -8,93 +8,47 @@ completes. One instance at a time is an optimisation, not a condition: two that 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
-from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.base.random import Random
-from outlive.failover.assurance.coverage import assess, counting_slots, rules_broken
-from outlive.failover.compat import Compat
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.keeping.act import Assignment, CleanUp, Hand
+from outlive.failover.assurance.coverage import assessing
+from outlive.failover.config import FailoverConfig
+from outlive.failover.eligibility.columns import Columns
+from outlive.failover.keeping.act import Assignment, CleanUp
 from outlive.failover.keeping.calls import Caller, pins_projects
-from outlive.failover.keeping.covering import CoverageWriter
-from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.moving import Moving
-from outlive.failover.keeping.observe import Aborted, Observation, Step, World, observe
+from outlive.failover.keeping.observe import Aborted, Looking, Observation, Step
+from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
-from outlive.failover.keeping.writes import SlotWriter
-from outlive.failover.model import VmView
+from outlive.failover.keeping.reacting import KEY_PREFIX
+from outlive.failover.keeping.turns import CycleTurn
+from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.assign import AssignInput
 from outlive.failover.planning.cleanup import CleanInput, CleanResult
 from outlive.failover.planning.repack import RepackInput, smallest_slots
-from outlive.failover.planning.select import Missing, PauseInput, SelectInput, next_pause_s
-from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.planning.select import Missing, PauseInput, SelectInput, SelectResult, next_pause_s, short
+from outlive.failover.planning.suspects import suspects
+from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.requirements import Requirements
-from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
-from outlive.failover.telling.reporting import Reporter, Summary
-from outlive.resources import FlavorGroupSpec
+from outlive.failover.sizing import groups_by_flavor
+from outlive.failover.telling.reporting import Summary
+from outlive.resources import CoverageStatus, FlavorGroupSpec
 
+TOLD_TOGETHER = 500
+"""VMs whose coverage is told in one turn."""
 ROUNDS = 6
 """Times that one cycle decides again about VMs whose slots turned out to be others than was seen."""
-KEY_PREFIX = "+new-"
-"""Begins the keys of slots that have no name yet; no name can begin so."""
-REQUEST_PREFIX = "failover"
 
 _log = get_logger("failover.cycle")
 
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Parts:
-    """What a cycle works with."""
-
-    world: World
-    source: VMSource
-    placement: PlacementPort
-    free: Callable[[], Mapping[str, tuple[int, int]]]
-    """Host → free milli-cores and bytes, as of now."""
-    writer: SlotWriter
-    decider: Decider
-    coverage: CoverageWriter
-    reporter: Reporter
-    clock: Clock
-    random: Random
-    ids: Ids
-    config: FailoverConfig
-    settings: FailoverUpkeepSettings = field(default_factory=FailoverUpkeepSettings)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Whoever places or removes members holds it: a cycle, or upkeep."""
-    fails: dict[str, Fail] = field(default_factory=dict)
-    """VM → why it has not got what it misses, as last decided."""
-
-    def note_fail(self, vm: str, fail: Fail | None) -> None:
-        """Remember why, for the VM's coverage; an event only when the reason is another than before."""
-        before = self.fails.pop(vm, None)
-        if fail is not None:
-            self.fails[vm] = fail
-            if before is None or before.reason != fail.reason:
-                self.reporter.vm_without_slot(fail)
-
-
-class Watcher:
-    """Told how cycles went; upkeep listens."""
-
-    def cycle_seen(self, seen: Observation, required: Mapping[str, int]) -> None:
-        """A cycle has seen the world; nothing is written yet."""
-
-    def cycle_ended(self, *, braked: bool, fails: Mapping[str, Fail]) -> None:
-        """A cycle ran to its end."""
 
 
 class PeriodicCycle:
@@ -107,6 +61,15 @@ class PeriodicCycle:
         self._requirements = Requirements(self._config.requirements)
         self._watcher = watcher or Watcher()
         self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
+        self._looking = Looking(
+            parts.world, parts.source, trust_hosts=self._config.trust_hypervisor_location, clock=parts.clock
+        )
+        self._turn = CycleTurn(
+            parts.turn,
+            newer=lambda: self._watcher.newer,
+            leave=self._watcher.take_over,
+            free_on=lambda host: parts.free().of_host(host),
+        )
         self._cycle = 0
         for pattern, why in self._requirements.malformed.items():
             _log.warning("pattern.malformed", pattern=pattern, why=why)
@@ -125,8 +88,7 @@ class PeriodicCycle:
         greq = new_global_request_id(parts.ids, REQUEST_PREFIX)
         with request_context(greq=greq, req=""):
             try:
-                async with parts.turn:
-                    summary = await self._cycle_once(greq)
+                summary = await self._cycle_once(greq)
             except Aborted as error:
                 _log.error("cycle.aborted", step=error.step.value, error=str(error))
                 if not self._compat.reverted("D14"):
@@ -137,28 +99,16 @@ class PeriodicCycle:
         return summary.next_pause_s
 
     async def _cycle_once(self, greq: str) -> Summary:
-        seen = await observe(self._parts.world, self._parts.source, trust_hosts=self._config.trust_hypervisor_location)
+        self._watcher.cycle_begins()
+        seen = await self._looking.look()
         self._parts.reporter.observed(seen)
-        required = {vm.id: count for vm in seen.vms if (count := self._requirements.required(vm.flavor)) > 0}
-        self._watcher.cycle_seen(seen, required)
+        required = await self._share(self._requirements.of(seen.vms))
+        await self._watcher.cycle_seen(seen)
         hand = Hand(seen.slots, seen.objects)
-        cleaned = await self._clean_up(seen, hand)
+        cleaned, broken = await self._clean_up(seen, hand)
         slots_kept = len(hand)
         groups = await self._groups()
-        chosen = await self._decided(
-            self._parts.decider.select(
-                SelectInput(
-                    vms=seen.vms,
-                    slots=hand.views,
-                    required=required,
-                    limit=self._config.max_vms_to_process,
-                    rotation=self._config.vm_selection_rotation_interval or 0,
-                    cycle=self._cycle,
-                    draw=self._parts.random.random(),
-                    compat=self._compat,
-                )
-            )
-        )
+        chosen = await self._select(seen, hand, required)
         summary = await self._serve(seen, hand, chosen.selected, groups, greq)
         summary = msgspec.structs.replace(
             summary,
@@ -174,23 +124,16 @@ class PeriodicCycle:
         )
         if not chosen.missing and not summary.braked:
             await self._repack(seen, hand, required, groups, greq)
-        await self._tell(seen, hand, required, braked=summary.braked)
-        self._watcher.cycle_ended(braked=summary.braked, fails=self._parts.fails)
+        await self._tell(seen, hand, required, None if hand.changed else broken, braked=summary.braked)
+        self._watcher.cycle_ended(braked=summary.braked)
         return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
 
-    async def _clean_up(self, seen: Observation, hand: Hand) -> CleanResult:
+    async def _clean_up(self, seen: Observation, hand: Hand) -> tuple[CleanResult, frozenset[str]]:
+        """What was taken out, and for which VMs a rule did not hold before."""
         parts = self._parts
-        given = CleanInput(
-            vms=seen.vms,
-            hosts=seen.hosts,
-            slots=seen.slots,
-            now=parts.clock.now(),
-            grace_s=parts.settings.grace_pauses * self._config.reconcile_interval_s,
-            brake_share=parts.settings.brake_share,
-            brake_number=parts.settings.brake_number,
-            compat=self._compat,
-        )
-        result = await self._decided(parts.decider.clean(given))
+        judging = _Judging(parts, self._config, seen, {vm.id: vm for vm in seen.vms})
+        found = await self._share(suspects(seen.slots, judging.views, seen.active, self._compat))
+        result = await self._decided(judging.about(found.slots, memberships=found.memberships))
         parts.reporter.brake(result.brake)
         if result.brake is not None:
             _log.error(
@@ -199,8 +142,23 @@ class PeriodicCycle:
                 memberships=result.brake.memberships,
                 causes=result.brake.causes,
             )
-        await CleanUp(parts.writer, parts.decider, parts.reporter).carry_out(given, result, hand)
-        return result
+        await CleanUp(parts.writer, judging, parts.reporter, turn=self._turn).carry_out(result, hand)
+        return result, found.broken
+
+    async def _select(self, seen: Observation, hand: Hand, required: Mapping[str, int]) -> SelectResult:
+        """Who misses slots, and who of them is served."""
+        vms, slots = await self._share(short(seen.vms, hand.views, required, self._compat))
+        given = SelectInput(
+            vms=vms,
+            slots=slots,
+            required={vm.id: required[vm.id] for vm in vms},
+            limit=self._config.max_vms_to_process,
+            rotation=self._config.vm_selection_rotation_interval or 0,
+            cycle=self._cycle,
+            draw=self._parts.random.random(),
+            compat=self._compat,
+        )
+        return await self._decided(self._parts.decider.select(given))
 
     async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
         """Flavor → group; ``None`` where sizes are the VMs' own."""
@@ -222,14 +180,15 @@ class PeriodicCycle:
     ) -> Summary:
         """Give the selected VMs what they miss; decide again where slots turned out to be others."""
         parts = self._parts
-        vms = {vm.id: vm for vm in seen.vms}
+        if not selected:
+            return Summary()
+        served = {one.vm for one in selected}
+        vms = {vm.id: vm for vm in seen.vms if vm.id in served}
         with_project = pins_projects(seen.hypervisors)
         wishes = [
             wanted(vms[one.vm], one.needed, slot_size(vms[one.vm], groups, self._compat), with_project=with_project)
             for one in selected
         ]
-        if not wishes:
-            return Summary()
         requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}
         offers = await gather_offers(parts.placement, self._caller, wishes, requests=requests, request_id=greq)
         given = AssignInput(
@@ -238,7 +197,7 @@ class PeriodicCycle:
             needs=tuple(wish.need for wish in wishes),
             reuse=offers.reuse,
             new=offers.new,
-            free=dict(parts.free()),
+            free=parts.free().table(),
             hosts=tuple(host.name for host in seen.hosts),
             one_new_per_host=bool(self._config.limit_one_new_reservation_per_hypervisor),
             key_prefix=KEY_PREFIX,
@@ -255,12 +214,14 @@ class PeriodicCycle:
         needs = {need.vm: need for need in given.needs}
         summary = Summary()
         excluded: set[str] = set()
+        given_over: set[str] = set()
         fails: dict[str, Fail] = {}
         for _ in range(ROUNDS):
             answer = await self._decided(parts.decider.assign(given))
-            carrier = Assignment(parts.writer, parts.reporter, request_id=greq)
+            carrier = Assignment(parts.writer, parts.reporter, request_id=greq, turn=self._turn)
             outcome = await carrier.carry_out(answer.actions, hand, vms, requests=requests)
             excluded |= outcome.excluded
+            given_over |= outcome.given_over
             summary = msgspec.structs.replace(
                 summary,
                 reused=summary.reused + outcome.reused,
@@ -276,14 +237,14 @@ class PeriodicCycle:
                 needs=tuple(
                     msgspec.structs.replace(needs[vm], needed=outcome.left[vm]) for vm in needs if vm in outcome.left
                 ),
-                free=dict(parts.free()),
+                free=parts.free().table(),
                 used_hosts=(*given.used_hosts, *(slot.host for slot in outcome.opened)),
                 excluded_slots=tuple(sorted(excluded)),
             )
         else:
             _log.warning("cycle.left_over", vms=sorted(outcome.left)[:20], rounds=ROUNDS)
             summary = msgspec.structs.replace(summary, failed=summary.failed + len(outcome.left))
-        for vm in sorted(vms):
+        for vm in sorted(vms.keys() - given_over):
             parts.note_fail(vm, fails.get(vm))
         return summary
 
@@ -317,28 +278,40 @@ class PeriodicCycle:
             limit=limit,
         )
         result = await self._decided(parts.decider.repack(given))
-        await Moving(parts.writer, parts.reporter).carry_out(result.actions, hand)
+        await Moving(parts.writer, parts.reporter, turn=self._turn).carry_out(result.actions, hand)
 
-    async def _tell(self, seen: Observation, hand: Hand, required: Mapping[str, int], *, braked: bool) -> None:
-        """Report each VM's coverage. No VM is forgotten that a host still reports, or while the brake holds."""
-        parts = self._parts
-        slots = hand.confirmed
-        counting = counting_slots(seen.vms, slots, compat=self._compat)
-        await parts.clock.sleep(0)
-        broken = rules_broken(seen.vms, slots)
-        await parts.clock.sleep(0)
-        here = {vm.id for vm in seen.vms}
-        for vm in [vm for vm in parts.fails if vm not in here]:
+    async def _tell(
+        self,
+        seen: Observation,
+        hand: Hand,
+        required: Mapping[str, int],
+        broken: frozenset[str] | None,
+        *,
+        braked: bool,
+    ) -> None:
+        """Report each VM's coverage; of VMs that changed meanwhile upkeep reports.
+
+        ``broken`` is ``None`` where it has to be found out again. No VM is forgotten that a host still reports, or
+        while the brake holds.
+        """
+        parts, slots = self._parts, hand.confirmed
+        views = {vm.id: vm for vm in seen.vms}
+        if broken is None:
+            broken = await self._share(_broken(slots, views))
+        for vm in [vm for vm in parts.fails if vm not in views]:
             del parts.fails[vm]
-        told = assess(seen.vms, required, counting, broken=broken, fails=parts.fails)
-        by_reason: dict[str, int] = {}
-        for status in told.values():
-            if not status.covered:
-                by_reason[status.reason] = by_reason.get(status.reason, 0) + 1
-        parts.reporter.uncovered(by_reason)
+        told = await self._share(
+            assessing(seen.vms, required, slots, broken=broken, fails=parts.fails, compat=self._compat)
+        )
+        parts.reporter.uncovered(await self._share(_reasons(told)))
         try:
-            gone = frozenset() if braked else await parts.coverage.told() - here - seen.active
-            await parts.coverage.tell(told, gone=gone)
+            for portion in portioned(told.items(), TOLD_TOGETHER):
+                async with self._turn.hold():
+                    await parts.coverage.tell({vm: status for vm, status in portion if not self._turn.stale((vm,))})
+            gone = sorted(frozenset() if braked else await parts.coverage.told() - views.keys() - set(seen.active))
+            for names in portioned(gone, TOLD_TOGETHER):
+                async with self._turn.hold():
+                    await parts.coverage.tell({}, gone=[vm for vm in names if not self._turn.stale((vm,))])
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
 
@@ -357,6 +330,9 @@ class PeriodicCycle:
             )
         )
 
+    async def _share(self, work: Portions[T]) -> T:
+        return await in_portions(work, self._parts.clock)
+
     async def _decided(self, deciding: Awaitable[T]) -> T:
         """What the decision answered; a computer that cannot be used ends the cycle."""
         try:
@@ -365,9 +341,55 @@ class PeriodicCycle:
             raise Aborted(Step.DECIDE, error) from error
 
 
-def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None, compat: Compat) -> ResolvedSize:
-    """The size of the VM's slots; never below the VM's own, except as the reference has it (deviation D13)."""
-    if compat.reverted("D13"):
-        return resolve_size(vm, groups, whole_mib=True)
-    size = resolve_size(vm, groups)
-    return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size
+class _Judging:
+    """Decides about clean-up in one cycle, as the cycle has seen VMs and hosts."""
+
+    def __init__(self, parts: Parts, config: FailoverConfig, seen: Observation, views: Mapping[str, VmView]) -> None:
+        self.views = views
+        self._parts = parts
+        self._config = config
+        self._active = seen.merged.sightings
+        self._memberships = 0
+
+    async def about(self, slots: Sequence[SlotView], *, memberships: int) -> CleanResult:
+        """``slots`` are all that have to be looked at; ``memberships`` are those of all slots."""
+        self._memberships = memberships
+        active: dict[str, list[str]] = {}
+        members = dict.fromkeys(vm for slot in slots for vm in slot.members)
+        for vm in members:
+            if vm in self._active:
+                active.setdefault(self._active[vm], []).append(vm)
+        settings = self._parts.settings
+        given = CleanInput(
+            vms=tuple(self.views[vm] for vm in members if vm in self.views),
+            hosts=tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items())),
+            slots=tuple(slots),
+            memberships=memberships,
+            now=self._parts.clock.now(),
+            grace_s=settings.grace_pauses * self._config.reconcile_interval_s,
+            brake_share=settings.brake_share,
+            brake_number=settings.brake_number,
+            compat=self._config.deviations,
+        )
+        return await self._parts.decider.clean(given)
+
+    async def judge(self, slot: SlotView, others: Sequence[SlotView]) -> CleanResult:
+        """A slot turned out to be another than was seen."""
+        return await self.about([slot, *others], memberships=self._memberships)
+
+
+def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView]) -> Portions[frozenset[str]]:
+    columns = yield from Columns.built(slots, views)
+    numbers = yield from columns.faults()
+    return frozenset(columns.vm_ids[number] for number in numbers.tolist())
+
+
+def _reasons(told: Mapping[str, CoverageStatus]) -> Portions[dict[str, int]]:
+    """Reason → VMs that are not covered because of it."""
+    counts: dict[str, int] = {}
+    for portion in portioned(told.values()):
+        for status in portion:
+            if not status.covered:
+                counts[status.reason] = counts.get(status.reason, 0) + 1
+        yield
+    return counts

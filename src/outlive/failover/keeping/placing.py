@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.calls import Call, Caller, common_host, placement_class, with_candidates
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Need, Offer
+from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.fleet import Fleet
@@ -77,16 +79,21 @@ def offer_of(ranking: Ranking) -> Offer:
 
 
 def free_capacity(fleet: Fleet, *, keep_unknown: bool = False) -> dict[str, tuple[int, int]]:
-    """Host → free milli-cores and bytes after VMs and all reservations.
+    """``free_amounts`` as a table: host → free milli-cores and bytes."""
+    return free_amounts(fleet, keep_unknown=keep_unknown).table()
+
+
+def free_amounts(fleet: Fleet, *, keep_unknown: bool = False) -> FreeAmounts:
+    """Free milli-cores and bytes of each host after VMs and all reservations.
 
     A host with a missing or negative figure has nothing free (deviation D13); with ``keep_unknown`` it is left out,
     which means no limit, as the reference has it.
     """
-    left = fleet.free()
-    table = {name: (int(left[row, 0]), int(left[row, 1])) for name, row in fleet.index.items()}
+    left, names = fleet.free(), fleet.names
     if keep_unknown:
-        return {name: amounts for name, amounts in table.items() if min(amounts) >= 0}
-    return {name: (max(0, cpu), max(0, memory)) for name, (cpu, memory) in table.items()}
+        known = np.asarray((left >= 0).all(axis=1))
+        return FreeAmounts(tuple(name for name, here in zip(names, known.tolist(), strict=True) if here), left[known])
+    return FreeAmounts(names, np.maximum(left, 0))
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

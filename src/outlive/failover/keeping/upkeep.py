@@ -9,22 +9,24 @@ the mass-removal brake. The kept state is held against the caches in every cycle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.assurance.coverage import status_of
-from outlive.failover.keeping.act import Assignment, CleanUp, Hand
+from outlive.failover.keeping.act import Assignment, CleanUp
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import Observation
-from outlive.failover.keeping.periodic import KEY_PREFIX, REQUEST_PREFIX, Parts, Watcher, slot_size
+from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
+from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Open
-from outlive.failover.planning.cleanup import CleanInput
-from outlive.failover.planning.greedy import Greedy
+from outlive.failover.planning.actions import Join
+from outlive.failover.planning.cleanup import CleanInput, CleanResult
+from outlive.failover.portions import in_portions
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.vms import vm_of_resource
 from outlive.resources import CoverageStatus, FlavorGroupSpec, Hypervisor, ObjectRef, Reservation, VirtualMachine
@@ -65,10 +67,13 @@ class Upkeep(Watcher):
         self._compat = self._config.deviations
         self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
         self._reacts = parts.settings.events_react
+        self._reactions = Reactions(state, parts.decider, compat=self._compat)
         self._wake = asyncio.Event()
         self._since: float | None = None
         self._following = False
         self._own_write = False
+        self._passing = False
+        self._looked_up: set[str] = set()
 
     # Following
 
@@ -118,14 +123,14 @@ class Upkeep(Watcher):
         slot = new or old
         if slot is None:
             return
+        before = self._state.slots.get(slot.name)
+        self._state.see_slot(slot.name, new, quietly=self._own_write)
         if not self._own_write:
-            self._state.see_slot(slot.name, new)
             self._noticed()
-            return
-        waiting = self._state.take_touched()
-        self._state.see_slot(slot.name, new)
-        self._state.take_touched()
-        self._state.put_back(waiting)
+        elif self._passing:
+            after = self._state.slots.get(slot.name)
+            for view in (before, after):
+                self._state.note_newer(view.members if view is not None else ())
 
     def _noticed(self) -> None:
         if not self._reacts:
@@ -160,21 +165,37 @@ class Upkeep(Watcher):
 
     # Cycles
 
-    def cycle_seen(self, seen: Observation, required: Mapping[str, int]) -> None:
+    def cycle_begins(self) -> None:
+        """From now on it is remembered which VMs changed: the cycle leaves them alone."""
+        self._state.forget_newer()
+        self._looked_up.clear()
+
+    async def cycle_seen(self, seen: Observation) -> None:
         """Take over the VM source's listing, and hold the kept state against the caches."""
         self._budget.refill(sum(len(slot.members) for slot in seen.slots))
         if not self._following:
             return
+        clock, state = self._parts.clock, self._state
         if self._vms is None:
-            self._state.see_all_vms(seen.listing.vms)
-        differences = self._state.audit(self._hypervisors.items(), self._reservations.items())
+            await in_portions(state.see_all_vms(seen.listing.vms, but=self._looked_up), clock)
+        differences = await in_portions(state.audit(self._hypervisors.items, self._reservations.items), clock)
         self._parts.reporter.audited(differences)
         if differences:
             _log.error("upkeep.diverged", differences=differences[:20], count=len(differences))
             self._rebuild()
 
-    def cycle_ended(self, *, braked: bool, fails: Mapping[str, Fail]) -> None:
-        """The cycle has looked at everybody: what was noticed before it is done."""
+    @property
+    def newer(self) -> Collection[str]:
+        """The VMs that changed since the cycle began, or whose slots upkeep has changed."""
+        return self._state.newer if self._following and self._reacts else ()
+
+    def take_over(self, vms: Iterable[str]) -> None:
+        """Look at these, which the cycle leaves alone."""
+        self._state.put_back(vms)
+        self._noticed()
+
+    def cycle_ended(self, *, braked: bool) -> None:
+        """The cycle has looked at everybody else."""
         self._budget.hold(braked)
 
     # Reacting
@@ -187,9 +208,13 @@ class Upkeep(Watcher):
         async with parts.turn:
             touched = self._state.take_touched()
             self._state.put_back(touched[PASS_VMS:])
-            with request_context(greq=new_global_request_id(parts.ids, REQUEST_PREFIX), req=""):
-                await self._look_up_strangers()
-                await self._pass(touched[:PASS_VMS])
+            self._passing = True
+            try:
+                with request_context(greq=new_global_request_id(parts.ids, REQUEST_PREFIX), req=""):
+                    await self._look_up_strangers()
+                    await self._pass(touched[:PASS_VMS])
+            finally:
+                self._passing = False
         if since is not None:
             parts.reporter.reacted(parts.clock.monotonic() - since)
         if self._state.touched:
@@ -222,6 +247,7 @@ class Upkeep(Watcher):
             except OutliveError as error:
                 _log.warning("upkeep.not_looked_up", vm=vm_id, error=str(error))
                 return
+            self._looked_up.add(vm_id)
             if view is not None and view != self._state.known(vm_id):
                 self._state.see_vm(vm_id, view)
 
@@ -234,38 +260,44 @@ class Upkeep(Watcher):
     async def _clean_up(self, touched: Sequence[str]) -> list[str]:
         """Take memberships out that the changes broke; the VMs that lost one.
 
-        First in the slots of the VMs concerned, which mends nearly everything; then around whoever is still at fault.
+        First those that end by themselves, which mends nearly everything; then, where a rule is broken all the same,
+        what a clean-up says about the slots of whoever is at fault. No other slot bears on that.
         """
-        wrong = [vm for vm in touched if self._state.misplaced(vm)]
-        if not wrong:
-            return []
-        lost = await self._clean_slots(self._state.slots_of(wrong))
-        broken = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
-        if broken:
-            lost += await self._clean_slots(self._state.neighbours(broken))
+        lost = await self._leave(self._reactions.leaving(touched, now=self._parts.clock.now()))
+        faulty = self._state.counters.faulty()
+        if any(vm in self._state.located for vm in faulty):
+            slots = self._state.slots_of(faulty)
+            lost += await self._leave(await self._parts.decider.clean(self._clean_input(slots)))
         return lost
 
-    async def _clean_slots(self, slots: Sequence[SlotView]) -> list[str]:
-        """Clean these slots up, as far as the budget allows; the VMs that lost a membership."""
-        parts, state = self._parts, self._state
+    async def _leave(self, result: CleanResult) -> list[str]:
+        """Carry a clean-up out, as far as the budget allows; the VMs that lost a membership."""
+        if not result.dropped and not result.deleted:
+            return []
+        if result.dropped and not self._budget.take(len(result.dropped)):
+            _log.error("upkeep.braked", would_drop=len(result.dropped))
+            return []
+        names = [*result.changed, *(deletion.slot for deletion in result.deleted)]
+        await CleanUp(self._parts.writer, self, self._parts.reporter).carry_out(result, self._hand(names))
+        return sorted({drop.vm for drop in result.dropped})
+
+    async def judge(self, slot: SlotView, others: Sequence[SlotView]) -> CleanResult:
+        """A slot turned out to be another than was seen."""
+        return await self._parts.decider.clean(self._clean_input([slot, *others]))
+
+    def _clean_input(self, slots: Sequence[SlotView]) -> CleanInput:
+        state = self._state
         members = sorted({vm for slot in slots for vm in slot.members})
-        given = CleanInput(
+        return CleanInput(
             vms=tuple(state.located[vm] for vm in members if vm in state.located),
             hosts=self._reports(members),
             slots=tuple(slots),
-            now=parts.clock.now(),
-            grace_s=parts.settings.grace_pauses * self._config.reconcile_interval_s,
+            now=self._parts.clock.now(),
+            grace_s=self._parts.settings.grace_pauses * self._config.reconcile_interval_s,
             brake_share=1.0,
             brake_number=NO_BRAKE,
             compat=self._compat,
         )
-        result = await parts.decider.clean(given)
-        if result.dropped and not self._budget.take(len(result.dropped)):
-            _log.error("upkeep.braked", would_drop=len(result.dropped))
-            return []
-        hand = Hand(slots, {slot.name: found for slot in slots if (found := self._reservations.get(slot.name))})
-        await CleanUp(parts.writer, parts.decider, parts.reporter).carry_out(given, result, hand)
-        return sorted({drop.vm for drop in result.dropped})
 
     def _reports(self, members: Iterable[str]) -> tuple[HostView, ...]:
         """The hosts that report any of these VMs, as far as these VMs go."""
@@ -294,41 +326,27 @@ class Upkeep(Watcher):
         requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}
         greq = new_global_request_id(parts.ids, REQUEST_PREFIX)
         offers = await gather_offers(parts.placement, self._caller, wishes, requests=requests, request_id=greq)
-        greedy = Greedy(
-            state.counters,
-            reuse=offers.reuse,
-            new=offers.new,
-            free=dict(parts.free()),
-            hosts=state.sightings.hosts,
-            one_new_per_host=False,
-            key_prefix=KEY_PREFIX,
-            compat=self._compat,
-        )
-        actions = self._decide(greedy, wishes)
+        wishes = self._still(wishes)
+        actions = self._reactions.serving(wishes, offers, parts.free())
         carrier = Assignment(parts.writer, parts.reporter, request_id=greq)
         vms = {wish.vm.id: wish.vm for wish in wishes}
-        outcome = await carrier.carry_out(actions, self._hand(), vms, requests=requests)
+        hand = self._hand(action.slot for action in actions if isinstance(action, Join))
+        outcome = await carrier.carry_out(actions, hand, vms, requests=requests)
         for wish in wishes:
             parts.note_fail(wish.vm.id, outcome.fails.get(wish.vm.id))
         self._state.put_back(sorted(outcome.left))
         return missing
 
-    def _decide(self, greedy: Greedy, wishes: Iterable[Wanted]) -> list[Action]:
-        """What the greedy assignment says; the counters are left as they were, until the writes are acknowledged."""
-        counters = self._state.counters
-        actions: list[Action] = []
-        for wish in wishes:
-            if counters.has_vm(wish.vm.id):
-                actions += greedy.serve(wish.vm, wish.need)
-        for action in reversed(actions):
-            match action:
-                case Join(slot=slot, vm=vm):
-                    counters.leave(vm, slot)
-                case Open(slot_key=key):
-                    counters.remove_slot(key)
-                case Fail():
-                    pass
-        return actions
+    def _still(self, wishes: Iterable[Wanted]) -> list[Wanted]:
+        """The wishes that nothing changed while placement was asked; the others come up again by themselves."""
+        state = self._state
+        return [
+            wish
+            for wish in wishes
+            if state.located.get(wish.vm.id) == wish.vm
+            and state.counters.misses(wish.vm.id) == wish.needed
+            and not state.misplaced(wish.vm.id)
+        ]
 
     async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
         if not self._config.use_flavor_group_resources:
@@ -339,10 +357,11 @@ class Upkeep(Watcher):
             _log.info("groups.unavailable", error=str(error))
             return None
 
-    def _hand(self) -> Hand:
-        """All slots, with the objects that the informer holds."""
-        objects = {name: slot for name in self._state.slots if (slot := self._reservations.get(name)) is not None}
-        return Hand((self._state.slots[name] for name in objects), objects)
+    def _hand(self, names: Iterable[str]) -> Hand:
+        """These slots, with the objects that the informer holds; those that are gone meanwhile are missing."""
+        objects = {name: slot for name in names if (slot := self._reservations.get(name)) is not None}
+        views = [self._state.slots[name] for name in objects if name in self._state.slots]
+        return Hand(views, objects, around=self._state.slots_of)
 
     async def _tell(self, concerned: Iterable[str]) -> None:
         state, told = self._state, dict[str, CoverageStatus]()
@@ -354,8 +373,9 @@ class Upkeep(Watcher):
                     vm,
                     state.required(vm),
                     state.counting(vm_id),
-                    broken=state.counters.has_vm(vm_id) and not state.counters.holds_for(vm_id),
+                    broken=state.at_fault(vm_id),
                     fail=self._parts.fails.get(vm_id),
+                    idle=state.idle(vm_id),
                 )
             elif state.sightings.first(vm_id) is None:
                 gone.append(vm_id)

@@ -6,6 +6,8 @@ makes no attempt at the smallest number of slots.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from outlive.base.errors import BadInput
@@ -50,7 +52,7 @@ class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     actions: tuple[Action, ...] = ()
     slots: tuple[SlotView, ...] = ()
-    """The slots as the actions leave them; new ones are named by their key."""
+    """The slots that the actions change, as they leave them, and new ones, named by their key."""
     reused: int = 0
     created: int = 0
     failed: int = 0
@@ -82,11 +84,12 @@ def assign(given: AssignInput) -> AssignResult:
     if unknown is not None:
         raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
     actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
-    return result_of(slots, actions, greedy.opened)
+    joined = {action.slot for action in actions if isinstance(action, Join)}
+    return result_of([slot for slot in slots if slot.name in joined], actions, greedy.opened)
 
 
-def result_of(before: list[SlotView], actions: list[Action], opened: dict[str, SlotView]) -> AssignResult:
-    """The actions, what they leave behind, and their numbers."""
+def result_of(before: Sequence[SlotView], actions: Sequence[Action], opened: Mapping[str, SlotView]) -> AssignResult:
+    """The actions, what they make of these slots and of new ones, and their numbers."""
     joined: dict[str, dict[str, str]] = {}
     counts = {Join: 0, Open: 0, Fail: 0}
     for action in actions:

@@ -15,7 +15,7 @@ from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planning.offers import FreeLedger, Ints, NewHosts, ReuseHosts
+from outlive.failover.planning.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
 from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host
 from outlive.failover.sizing import resource_group
 
@@ -39,29 +39,46 @@ class Greedy:
         most_members: int = 0,
         compat: Compat | None = None,
     ) -> None:
-        """``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning from a snapshot."""
+        """``hosts``: all of them, for the numbers in reasons; read when one is needed.
+
+        ``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning from a snapshot.
+        """
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
-        self._all_hosts = sorted(set(hosts))
-        self._host_numbers = np.array([counters.host(host) for host in self._all_hosts], dtype=np.int64)
-        self.ledger = FreeLedger(counters, dict(free))
-        self.set_offers(reuse, new)
+        self.ledger = FreeLedger(counters)
+        self._hashes = HostHashes(counters)
         self._one_new_per_host = one_new_per_host
-        self._key_prefix = key_prefix
         reverted = (compat or Compat()).reverted
         self._takes_unready, self._takes_zero = reverted("D10"), reverted("D13")
-        self._serial = 0
         self._most_members = most_members
         self._full = 0
+        self.renew(reuse=reuse, new=new, free=free, hosts=hosts)
+        self.name_new_slots(key_prefix)
         if most_members:
             for slot in counters.slot_log:
                 self._note_full(slot)
 
-    def set_offers(self, reuse: Mapping[str, Offer], new: Mapping[str, Offer]) -> None:
-        """Replace what placement answered."""
+    def renew(
+        self,
+        *,
+        reuse: Mapping[str, Offer],
+        new: Mapping[str, Offer],
+        free: Mapping[str, tuple[int, int]] | FreeAmounts,
+        hosts: Iterable[str],
+    ) -> None:
+        """Take fresh answers of placement and what is free; nothing counts as opened any more."""
         self._reuse_offers, self._new_offers = reuse, new
         self._reuse: dict[str, ReuseHosts] = {}
         self._new: dict[str, NewHosts] = {}
+        self.ledger.renew(free if isinstance(free, FreeAmounts) else FreeAmounts.of(free))
+        self.opened.clear()
+        self._hosts = hosts
+        self._all_hosts: Ints | None = None
+
+    def name_new_slots(self, prefix: str) -> None:
+        """Keys of new slots are this and a number, from 1."""
+        self._key_prefix = prefix
+        self._serial = 0
 
     def serve(self, vm: VmView, need: Need) -> list[Action]:
         """Give the VM what it needs, as far as that is possible; the last action is ``Fail`` where it is not."""
@@ -138,7 +155,7 @@ class Greedy:
     def _new_hosts(self, offer_class: str) -> NewHosts | None:
         offer = self._new.get(offer_class)
         if offer is None and offer_class in self._new_offers:
-            offer = self._new[offer_class] = NewHosts(self.counters, self._new_offers[offer_class])
+            offer = self._new[offer_class] = NewHosts(self.counters, self._new_offers[offer_class], self._hashes)
         return offer
 
     def _opened(self, vm: VmView, need: Need, host: str) -> Open:
@@ -200,11 +217,12 @@ class Greedy:
         rest[excluded] = False
         room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
         new_here = self.ledger.new_here(offer.hosts) if self._one_new_per_host else np.zeros(len(rest), dtype=bool)
-        open_hosts = self._host_numbers[~np.isin(self._host_numbers, np.fromiter(blocked, dtype=np.int64))]
+        everywhere = self._everywhere()
+        open_hosts = everywhere[~np.isin(everywhere, np.fromiter(blocked, dtype=np.int64))]
         runs_here = bool(len(offer.places([own])))
         others = sorted(offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host)
         return HostCount(
-            total=max(len(self._all_hosts), len(offer.hosts)),
+            total=max(len(everywhere), len(offer.hosts)),
             offered=len(offer.hosts),
             own=int(runs_here),
             by_rules=len(others),
@@ -214,6 +232,13 @@ class Greedy:
             roomiest=self._roomiest(open_hosts, size.cpu_milli, size.memory_bytes),
             rejected=offer.rejected,
         )
+
+    def _everywhere(self) -> Ints:
+        """All hosts, by name; needed for reasons only."""
+        if self._all_hosts is None:
+            self._all_hosts = np.array([self.counters.host(host) for host in sorted(set(self._hosts))], dtype=np.int64)
+            self.ledger.grow()
+        return self._all_hosts
 
     def _example(self, vm: str, host: str) -> str:
         for slot in self.counters.slots_of(vm):

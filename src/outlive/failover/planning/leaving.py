@@ -7,6 +7,7 @@ and by upkeep for the VMs that a change concerned. Broken rules are another matt
 from __future__ import annotations
 
 import enum
+
 import msgspec
 
 from outlive.failover.compat import Compat

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +24,53 @@ def _clamped(amount: int) -> int:
     return max(-NO_LIMIT, min(amount, NO_LIMIT))
 
 
+class FreeAmounts(NamedTuple):
+    """What hosts have free; a host that is missing has no limit."""
+
+    names: tuple[str, ...]
+    amounts: Ints
+    """(hosts, 2): milli-cores and bytes."""
+
+    @classmethod
+    def of(cls, free: Mapping[str, tuple[int, int]]) -> FreeAmounts:
+        """From a table."""
+        pairs = ((_clamped(cpu), _clamped(memory)) for cpu, memory in free.values())
+        amounts = np.fromiter(chain.from_iterable(pairs), dtype=np.int64, count=2 * len(free))
+        return cls(tuple(free), amounts.reshape(-1, 2))
+
+    def of_host(self, name: str) -> tuple[int, int] | None:
+        """One host's, or ``None`` where it has no limit."""
+        try:
+            cpu, memory = self.amounts[self.names.index(name)].tolist()
+        except ValueError:
+            return None
+        return cpu, memory
+
+    def table(self) -> dict[str, tuple[int, int]]:
+        """Host → milli-cores and bytes."""
+        return {name: (cpu, memory) for name, (cpu, memory) in zip(self.names, self.amounts.tolist(), strict=True)}
+
+
 class FreeLedger:
     """Free milli-cores and bytes by host number, less the slots that were opened."""
 
-    def __init__(self, tallies: Tallies, free: dict[str, tuple[int, int]]) -> None:
-        for host in free:
-            tallies.host(host)
+    def __init__(self, tallies: Tallies) -> None:
+        """Without any limit."""
         self._tallies = tallies
-        self._amounts = np.full((max(1, len(tallies.host_names)), 2), NO_LIMIT, dtype=np.int64)
-        self._new_here = np.zeros(len(self._amounts), dtype=bool)
-        for host, (cpu, memory) in free.items():
-            self._amounts[tallies.host(host)] = (_clamped(cpu), _clamped(memory))
+        self._amounts = np.full((1, 2), NO_LIMIT, dtype=np.int64)
+        self._new_here = np.zeros(1, dtype=bool)
+        self._names: tuple[str, ...] = ()
+        self._numbers: Ints = np.zeros(0, dtype=np.int64)
+
+    def renew(self, free: FreeAmounts) -> None:
+        """Begin again with these amounts; nothing was opened yet."""
+        if free.names is not self._names:
+            self._numbers = np.array([self._tallies.host(name) for name in free.names], dtype=np.int64)
+            self._names = free.names
+        self.grow()
+        self._amounts[:] = NO_LIMIT
+        self._amounts[self._numbers] = np.clip(free.amounts, -NO_LIMIT, NO_LIMIT)
+        self._new_here[:] = False
 
     def grow(self) -> None:
         """Take in hosts that the tallies learnt since."""
@@ -41,13 +79,8 @@ class FreeLedger:
             self._amounts = np.vstack([self._amounts, np.full((more, 2), NO_LIMIT, dtype=np.int64)])
             self._new_here = np.concatenate([self._new_here, np.zeros(more, dtype=bool)])
 
-    def set_free(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
-        """Replace the figures of a host."""
-        self.grow()
-        self._amounts[host] = (_clamped(cpu_milli), _clamped(memory_bytes))
-
     def take(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
-        """Deduct a slot; negative amounts give one back."""
+        """Deduct a slot."""
         self.grow()
         if self._amounts[host, 0] < NO_LIMIT:
             self._amounts[host] -= (cpu_milli, memory_bytes)
@@ -84,14 +117,17 @@ class ReuseHosts:
 
     def __init__(self, tallies: Tallies, offer: Offer) -> None:
         self._hosts = {tallies.host(name) for name in offer.hosts}
-        self._slots = 0
+        self._begin(tallies)
+
+    def _begin(self, tallies: Tallies) -> None:
+        self._slots = tallies.slots_on(self._hosts)
         self._generation = tallies.generation
-        self._seen = 0
+        self._seen = len(tallies.slot_log)
 
     def slots(self, tallies: Tallies) -> int:
         """The bit set as of now. Slots that are gone may still be in it."""
         if self._generation != tallies.generation:
-            self._slots, self._seen, self._generation = 0, 0, tallies.generation
+            self._begin(tallies)
         log = tallies.slot_log
         while self._seen < len(log):
             slot = log[self._seen]
@@ -101,10 +137,24 @@ class ReuseHosts:
         return self._slots
 
 
+class HostHashes:
+    """The stable hash of each host by number, worked out once."""
+
+    def __init__(self, tallies: Tallies) -> None:
+        self._tallies = tallies
+        self._hashes: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+
+    def __getitem__(self, hosts: Ints) -> NDArray[np.uint64]:
+        names = self._tallies.host_names
+        if len(names) > len(self._hashes):
+            self._hashes = np.concatenate([self._hashes, host_hashes(names[len(self._hashes) :])])
+        return self._hashes[hosts]
+
+
 class NewHosts:
     """The hosts of one offer in order, with ties, ready to be walked."""
 
-    def __init__(self, tallies: Tallies, offer: Offer) -> None:
+    def __init__(self, tallies: Tallies, offer: Offer, hashes: HostHashes) -> None:
         if offer.scores and len(offer.scores) != len(offer.hosts):
             raise BadInput(
                 f"an offer has {len(offer.hosts)} hosts and {len(offer.scores)} scores", remedy="give one score a host"
@@ -113,7 +163,7 @@ class NewHosts:
         self.rejected = offer.rejected
         self.error = offer.error
         self.hosts: Ints = np.array([tallies.host(name) for name in offer.hosts], dtype=np.int64)
-        self._hashes = host_hashes(offer.hosts)
+        self._hashes = hashes
         self._position = np.full(len(tallies.host_names), -1, dtype=np.int64)
         self._position[self.hosts] = np.arange(len(self.hosts))
         first = np.ones(len(self.hosts), dtype=bool)
@@ -141,6 +191,6 @@ class NewHosts:
         if end == first + 1:
             return first
         places = first + np.nonzero(possible[first:end])[0]
-        keys = tie_keys(vm, self._hashes[places])
+        keys = tie_keys(vm, self._hashes[self.hosts[places]])
         least = places[keys == keys.min()]
         return min((int(place) for place in least), key=self.names.__getitem__)

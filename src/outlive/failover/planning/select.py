@@ -5,11 +5,14 @@ Rules: docs/reference/failover.md#assigning. Chance enters as a number in the in
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import msgspec
 
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.portions import Portions, portioned
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -95,19 +98,44 @@ def select(given: SelectInput) -> SelectResult:
     return SelectResult(missing=listed, selected=selected, limit_hit=True, start=start)
 
 
+def short(
+    vms: Sequence[VmView], slots: Sequence[SlotView], required: Mapping[str, int], compat: Compat
+) -> Portions[tuple[tuple[VmView, ...], tuple[SlotView, ...]]]:
+    """The VMs that miss slots, and the slots that list them: on these ``select`` answers as on everything."""
+    views: dict[str, VmView] = {}
+    for some in portioned(vms):
+        views.update((vm.id, vm) for vm in some if required.get(vm.id, 0) > 0)
+        yield
+    present: dict[str, int] = {}
+    for portion in portioned(slots):
+        _count(portion, views, present, compat)
+        yield
+    lacking = {vm: view for vm, view in views.items() if required[vm] > present.get(vm, 0)}
+    yield
+    listing: list[SlotView] = []
+    for portion in portioned(slots if lacking else ()):
+        listing += [slot for slot in portion if any(vm in lacking for vm in slot.members)]
+        yield
+    return tuple(lacking.values()), tuple(listing)
+
+
 def _present(given: SelectInput) -> dict[str, int]:
     """VM → slots that count for it."""
-    views = {vm.id: vm for vm in given.vms}
-    literal = given.compat.reverted("D10")
     present: dict[str, int] = {}
-    for slot in given.slots:
+    _count(given.slots, {vm.id: vm for vm in given.vms}, present, given.compat)
+    return present
+
+
+def _count(slots: Iterable[SlotView], views: Mapping[str, VmView], present: dict[str, int], compat: Compat) -> None:
+    """Add to ``present`` the slots that count for these VMs."""
+    literal = compat.reverted("D10")
+    for slot in slots:
         if slot.ready is False and not literal:
             continue
         for member in slot.members:
             vm = views.get(member)
             if vm is not None and (literal or fits(vm, slot)):
                 present[member] = present.get(member, 0) + 1
-    return present
 
 
 def next_pause_s(given: PauseInput) -> float:

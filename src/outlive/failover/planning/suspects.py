@@ -1,7 +1,7 @@
 """Which slots a clean-up has to look at, out of a whole fleet: all others it would leave as they are.
 
-A pass over everything, in portions, so that a cycle in which nothing is wrong decides about nothing. For the slots found
-here ``clean`` gives what it gives for all slots (docs/reference/failover.md#suspects): a membership is judged by itself
+A pass over everything, in portions, so that a cycle in which nothing is wrong decides about nothing. For the slots
+found here ``clean`` gives what it gives for all slots (docs/reference/failover.md#suspects): a membership is judged by itself
 (``planning.leaving``), and a rule can only be broken for a VM for which one is broken now, whose slots are all here.
 """
 

@@ -1,0 +1,78 @@
+"""The slots that a cycle or a pass of upkeep has in hand: what was seen, and what its own writes made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from outlive.failover.keeping.observe import slot_view
+from outlive.failover.model import SlotView
+from outlive.resources import Reservation
+
+
+class Hand:
+    """The slots that somebody works on: the views as he has changed them, and the objects that writes replace."""
+
+    def __init__(
+        self,
+        slots: Iterable[SlotView],
+        objects: Mapping[str, Reservation],
+        *,
+        around: Callable[[Collection[str]], Iterable[SlotView]] | None = None,
+    ) -> None:
+        """``around``: VMs → all slots that list one of them, where ``slots`` are only a part of all."""
+        self._views = {slot.name: slot for slot in slots}
+        self._objects = dict(objects)
+        self._unconfirmed: set[str] = set()
+        self._around = around
+        self.changed = False
+        """Whether anything is not as it was given."""
+
+    @property
+    def confirmed(self) -> tuple[SlotView, ...]:
+        """The slots whose members the store is known to have, by name."""
+        return tuple(self._views[name] for name in sorted(self._views) if name not in self._unconfirmed)
+
+    @property
+    def views(self) -> tuple[SlotView, ...]:
+        """All slots, by name."""
+        return tuple(self._views[name] for name in sorted(self._views))
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def view(self, name: str) -> SlotView | None:
+        """One slot."""
+        return self._views.get(name)
+
+    def around(self, vms: Collection[str]) -> list[SlotView]:
+        """The slots that list one of these VMs, by name: all that a verdict about them rests on."""
+        found = {slot.name: slot for slot in self._around(vms)} if self._around is not None else {}
+        found |= {name: slot for name, slot in self._views.items() if any(vm in slot.members for vm in vms)}
+        return [found[name] for name in sorted(found)]
+
+    def object(self, name: str) -> Reservation:
+        """What a write to this slot replaces."""
+        return self._objects[name]
+
+    def put(self, slot: Reservation, *, confirmed: bool = True) -> SlotView:
+        """The slot looks like this now; not ``confirmed`` where its status was not acknowledged."""
+        view = slot_view(slot)
+        if confirmed:
+            self._unconfirmed.discard(slot.name)
+        else:
+            self._unconfirmed.add(slot.name)
+        self._views[slot.name] = view
+        self._objects[slot.name] = slot
+        self.changed = True
+        return view
+
+    def suppose(self, view: SlotView) -> None:
+        """The work goes on as if the slot looked like this, although it could not be written."""
+        self._views[view.name] = view
+        self.changed = True
+
+    def drop(self, name: str) -> None:
+        """The slot is gone, or is to be treated as gone."""
+        self._views.pop(name, None)
+        self._objects.pop(name, None)
+        self.changed = True

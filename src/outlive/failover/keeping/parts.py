@@ -1,0 +1,88 @@
+"""What cycles and upkeep work with, and what they tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from outlive.base.clock import Clock
+from outlive.base.ids import Ids
+from outlive.base.random import Random
+from outlive.failover.compat import Compat
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.keeping.covering import CoverageWriter
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.observe import Observation, World
+from outlive.failover.keeping.writes import SlotWriter
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Fail
+from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.failover.telling.reporting import Reporter
+from outlive.resources import FlavorGroupSpec
+
+REQUEST_PREFIX = "failover"
+"""Begins the global request ids of cycles and upkeep."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a cycle works with."""
+
+    world: World
+    source: VMSource
+    placement: PlacementPort
+    free: Callable[[], FreeAmounts]
+    """What hosts have free, as of now."""
+    writer: SlotWriter
+    decider: Decider
+    coverage: CoverageWriter
+    reporter: Reporter
+    clock: Clock
+    random: Random
+    ids: Ids
+    config: FailoverConfig
+    settings: FailoverUpkeepSettings = field(default_factory=FailoverUpkeepSettings)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whoever places or removes members holds it (module ``turns``)."""
+    fails: dict[str, Fail] = field(default_factory=dict)
+    """VM → why it has not got what it misses, as last decided."""
+
+    def note_fail(self, vm: str, fail: Fail | None) -> None:
+        """Remember why, for the VM's coverage; an event only when the reason is another than before."""
+        before = self.fails.pop(vm, None)
+        if fail is not None:
+            self.fails[vm] = fail
+            if before is None or before.reason != fail.reason:
+                self.reporter.vm_without_slot(fail)
+
+
+class Watcher:
+    """Told how cycles go, and asked what changed meanwhile; upkeep listens."""
+
+    def cycle_begins(self) -> None:
+        """A cycle is about to look at the world."""
+
+    async def cycle_seen(self, seen: Observation) -> None:
+        """A cycle has seen the world; nothing is written yet."""
+
+    @property
+    def newer(self) -> Collection[str]:
+        """The VMs that changed since the cycle began; it leaves them alone."""
+        return ()
+
+    def take_over(self, vms: Iterable[str]) -> None:
+        """The cycle left these alone although it meant to do something about them."""
+
+    def cycle_ended(self, *, braked: bool) -> None:
+        """A cycle ran to its end."""
+
+
+def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None, compat: Compat) -> ResolvedSize:
+    """The size of the VM's slots; never below the VM's own, except as the reference has it (deviation D13)."""
+    if compat.reverted("D13"):
+        return resolve_size(vm, groups, whole_mib=True)
+    size = resolve_size(vm, groups)
+    return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size

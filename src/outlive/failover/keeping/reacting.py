@@ -1,0 +1,139 @@
+"""What changes call for, decided on the kept state: who leaves a slot, and what is given to whom.
+
+The same rules as in a cycle, on counters that follow along, so that an event costs what it touches
+(docs/reference/failover.md#upkeep). Nothing is written here and the state stays as it is: it changes when writes are
+acknowledged. Each decision is kept with what it rests on, the slots of the VMs concerned and those that they join; on
+that input ``failover.assign`` gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from outlive.failover.compat import Compat
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.kept import KeptState
+from outlive.failover.keeping.placing import Offers, Wanted
+from outlive.failover.model import SlotView
+from outlive.failover.planning.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.planning.assign import AssignInput, result_of
+from outlive.failover.planning.cleanup import CleanResult, LeaveInput
+from outlive.failover.planning.greedy import Greedy
+from outlive.failover.planning.offers import FreeAmounts
+
+KEY_PREFIX = "+new-"
+"""Begins the keys of slots that have no name yet; no name can begin so."""
+
+
+class Reactions:
+    """Decides about the VMs that changes concerned."""
+
+    def __init__(self, state: KeptState, decider: Decider, *, compat: Compat = Compat()) -> None:
+        self._state = state
+        self._decider = decider
+        self._compat = compat
+        self._kept: Greedy | None = None
+
+    def leaving(self, vms: Iterable[str], *, now: float) -> CleanResult:
+        """What those of these VMs leave that are gone, run elsewhere than recorded, or have outgrown a slot."""
+        state = self._state
+        departing = sorted(vm for vm in vms if state.departs(vm))
+        if not departing:
+            return CleanResult()
+        given = LeaveInput(
+            vms=tuple(state.located[vm] for vm in departing if vm in state.located),
+            gone=tuple(vm for vm in departing if vm not in state.located),
+            slots=tuple(state.slots_of(departing)),
+            now=now,
+            compat=self._compat,
+        )
+        return self._decider.leave(given)
+
+    def serving(self, wishes: Sequence[Wanted], offers: Offers, free: FreeAmounts) -> list[Action]:
+        """What each of these gets, in this order, each beside those before it."""
+        greedy = self._greedy()
+        greedy.renew(reuse=offers.reuse, new=offers.new, free=free, hosts=self._state.sightings.names)
+        record = _Record(self._state, self._decider, offers, free, self._compat)
+        actions: list[Action] = []
+        for number, wish in enumerate(wishes):
+            if not self._state.counters.has_vm(wish.vm.id):
+                continue
+            prefix = f"{KEY_PREFIX}{number}-"
+            greedy.name_new_slots(prefix)
+            own = self._state.counters.slots_of(wish.vm.id)
+            served = greedy.serve(wish.vm, wish.need)
+            record.keep(wish, own, served, greedy, prefix)
+            actions += served
+        self._undo(actions)
+        return actions
+
+    def _greedy(self) -> Greedy:
+        counters = self._state.counters
+        if self._kept is None or self._kept.counters is not counters:
+            self._kept = Greedy(counters, reuse={}, new={}, free={}, compat=self._compat)
+        return self._kept
+
+    def _undo(self, actions: Iterable[Action]) -> None:
+        """Leave the counters as they were, until the writes are acknowledged."""
+        counters = self._state.counters
+        for action in reversed(list(actions)):
+            match action:
+                case Join(slot=slot, vm=vm):
+                    counters.leave(vm, slot)
+                case Open(slot_key=key):
+                    counters.remove_slot(key)
+                case Fail():
+                    pass
+
+
+class _Record:
+    """Keeps what was decided in one pass."""
+
+    def __init__(self, state: KeptState, decider: Decider, offers: Offers, free: FreeAmounts, compat: Compat) -> None:
+        self._state = state
+        self._decider = decider
+        self._offers = offers
+        self._free = free
+        self._compat = compat
+        self._pending: dict[str, SlotView] = {}
+        """Slots as the actions so far leave them."""
+        self._explained: set[str] = set()
+
+    def keep(self, wish: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
+        """One VM's decision; ``own``: the slots that it had. Of those that got nothing the first of each class is kept,
+        with the whole offer.
+        """
+        failed = any(isinstance(action, Fail) for action in actions)
+        if failed and wish.offer_class in self._explained:
+            return
+        joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
+        slots = {name: self._pending.get(name) or self._state.slots[name] for name in sorted({*own, *joins})}
+        opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
+        hosts = [slot.host for slot in opened.values()]
+        given = AssignInput(
+            slots=tuple(slots.values()),
+            vms=(wish.vm,),
+            needs=(wish.need,),
+            reuse={wish.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
+            new={wish.offer_class: self._offered(wish.offer_class, hosts, whole=failed)},
+            free=self._free.table() if failed else {},
+            hosts=tuple(sorted(self._state.sightings.names)) if failed else (),
+            key_prefix=prefix,
+            compat=self._compat,
+        )
+        result = result_of([slots[name] for name in sorted(joins)], actions, opened)
+        self._decider.assigned(given, result, subject=wish.vm.id)
+        self._pending.update({slot.name: slot for slot in result.slots})
+        if failed:
+            self._explained.add(wish.offer_class)
+
+    def _offered(self, offer_class: str, hosts: Sequence[str], *, whole: bool) -> Offer:
+        """The offer of new slots, or what was taken of it."""
+        offer = self._offers.new.get(offer_class, Offer())
+        if whole:
+            return offer
+        places = [place for place, host in enumerate(offer.hosts) if host in hosts]
+        scores = tuple(offer.scores[place] for place in places) if offer.scores else ()
+        return msgspec.structs.replace(offer, hosts=tuple(offer.hosts[place] for place in places), scores=scores)
