@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -84,26 +86,33 @@ class Server:
 
     process: subprocess.Popen[str]
     said: list[str]
-    url: str
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
 
     def until(self, words: str, *, limit_s: float = START_LIMIT_S) -> str:
         """The next line with these words."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + limit_s
-        for line in self.process.stdout:
-            self.said.append(line)
-            if words in line:
-                return line
-            if time.monotonic() > deadline:
-                break
+        with contextlib.suppress(queue.Empty):
+            while line := self._lines.get(timeout=max(0.01, deadline - time.monotonic())):
+                self.said.append(line)
+                if words in line:
+                    return line
         raise AssertionError(f"{words!r} was not said: {''.join(self.said)}")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to stop; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.communicate(timeout=STOP_LIMIT_S)
-        return self.process.returncode
+        return self.process.wait(timeout=STOP_LIMIT_S)
 
 
 @contextlib.contextmanager
@@ -114,7 +123,7 @@ def up(directory: Path, *arguments: str, env: dict[str, str] | None = None) -> I
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(**(env or {})), bufsize=1
     )
-    server = Server(process, [], "")
+    server = Server(process, [])
     try:
         line = server.until("ready on")
         server.url = line.partition("ready on ")[2].split()[0]
