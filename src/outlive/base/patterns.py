@@ -7,66 +7,106 @@ r"""Name patterns as operators of Go programs know them (``path.Match``); the wh
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from outlive.base.errors import BadInput
 
 PATTERN_LENGTH_LIMIT = 1024
 
+Ranges = tuple[tuple[str, str], ...]
+"""First and last character of each range of a class."""
+
+
+class Pattern:
+    """A pattern, ready to be asked. One pass over the name whatever the pattern: stars never make it try again.
+
+    The pattern is a row of places, one for each character that it asks for; a set of places reached so far, as the
+    bits of one number, is moved on by each character of the name.
+    """
+
+    __slots__ = ("_any", "_classes", "_end", "_literals", "_stars")
+
+    def __init__(
+        self,
+        literals: dict[str, int],
+        classes: list[tuple[int, Callable[[str], bool]]],
+        any_: int,
+        stars: int,
+        end: int,
+    ) -> None:
+        """Bits of the places: by the character that they ask for, by class, for ``?``; where a star stands; the end."""
+        self._literals = literals
+        self._classes = tuple(classes)
+        self._any = any_
+        self._stars = stars
+        self._end = end
+
+    def fullmatch(self, name: str) -> bool:
+        """Whether the whole name matches."""
+        places = 1
+        for char in name:
+            slash = char == "/"
+            here = self._literals.get(char, 0) | (0 if slash else self._any)
+            for bit, accepts in self._classes:
+                if bit & places and accepts(char):
+                    here |= bit
+            places = ((places & here) << 1) | (0 if slash else places & self._stars)
+            if not places:
+                return False
+        return bool(places & self._end)
+
 
 @lru_cache(maxsize=4096)
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The pattern as a regular expression; ``BadInput`` says where it is malformed."""
+def compile_pattern(pattern: str) -> Pattern:
+    """The pattern, ready to be asked; ``BadInput`` says where it is malformed."""
     if len(pattern) > PATTERN_LENGTH_LIMIT:
         raise _malformed(pattern, f"longer than {PATTERN_LENGTH_LIMIT} characters")
-    out: list[str] = []
+    literals: dict[str, int] = {}
+    classes: list[tuple[int, Callable[[str], bool]]] = []
+    any_ = stars = 0
+    bit = 1
     position = 0
     while position < len(pattern):
         char = pattern[position]
         position += 1
         if char == "*":
-            if out[-1:] != ["[^/]*"]:
-                out.append("[^/]*")
-        elif char == "?":
-            out.append("[^/]")
+            stars |= bit
+            continue
+        if char == "?":
+            any_ |= bit
         elif char == "[":
-            text, position = _class(pattern, position)
-            out.append(text)
-        elif char == "\\":
-            literal, position = _escaped(pattern, position)
-            out.append(re.escape(literal))
+            accepts, position = _class(pattern, position)
+            classes.append((bit, accepts))
         else:
-            out.append(re.escape(char))
-    return re.compile("".join(out), re.DOTALL)
+            if char == "\\":
+                char, position = _escaped(pattern, position)
+            literals[char] = literals.get(char, 0) | bit
+        bit <<= 1
+    return Pattern(literals, classes, any_, stars, bit)
 
 
 def matches(pattern: str, name: str) -> bool:
     """Whether the whole name matches; ``BadInput`` for a malformed pattern."""
-    return compile_pattern(pattern).fullmatch(name) is not None
+    return compile_pattern(pattern).fullmatch(name)
 
 
-def _class(pattern: str, position: int) -> tuple[str, int]:
-    """The class that begins after ``[`` at ``position``, and where it ends."""
+def _class(pattern: str, position: int) -> tuple[Callable[[str], bool], int]:
+    """What the class that begins after ``[`` at ``position`` accepts, and where it ends."""
     negated = pattern[position : position + 1] == "^"
     position += negated
-    ranges: list[str] = []
-    while True:
-        if position < len(pattern) and pattern[position] == "]" and ranges:
-            position += 1
-            break
+    ranges: list[tuple[str, str]] = []
+    while not (position < len(pattern) and pattern[position] == "]" and ranges):
         low, position = _class_char(pattern, position)
         high = low
         if pattern[position : position + 1] == "-":
             high, position = _class_char(pattern, position + 1)
-        if low <= high:
-            ranges.append(f"{re.escape(low)}-{re.escape(high)}")
-        else:
-            ranges.append("")
-    body = "".join(ranges)
-    if not body:
-        return ("[\\s\\S]" if negated else "(?!)"), position
-    return f"[{'^' if negated else ''}{body}]", position
+        ranges.append((low, high))
+    return _accepting(tuple(ranges), negated), position + 1
+
+
+def _accepting(ranges: Ranges, negated: bool) -> Callable[[str], bool]:
+    return lambda char: any(low <= char <= high for low, high in ranges) is not negated
 
 
 def _class_char(pattern: str, position: int) -> tuple[str, int]:

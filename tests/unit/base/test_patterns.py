@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import re
 
 import pytest
 from hypothesis import given
@@ -71,3 +72,22 @@ def test_without_slashes_and_classes_fnmatch_agrees(pattern: str, name: str) -> 
 def test_any_text_either_matches_or_is_malformed(pattern: str, name: str) -> None:
     with contextlib.suppress(BadInput):
         matches(pattern, name)
+
+
+_PIECES = {
+    "a": "a", "b": "b", "/": "/", "*": "[^/]*", "?": "[^/]", "[ab]": "[ab]", "[^a]": "[^a]", "[^/]": "[^/]",
+    "[a-c]": "[a-c]", "[b-a]": "(?!)", "[^b-a]": "[\\s\\S]", "\\*": "\\*", "\\[": "\\[",
+}  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(sorted(_PIECES)), max_size=7), st.text(alphabet="ab/*c[", max_size=7))
+def test_every_small_pattern_matches_what_the_same_regular_expression_does(pieces: list[str], name: str) -> None:
+    expression = re.compile("".join(_PIECES[piece] for piece in pieces), re.DOTALL)
+    assert matches("".join(pieces), name) is (expression.fullmatch(name) is not None)
+
+
+@pytest.mark.parametrize("stars", [8, 500])
+def test_many_stars_are_answered_in_one_pass_over_the_name(stars: int) -> None:
+    pattern = ("*a" * stars + "b")[-PATTERN_LENGTH_LIMIT:]
+    assert not matches(pattern, "a" * 2000)
+    assert matches(pattern, "a" * 2000 + "b")
