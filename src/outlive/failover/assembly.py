@@ -23,7 +23,7 @@ from outlive.failover.keeping.parts import Parts
 from outlive.failover.keeping.periodic import PeriodicCycle
 from outlive.failover.keeping.placing import WithCandidates, free_amounts
 from outlive.failover.keeping.upkeep import Upkeep
-from outlive.failover.keeping.validation import ChangedHosts, SlotValidation
+from outlive.failover.keeping.validation import ChangedHosts, SlotValidation, doubts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.requirements import Requirements
@@ -42,6 +42,8 @@ from outlive.store import Store
 
 HOST_INDEX = "host"
 """Index of reservations by the hosts that they hold something on."""
+SETTLE_S = 5.0
+"""How long a slot's members stay unchanged before the slot is validated."""
 CYCLE_TASK = "failover-cycle"
 UPKEEP_TASK = "failover-upkeep"
 
@@ -142,6 +144,8 @@ class Failover:
             random=random.fork("failover-validation"),
             ids=ids,
             turn=turn,
+            settle_s=SETTLE_S,
+            doubt=lambda: doubts(informers.hypervisors, informers.reservations, informers.vms),
         )
         gauges = Gauges(lambda: believed(informers.hypervisors), lambda: believed(informers.reservations))
         metrics.register_collector(gauges.collect)
@@ -156,6 +160,7 @@ class Failover:
         """Run cycle, upkeep and validation under the manager, while the elector leads; ``first`` before any cycle."""
 
         async def cycles() -> None:
+            self.parts.coverage.forget()
             if first is not None:
                 await first()
             await self.cycle.run()

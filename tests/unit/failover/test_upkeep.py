@@ -335,7 +335,7 @@ def test_hosts_are_followed_by_what_matters_only():
         async with cloud.running():
             await started(cloud)
             await cloud.vm("a", "h1")
-            await cloud.settle(5)
+            await cloud.settle(10)
             (slot,) = (await cloud.slots()).values()
             asked = len(cloud.ranker.requests)
             host: Hypervisor = await cloud.get_host(slot.host)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.failover import GIB, Cloud, Fault
 from tests.support.loops import run
 
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.errors import Conflict, OutliveError, Unavailable
 from outlive.base.random import Random
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Call
@@ -396,6 +396,67 @@ def test_d12_validation_does_not_dissolve_the_fleet_either():
     run(story())
 
 
+def test_what_a_failed_removal_did_not_remove_goes_back_to_the_budget():
+    async def story() -> None:
+        b = await bench()
+        b.budget.refill(100)
+        await b.cloud.slot("s", "h3", {"a": "h1"})
+        host = await b.cloud.get_host("h3")
+        await b.cloud.set_host(host, conditions=(Condition(type="Ready", status="False"),))
+        b.cloud.store.faults.append(Fault("delete", Conflict("changed")))
+        assert await b.look() == Requeue(0.0)
+        assert b.budget._spent == 0
+        assert await b.look() is None
+        assert await b.cloud.members() == {}
+
+    run(story())
+
+
+def test_a_removal_that_the_brake_refuses_is_told():
+    async def story() -> None:
+        b = await bench()
+        b.budget.hold(True)
+        await b.cloud.slot("s", "h3", {"a": "h1"})
+        host = await b.cloud.get_host("h3")
+        await b.cloud.set_host(host, conditions=(Condition(type="Ready", status="False"),))
+        assert later(await b.look())
+        (event,) = b.cloud.events.of("RemovalBrake")
+        assert "slot s" in event.note
+
+    run(story())
+
+
+def test_nothing_is_judged_on_caches_that_are_out_of_date():
+    async def story() -> None:
+        b = await bench()
+        b.validation._doubt = lambda: "Hypervisor were last heard of 90 s ago"
+        await b.cloud.slot("s", "h3", {"a": "h1"})
+        host = await b.cloud.get_host("h3")
+        await b.cloud.set_host(host, conditions=(Condition(type="Ready", status="False"),))
+        assert later(await b.look())
+        assert set(await b.cloud.members()) == {"s"}
+        assert b.cloud.metric("failover_validations_total", outcome="transient") == 1
+
+    run(story())
+
+
+def test_a_slot_that_is_being_filled_is_looked_at_when_its_members_settled_or_its_host_changed():
+    async def story() -> None:
+        b = await bench()
+        b.validation._settle_s = 5.0
+        await b.cloud.clock.sleep(100)
+        await b.cloud.slot("s", "h3", {"a": "h1"})
+        wait = await b.look()
+        assert wait is not None
+        assert 0 < wait.after_s <= 5.0
+        assert b.cloud.ranker.requests == []
+        b.validation.due_now(["s"])
+        assert later(await b.look())
+        assert len(b.cloud.ranker.requests) == 1
+
+    run(story())
+
+
 # Hosts
 
 
@@ -448,5 +509,12 @@ def test_the_budget_is_what_one_cycle_would_let_pass():
     assert not budget.take(1)
     budget.refill(10)
     budget.hold(True)
+    assert not budget.take(1)
+    budget.hold(False)
+    assert budget.take(3)
+    budget.give_back(3)
+    assert budget.take(5)
+    budget.refill(100)
+    assert budget.take(90), "one slot may go whole, however many members it has"
     assert not budget.take(1)
     assert RemovalBudget(share=0, number=0, unlimited=True).take(1000)

@@ -29,11 +29,25 @@ class RemovalBudget:
         self._held = held
 
     def take(self, count: int = 1) -> bool:
-        """Whether ``count`` memberships may be removed; if so they are spent."""
+        """Whether ``count`` memberships may be removed; if so they are spent.
+
+        The first slot after a refill may go whole, however many members it has: a slot on a dead host must not stay
+        for ever because it is popular.
+        """
         if self._unlimited:
             return True
         after = self._spent + count
-        if self._held or (after > self._number and after > self._share * self._memberships):
+        beyond = after > self._number and after > self._share * self._memberships
+        if self._held or (beyond and self._spent > 0):
             return False
         self._spent = after
         return True
+
+    def give_back(self, count: int = 1) -> None:
+        """Memberships that were taken from the budget and are still there, because the write failed."""
+        self._spent = max(0, self._spent - count)
+
+    @property
+    def memberships(self) -> int:
+        """How many there were when the last cycle began."""
+        return self._memberships

@@ -20,6 +20,8 @@ from outlive.store import Store, list_all
 
 WRITES_AT_ONCE = 8
 """Coverage objects that are written at the same time."""
+REREAD_S = 600.0
+"""How long the memory of what was told is believed."""
 TRIES = 3
 """Times that an object is read again because somebody else changed it."""
 
@@ -27,13 +29,23 @@ _log = get_logger("failover.coverage")
 
 
 class CoverageWriter:
-    """Keeps the objects as told. It remembers what it wrote, and reads all of them once before its first write."""
+    """Keeps the objects as told.
+
+    It remembers what it wrote, and reads all of them before its first write, whenever it is told to ``forget``, and
+    every ``REREAD_S``: somebody else may have led meanwhile, or deleted some.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._known: dict[str, Coverage] | None = None
+        self._read_at = 0.0
         self._refused: set[str] = set()
+
+    def forget(self) -> None:
+        """What is remembered may be out of date: this process did not lead."""
+        self._known = None
+        self._refused.clear()
 
     async def tell(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
         """Write what changed, delete ``gone``; the number of objects that could not be written."""
@@ -61,13 +73,15 @@ class CoverageWriter:
         return frozenset(await self._all())
 
     async def _all(self) -> dict[str, Coverage]:
-        if self._known is None:
+        now = self._clock.monotonic()
+        if self._known is None or now - self._read_at > REREAD_S:
             self._known = {one.name: one async for one in list_all(self._store, Coverage)}
+            self._read_at = now
         return self._known
 
     async def _write(self, vm: str, status: CoverageStatus) -> None:
         stamped = msgspec.structs.replace(status, changed_at=as_datetime(self._clock.now()))
-        known = await self._all()
+        known = self._remembered()
         for _ in range(TRIES):
             old = known.get(vm)
             try:
@@ -92,7 +106,7 @@ class CoverageWriter:
 
     async def _reread(self, vm: str, status: CoverageStatus) -> bool:
         """Look at what is there; whether it says what was to be said."""
-        known = await self._all()
+        known = self._remembered()
         try:
             known[vm] = await self._store.get(Coverage, vm, fresh=True)
         except NotFound:
@@ -100,10 +114,20 @@ class CoverageWriter:
         return _says(known.get(vm), status)
 
     async def _delete(self, vm: str) -> None:
-        known = await self._all()
+        known = self._remembered()
+        there = known.get(vm)
+        if there is None:
+            return
         with contextlib.suppress(NotFound):
-            await self._store.delete(known[vm].ref, uid=known[vm].metadata.uid)
+            await self._store.delete(there.ref, uid=there.metadata.uid)
         known.pop(vm, None)
+
+    def _remembered(self) -> dict[str, Coverage]:
+        """The memory while telling; somebody who forgets meanwhile starts over at the next telling."""
+        if self._known is None:
+            self._known = {}
+            self._read_at = float("-inf")
+        return self._known
 
 
 def _says(there: Coverage | None, wanted: CoverageStatus) -> bool:

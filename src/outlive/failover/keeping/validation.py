@@ -10,9 +10,10 @@ may run beside cycles.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, Conflict, NotFound, OutliveError
@@ -23,12 +24,14 @@ from outlive.failover.config import FailoverConfig, Profile
 from outlive.failover.eligibility.rules import validate_failover_reservation_resources
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.observe import STALE_S
 from outlive.failover.keeping.writes import INVALID_REASON, SlotWriter
 from outlive.failover.model import VmView
 from outlive.failover.ports import PlacementPort
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.runtime.controller import Requeue
+from outlive.runtime.informer import Informer
 from outlive.store import Store
 
 JITTER = 0.10
@@ -104,7 +107,11 @@ class SlotValidation:
         random: Random,
         ids: Ids,
         turn: asyncio.Lock | None = None,
+        settle_s: float = 0.0,
+        doubt: Callable[[], str] = lambda: "",
     ) -> None:
+        """``settle_s``: a slot whose members changed so recently is left to whoever is filling it, and looked at later.
+        ``doubt`` says why the caches are not to be believed right now, or nothing."""
         self._store = store
         self._hosts = hosts
         self._locator = locator
@@ -119,8 +126,12 @@ class SlotValidation:
         self._random = random
         self._ids = ids
         self._turn = turn or asyncio.Lock()
+        self._settle_s = settle_s
+        self._doubt = doubt
         self._due: dict[str, tuple[str, float]] = {}
         """Slot → the version that was validated, and when it is due again by the monotonic clock."""
+        self._urgent: set[str] = set()
+        """Slots whose host changed: they do not wait until their members settle."""
 
     async def reconcile(self, key: str) -> Requeue | None:
         """Validate one slot; ask to look again after the revalidation pause."""
@@ -129,6 +140,7 @@ class SlotValidation:
                 slot = await self._store.get(Reservation, key)
             except NotFound:
                 self._due.pop(key, None)
+                self._urgent.discard(key)
                 return None
             if slot.spec.type != FAILOVER:
                 return None
@@ -137,12 +149,26 @@ class SlotValidation:
                 return Requeue(known[1] - self._clock.monotonic())
             if slot.status.failover_reservation is None:
                 return self._later()
+            urgent = key in self._urgent
+            self._urgent.discard(key)
+            if not urgent and (wait := self._settles_in(slot)) > 0:
+                return Requeue(wait)
             return await self._look(slot)
+
+    def _settles_in(self, slot: Reservation) -> float:
+        """Seconds until the slot's members have not changed for a while. Validation would only get in the way:
+        its acknowledgement makes the next member's write meet a ``Conflict``."""
+        failover = slot.status.failover_reservation
+        if failover is None or failover.last_changed is None:
+            return 0.0
+        age = self._clock.now() - failover.last_changed.timestamp()
+        return self._settle_s - age if 0 <= age < self._settle_s else 0.0
 
     def due_now(self, slots: Iterable[str]) -> None:
         """Something that their validity rests on changed: the next look at these slots asks placement again."""
         for name in slots:
             self._due.pop(name, None)
+            self._urgent.add(name)
 
     async def _look(self, slot: Reservation) -> Requeue | None:
         try:
@@ -176,6 +202,8 @@ class SlotValidation:
             return Valid()
         if not host:
             return SlotInvalid("the slot has members but is on no host")
+        if why := self._doubt():
+            return Transient(why)
         if not self._compat.reverted("D11") and (reason := unusable(host, self._hosts.get(host))):
             return SlotInvalid(reason)
         for vm_id in members:
@@ -243,7 +271,7 @@ class SlotValidation:
             return await self._unusable(slot, why)
         if not self._may_remove(slot, 1, why):
             return self._later()
-        async with self._turn:
+        async with self._spending(1):
             await self._writer.set_members(slot, left)
         _log.warning("validation.member_removed", slot=slot.name, vm=vm, why=why)
         self._reporter.member_refused(slot.name, slot.metadata.uid, vm, why)
@@ -252,9 +280,10 @@ class SlotValidation:
 
     async def _unusable(self, slot: Reservation, why: str) -> Requeue | None:
         failover = slot.status.failover_reservation
-        if not self._may_remove(slot, len(failover.allocations) if failover else 0, why):
+        members = len(failover.allocations) if failover else 0
+        if not self._may_remove(slot, members, why):
             return self._later()
-        async with self._turn:
+        async with self._spending(members):
             await self._writer.delete(slot)
         self._due.pop(slot.name, None)
         _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
@@ -267,13 +296,34 @@ class SlotValidation:
             return True
         _log.error("validation.braked", slot=slot.name, members=members, why=why)
         self._reporter.validated("held-back")
+        self._reporter.held_back(f"validation of slot {slot.name}", members, self._budget.memberships)
         return False
+
+    @contextlib.asynccontextmanager
+    async def _spending(self, members: int) -> AsyncIterator[None]:
+        """The turn to remove so many members; what a failed write did not remove goes back to the budget."""
+        try:
+            async with self._turn:
+                yield
+        except OutliveError:
+            self._budget.give_back(members)
+            raise
 
     def _later(self) -> Requeue:
         return Requeue(self._pause_s())
 
     def _pause_s(self) -> float:
         return self._config.revalidation_interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
+
+
+def doubts(*informers: Informer[Any]) -> str:
+    """Why what these caches show is not to be acted on; empty where it is."""
+    for informer in informers:
+        if not informer.synced:
+            return f"{informer.name} have not been listed yet"
+        if (silent := informer.stalled_s()) > STALE_S:
+            return f"{informer.name} were last heard of {silent:.0f} s ago"
+    return ""
 
 
 def is_pending(slot: Reservation) -> bool:

@@ -153,6 +153,18 @@ class Reporter:
             action="HeldBack",
         )
 
+    def held_back(self, what: str, members: int, memberships: int) -> None:
+        """The brake refused a removal outside cycles: ``members`` allocations, of a slot or of a reaction."""
+        self._brakes.inc()
+        self._events.emit(
+            CLUSTER,
+            "RemovalBrake",
+            f"{what} would have dropped {members} more of {memberships} allocations before the next cycle and dropped "
+            "none; check hosts and VM source, or raise failoverUpkeep.brakeShare and brakeNumber",
+            type="Warning",
+            action="HeldBack",
+        )
+
     # Slots
 
     def slot_created(self, slot: str, uid: str, host: str, vm: str) -> None:
