@@ -132,17 +132,17 @@ class Database:
             return Fate.HIDDEN
         return Fate.DOUBTFUL
 
-    def tidy(self) -> bool:
-        """Move what is in the write-ahead log into the file; whether all of it went.
+    def tidy(self) -> int | None:
+        """Move what is in the write-ahead log into the file; the pages that the log has, ``None`` if not all went.
 
-        Only then does the log begin anew instead of growing.
+        Once all of them went, the log begins anew with the next write instead of growing.
         """
         try:
             busy, logged, moved = self._connect().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             self.failure = str(error)
-            return False
-        return not busy and logged == moved
+            return None
+        return logged if not busy and logged == moved else None
 
     def close(self) -> None:
         """Close the file; the last one to do so tidies the write-ahead log away."""
