@@ -31,10 +31,10 @@ class Amounts(Mapping[str, int]):
         """From quantities as on the wire; ``BadInput`` names the resource and the value."""
         if type(raw) is not dict and not isinstance(raw, Mapping):
             raise BadInput(f"{raw!r} is not a map of quantities", remedy='write {"cpu": "4", "memory": "16Gi"}')
-        items = tuple(raw.items())
-        if all(type(value) is str for _, value in items):
-            return _known(items)
-        return cls(_parsed(items))
+        for value in raw.values():
+            if type(value) is not str:
+                return cls(_parsed(raw.items()))
+        return _known(tuple(raw.items()))
 
     def wire(self) -> dict[str, str]:
         """As quantities, cpu and memory first. The map is shared: it is for reading only."""
