@@ -87,7 +87,7 @@ class Failover:
         """``source`` is a database; without one VMs are our own objects, from ``informers.vms``."""
         if placement.needs_candidates:
             placement = WithCandidates(placement, fleet)
-        config = config.apply_defaults()
+        config = config.apply_defaults().for_profile(settings.profile)
         compat = config.deviations
         own_vms = source is None
         self._workers = settings.validation_workers

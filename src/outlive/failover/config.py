@@ -30,6 +30,10 @@ DEFAULT_DATASOURCE = "nova-servers"
 DEFAULT_SCHEDULER_URL = "http://localhost:8080/scheduler/nova/external"
 
 
+Profile = Literal["general", "dedicated"]
+"""Which pipelines failover's calls name (docs/reference/failover.md#placement-calls)."""
+
+
 class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Moving members into fewer slots in the background."""
 
@@ -59,13 +63,13 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     trust_hypervisor_location: bool = False
     """Whose word counts for where a VM is: the hosts' (true) or the VM source's (false)."""
     use_flavor_group_resources: bool = False
-    """Slots are as large as the largest flavor of the VM's group."""
+    """Slots are as large as the largest flavor of the VM's group; not with profile ``dedicated``."""
     revalidation_interval: str = ""
     """Pause between two validations of a slot, give or take 10 %."""
     creator: str = ""
     """Value of the label ``outlive.dev/creator`` on slots."""
     datasource_name: str = ""
-    """Name of the data source that VMs are read from."""
+    """Name of the data source that VMs are read from where they come from a database."""
     scheduler_url: str = msgspec.field(default="", name="schedulerURL")
     """Where placement requests go when they travel over HTTP."""
     compat: Literal["reference"] | list[str] = msgspec.field(default_factory=list)
@@ -74,7 +78,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     def __post_init__(self) -> None:
         for name in ("reconcile_interval", "short_reconcile_interval", "revalidation_interval"):
-            _check_duration(name, getattr(self, name))
+            _check_duration(_key(self, name), getattr(self, name))
         try:
             Compat.parse(self.compat)
         except BadInput as error:
@@ -120,6 +124,13 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             scheduler_url=self.scheduler_url or DEFAULT_SCHEDULER_URL,
         )
 
+    def for_profile(self, profile: Profile) -> FailoverConfig:
+        """The same as it works with these calls: those of ``dedicated`` know the VMs' own sizes only, so that slots
+        are of those as well, whatever ``useFlavorGroupResources`` says."""
+        if profile == "dedicated" and self.use_flavor_group_resources:
+            return msgspec.structs.replace(self, use_flavor_group_resources=False)
+        return self
+
     def _short_interval(self) -> str:
         short = self.short_reconcile_interval
         if not short:
@@ -148,10 +159,6 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return parse_duration(_filled(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL))
 
 
-Profile = Literal["general", "dedicated"]
-"""Which pipelines failover's calls name (docs/reference/failover.md#placement-calls)."""
-
-
 class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``failoverUpkeep``: what only Outlive's failover has."""
 
@@ -159,12 +166,19 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
     """Where VMs are read from: our own ``VirtualMachine`` objects, or Nova's tables in a database."""
     database_url: str = ""
     """SQLAlchemy address of that database, such as ``postgresql+psycopg://user@host/nova``."""
+    data_sources: dict[str, str] = {}
+    """Name of a data source → address, for ``failover.datasourceName`` to choose from; the default name means
+    ``databaseUrl`` where it is not listed here."""
     database_timeout: str = "30s"
     """Longest time one read of the database may take."""
     profile: Profile = "general"
     """``general``: the pipelines that VMs use, with options; ``dedicated``: three pipelines of failover's own."""
     placement: Literal["inprocess", "http"] = "inprocess"
     """Ask the placement service of this process, or ``failover.schedulerURL``."""
+    scheduler_token: str = ""
+    """Bearer token for ``failover.schedulerURL``; a scheduler of Outlive asks for one. Better in a file."""
+    scheduler_token_file: str = ""
+    """File that holds that token, white space around it aside; read at start."""
     brake_share: float = 0.20
     """Deviation D12: a cycle that would drop more than this share of all memberships …"""
     brake_number: int = 50
@@ -179,16 +193,30 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
     """Slots validated at the same time."""
 
     def __post_init__(self) -> None:
-        _check_duration("databaseTimeout", self.database_timeout)
+        _check_duration(_key(self, "database_timeout"), self.database_timeout)
         if not 0.0 <= self.brake_share <= 1.0:
             raise ValueError(f"brakeShare is {self.brake_share}; write a share between 0 and 1")
         for name in ("brake_number", "grace_pauses", "inline_planning_vms"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+                raise ValueError(f"{_key(self, name)} is {getattr(self, name)}; it must be 0 or more")
         if not 1 <= self.validation_workers <= 64:
             raise ValueError(f"validationWorkers is {self.validation_workers}; write 1 to 64")
-        if self.vm_source == "database" and not self.database_url:
-            raise ValueError("vmSource is database but databaseUrl is empty")
+        if self.vm_source == "database" and not self.database_url and not self.data_sources:
+            raise ValueError("vmSource is database but databaseUrl is empty, and so is dataSources")
+        if self.scheduler_token and self.scheduler_token_file:
+            raise ValueError("schedulerToken and schedulerTokenFile are both given; write one of them")
+
+    def address_of(self, source: str) -> str:
+        """The database address of the data source of that name; ``BadInput`` where there is none."""
+        address = self.data_sources.get(source) or (self.database_url if source == DEFAULT_DATASOURCE else "")
+        if not address:
+            known = sorted({*self.data_sources, *([DEFAULT_DATASOURCE] if self.database_url else [])})
+            raise BadInput(
+                f"there is no data source {source!r}",
+                place="failover.datasourceName",
+                remedy=f"add it to failoverUpkeep.dataSources; known: {', '.join(known) or 'none'}",
+            )
+        return address
 
     @property
     def database_timeout_s(self) -> float:
@@ -198,6 +226,15 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {"failover": FailoverConfig, "failoverUpkeep": FailoverUpkeepSettings}
 """Sections of ``outlive.yaml`` that belong to failover."""
+
+
+SECRET_KEYS = frozenset({"databaseUrl", "dataSources", "schedulerToken"})
+"""Keys of ``failoverUpkeep`` that are, or may hold, a secret."""
+
+
+def _key(settings: msgspec.Struct, name: str) -> str:
+    """The field as files name it."""
+    return next(field.encode_name for field in msgspec.structs.fields(settings) if field.name == name)
 
 
 def _check_duration(name: str, text: str | None) -> None:

@@ -1,4 +1,4 @@
-"""How new slots are named (docs/reference/failover.md#names)."""
+"""How new slots are named, and what a host's name says (docs/reference/failover.md#names)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 NAME_PREFIX = "failover-"
 ZONE_LENGTH = 9
 UNKNOWN_ZONE = "unknown"
+_BUILDING_BLOCK = re.compile(r"bb[0-9]+")
 _NOT_ALLOWED = re.compile(r"[^a-z0-9-]")
 
 
@@ -18,3 +19,9 @@ def zone_segment(zone: str) -> str:
 def name_prefix(zone: str) -> str:
     """The beginning of a slot's name. The zone is in it because stores of several zones draw suffixes independently."""
     return f"{NAME_PREFIX}{zone_segment(zone)}-"
+
+
+def building_block(host: str) -> str:
+    """The building block in the name of a host, such as ``bb042``; empty where there is none."""
+    found = _BUILDING_BLOCK.search(host)
+    return found.group() if found else ""

@@ -18,6 +18,8 @@ from outlive.resources.codec import encode_canonical
 
 PORTION: Final = 1_000
 """Objects of a portion: a few milliseconds."""
+SLOTS: Final = 20
+"""Slots of a portion, where their members are looked at; each may have many."""
 
 T = TypeVar("T")
 Portions = Generator[None, None, T]

@@ -16,7 +16,7 @@ import msgspec
 from outlive.failover.model import HostView, VmView
 from outlive.failover.portions import Portions, portioned, whole
 from outlive.failover.sizing import MIB, MILLI
-from outlive.resources import CPU, MEMORY, Hypervisor, VirtualMachine
+from outlive.resources import CPU, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
 
 HOSTS_OF_A_PORTION = 50
 """Hosts that are looked at together; each may report many VMs."""
@@ -56,6 +56,10 @@ class VmList(msgspec.Struct, frozen=True, kw_only=True):
     """Flavor name → VMs left out because the flavor's size is unknown."""
     malformed_extra_specs: tuple[str, ...] = ()
     """Flavors whose extra specs are no JSON object of text; they count as having none."""
+    repeated: int = 0
+    """Further rows of VMs that were listed already; the first row of each counts."""
+    unreadable: dict[str, int] = {}
+    """Table → rows left out because a column of theirs cannot be read."""
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,17 +89,22 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join_rows(servers: Iterable[ServerRow], flavors: Iterable[FlavorRow]) -> VmList:
-    """All servers with a host and a known flavor, in the order of ``servers``; of equal flavor names the last counts.
+    """All servers with a host and a known flavor, in the order of ``servers``.
 
-    The server's status plays no role: SHUTOFF, ERROR and BUILD are listed like ACTIVE.
+    Of equal flavor names the last counts, of equal ids the first, whatever is wrong with that one. The server's status plays no role: SHUTOFF, ERROR and BUILD are listed like ACTIVE.
     """
     by_name = {flavor.name: flavor for flavor in flavors}
     specs: dict[str, dict[str, str]] = {}
     malformed: list[str] = []
     vms: list[VmView] = []
-    without_host = 0
+    without_host = repeated = 0
     unknown: dict[str, int] = {}
+    listed: set[str] = set()
     for server in servers:
+        if server.id in listed:
+            repeated += 1
+            continue
+        listed.add(server.id)
         if not server.host:
             without_host += 1
             continue
@@ -108,12 +117,13 @@ def join_rows(servers: Iterable[ServerRow], flavors: Iterable[FlavorRow]) -> VmL
             specs[flavor.name] = parsed or {}
             if parsed is None:
                 malformed.append(flavor.name)
-        vms.append(_vm_of_row(server, flavor, specs[flavor.name]))
+        vms.append(vm_of_row(server, flavor, specs[flavor.name]))
     return VmList(
         vms=tuple(vms),
         without_host=without_host,
         unknown_flavors=dict(sorted(unknown.items())),
         malformed_extra_specs=tuple(malformed),
+        repeated=repeated,
     )
 
 
@@ -121,20 +131,25 @@ def join_row(server: ServerRow | None, flavor: FlavorRow | None) -> VmView | Non
     """One VM; ``None`` where the server is unknown, has no host, or its flavor is unknown."""
     if server is None or flavor is None or not server.host:
         return None
-    return _vm_of_row(server, flavor, parse_extra_specs(flavor.extra_specs) or {})
+    return vm_of_row(server, flavor, parse_extra_specs(flavor.extra_specs) or {})
 
 
 def parse_extra_specs(text: str) -> dict[str, str] | None:
-    """The map in the JSON text; empty text is an empty map, anything but an object of text is ``None``."""
+    """The map in the JSON text, a null in it being empty text; empty text is an empty map.
+
+    Anything but an object of text is ``None``.
+    """
     if not text or text.strip() in ("", "null"):
         return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, str])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+        found = msgspec.json.decode(text, type=dict[str, str | None])
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+    return {key: value or "" for key, value in found.items()}
 
 
-def _vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str]) -> VmView:
+def vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str]) -> VmView:
+    """A server with its flavor, also where it has no host."""
     return VmView(
         id=server.id,
         name=server.name,
@@ -157,22 +172,26 @@ def _instant(text: str) -> float:
     """Seconds since 1970 of an ISO 8601 time (UTC unless it says otherwise); 0 where there is none."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return 0.0
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def vm_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView | None:
     """Our own object as a view; ``None`` while it is assigned to no host."""
+    view = view_of_resource(vm, now=now)
+    return view if view.host else None
+
+
+def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
+    """Our own object as a view, with an empty host while it is assigned to none."""
     assigned = vm.status.assigned
-    if assigned is None or not assigned.hypervisor:
-        return None
     spec, observed = vm.spec, vm.status.observed_at
     created = vm.metadata.creation_timestamp
     return VmView(
         id=vm.name,
         name=spec.display_name,
-        host=assigned.hypervisor,
+        host=assigned.hypervisor if assigned else "",
         zone=spec.zone,
         project=spec.project,
         flavor=spec.flavor,
@@ -200,7 +219,7 @@ def host_view(host: Hypervisor) -> HostView:
     """A host with the VMs that it reports as active."""
     return HostView(
         name=host.name,
-        zone=host.metadata.labels.get("topology.kubernetes.io/zone", ""),
+        zone=host.metadata.labels.get(ZONE_LABEL, ""),
         active=tuple(instance.id for instance in host.status.instances if instance.active),
     )
 

@@ -19,7 +19,7 @@ from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.reasons import Reason, amounts
-from outlive.failover.portions import Portions, portioned, whole
+from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.resources import Amounts, CoverageStatus
 
 
@@ -171,7 +171,7 @@ def _divide(
     literal = compat.reverted("D10")
     counting: dict[str, list[str]] = {}
     idle: dict[str, list[SlotView]] = {}
-    for portion in portioned(sorted(slots, key=lambda one: one.name)):
+    for portion in portioned(sorted(slots, key=lambda one: one.name), SLOTS):
         for slot in portion:
             for member, recorded in slot.members.items():
                 vm = views.get(member)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.portions import Portions, portioned, whole
+from outlive.failover.portions import SLOTS, Portions, portioned, whole
 
 WORD_BITS = 64
 CHUNK_WORDS = 1 << 19
@@ -47,7 +47,7 @@ class Columns:
         recorded: list[str] = []
         member_vm: list[int] = []
         sizes: list[int] = []
-        for some in portioned(slots):
+        for some in portioned(slots, SLOTS):
             for slot in some:
                 sizes.append(len(slot.members))
                 for vm, host in slot.members.items():

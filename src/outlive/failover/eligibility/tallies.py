@@ -12,7 +12,8 @@ hold are kept as a set, and a slot with such a member admits nobody. ``counters`
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from outlive.failover.eligibility.fullness import ByCount
@@ -75,13 +76,12 @@ class Tallies(Touching):
         """The bit of a slot."""
         return self._bit[slot]
 
-    def slots_on(self, hosts: Collection[int]) -> int:
+    def slots_on(self, hosts: AbstractSet[int]) -> int:
         """The slots that are on these hosts, as a bit set."""
-        others = len(self.host_names) - len(hosts)
-        if len(hosts) <= others:
+        others = set(range(len(self.host_names))).difference(hosts)
+        if len(hosts) <= len(others):
             return _union(self._placed_on[host] for host in hosts)
-        elsewhere = _union(slots for host, slots in enumerate(self._placed_on) if slots and host not in hosts)
-        return self._alive & ~elsewhere
+        return self._alive & ~_union(self._placed_on[host] for host in others)
 
     @property
     def open_slots(self) -> int:
@@ -307,8 +307,13 @@ class Tallies(Touching):
 
     def _note_more(self, vms: Iterable[int], host: int) -> None:
         """The host occurs once more for each of these VMs, because of one slot that they share."""
+        slots_of, hosts_of, vm_host = self._slots_of, self._hosts_of, self._vm_host
         for vm in vms:
-            if self.tally(vm, host) == 2:
+            slots = slots_of[vm]
+            total = 1 - len(slots) if vm_host[vm] == host else 0  # ``tally``, in line: it runs for every co-user
+            for slot in slots:
+                total += hosts_of[slot].get(host, 0)
+            if total == 2:
                 self._faulty[vm] = self._faulty.get(vm, 0) + 1
                 self._faulty_slots = None
 

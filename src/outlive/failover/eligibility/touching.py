@@ -6,7 +6,8 @@ members run on. Sets of slots are whole numbers used as bit sets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 
 class Touching:
@@ -43,6 +44,13 @@ class Touching:
             self._slots_at.append({})
             self._placed_on.append(0)
         return number
+
+    def hosts(self, names: Sequence[str]) -> list[int]:
+        """The numbers of hosts."""
+        found = list(map(self._host_number.get, names))
+        if None in found:
+            return [self.host(name) for name in names]
+        return cast("list[int]", found)
 
     def _grow(self, slot: int) -> None:
         """Make room for one more slot, which has the next number."""

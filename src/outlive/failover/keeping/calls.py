@@ -18,10 +18,10 @@ from outlive.failover.compat import Compat
 from outlive.failover.config import Profile
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize, resource_group
-from outlive.placement.request import GROUP_HINT, HYPERVISOR_TYPE, SILENT, Intent, Options, PlacementRequest
+from outlive.placement.request import GROUP_HINT, HANA_SPEC, HYPERVISOR_TYPE, SILENT, Intent, Options, PlacementRequest
 from outlive.resources import Amounts, Hypervisor
+from outlive.resources.codec import encode_canonical
 
-HANA_TRAIT = "trait:CUSTOM_HANA_EXCLUSIVE_HOST"
 GENERAL_PIPELINE = "kvm-general-purpose-load-balancing"
 HANA_PIPELINE = "kvm-hana-bin-packing"
 REUSE_PIPELINE = "kvm-valid-host-reuse-failover-reservation"
@@ -133,7 +133,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 def pipeline_for(vm: VmView) -> str:
     """The pipeline that places VMs like this one."""
-    return HANA_PIPELINE if vm.extra_specs.get(HANA_TRAIT, "").lower() == "required" else GENERAL_PIPELINE
+    return HANA_PIPELINE if vm.extra_specs.get(HANA_SPEC, "").lower() == "required" else GENERAL_PIPELINE
 
 
 def with_candidates(call: Call, hosts: Iterable[str]) -> Call:
@@ -156,17 +156,16 @@ def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool) -> st
 
     The project counts only where some host is pinned to projects (``pins_projects``).
     """
-    specs = ";".join(f"{key}={value}" for key, value in sorted(vm.extra_specs.items()))
     parts = (
         size.flavor_name,
-        str(size.cpu_milli),
-        str(size.memory_bytes),
+        size.cpu_milli,
+        size.memory_bytes,
         vm.zone,
         vm.project if with_project else "",
         resource_group(vm, size),
-        specs,
+        vm.extra_specs,
     )
-    return "|".join(part.replace("\\", "\\\\").replace("|", "\\|") for part in parts)
+    return encode_canonical(parts).decode()
 
 
 def pins_projects(hosts: Iterable[Hypervisor]) -> bool:

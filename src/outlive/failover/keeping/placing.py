@@ -30,6 +30,9 @@ from outlive.runtime.tasks import OrderedTaskGroup
 CALLS_AT_ONCE = 4
 """Placement calls of one cycle that are under way at the same time."""
 
+STRANGERS_SHOWN = 5
+"""Hosts of an answer that nobody asked about, named in the log."""
+
 _log = get_logger("failover.placing")
 
 
@@ -68,8 +71,27 @@ class WithCandidates:
         self._fleet = fleet
 
     async def offer(self, call: Call) -> Offer:
-        """The answer to the call with its candidates; ``Refused`` where there are none."""
-        return await self._port.offer(with_candidates(call, self._fleet.names))
+        """The answer to the call with its candidates; ``Refused`` where there are none.
+
+        Of a search only hosts that were named are believed: a slot on any other would hold nothing that we know of.
+        """
+        named = with_candidates(call, self._fleet.names)
+        offer = await self._port.offer(named)
+        return offer if call.request.hosts is not None else _among(offer, frozenset(named.request.hosts or ()))
+
+
+def _among(offer: Offer, candidates: frozenset[str]) -> Offer:
+    """The offer without hosts that were not asked about."""
+    strangers = [host for host in offer.hosts if host not in candidates]
+    if not strangers:
+        return offer
+    _log.warning("placement.strangers", hosts=strangers[:STRANGERS_SHOWN], number=len(strangers))
+    kept = [place for place, host in enumerate(offer.hosts) if host in candidates]
+    return msgspec.structs.replace(
+        offer,
+        hosts=tuple(offer.hosts[place] for place in kept),
+        scores=tuple(offer.scores[place] for place in kept) if offer.scores else (),
+    )
 
 
 def offer_of(ranking: Ranking) -> Offer:

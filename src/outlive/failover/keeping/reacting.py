@@ -134,6 +134,6 @@ class _Record:
         offer = self._offers.new.get(offer_class, Offer())
         if whole:
             return offer
-        places = [place for place, host in enumerate(offer.hosts) if host in hosts]
+        places = sorted(offer.hosts.index(host) for host in hosts)
         scores = tuple(offer.scores[place] for place in places) if offer.scores else ()
         return msgspec.structs.replace(offer, hosts=tuple(offer.hosts[place] for place in places), scores=scores)

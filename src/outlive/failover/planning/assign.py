@@ -33,7 +33,10 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     new: dict[str, Offer] = {}
     """Class → hosts that can hold a new slot for such VMs."""
     free: dict[str, tuple[int, int]] = {}
-    """Host → free milli-cores and bytes before this answer's slots; a host that is missing here has no limit."""
+    """Host → free milli-cores and bytes before this answer's slots.
+
+    A host that is missing here has no room (no limit with D13 switched back); an empty table limits nothing.
+    """
     hosts: tuple[str, ...] = ()
     """All hosts, for the numbers in reasons."""
     one_new_per_host: bool = False

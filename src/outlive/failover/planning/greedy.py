@@ -45,11 +45,11 @@ class Greedy:
         """
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
-        self.ledger = FreeLedger(counters)
         self._hashes = HostHashes(counters)
         self._one_new_per_host = one_new_per_host
         reverted = (compat or Compat()).reverted
         self._takes_unready, self._takes_zero = reverted("D10"), reverted("D13")
+        self.ledger = FreeLedger(counters, unlimited_unknown=self._takes_zero)
         self._most_members = most_members
         self._full = 0
         self.renew(reuse=reuse, new=new, free=free, hosts=hosts)

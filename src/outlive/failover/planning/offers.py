@@ -25,7 +25,7 @@ def _clamped(amount: int) -> int:
 
 
 class FreeAmounts(NamedTuple):
-    """What hosts have free; a host that is missing has no limit."""
+    """What hosts have free. Without any host nothing is known, and nothing is limited."""
 
     names: tuple[str, ...]
     amounts: Ints
@@ -54,9 +54,12 @@ class FreeAmounts(NamedTuple):
 class FreeLedger:
     """Free milli-cores and bytes by host number, less the slots that were opened."""
 
-    def __init__(self, tallies: Tallies) -> None:
-        """Without any limit."""
+    def __init__(self, tallies: Tallies, *, unlimited_unknown: bool = False) -> None:
+        """Without any limit. A host that later amounts leave out has no room, or no limit with ``unlimited_unknown``
+        (deviation D13 switched back)."""
         self._tallies = tallies
+        self._unlimited_unknown = unlimited_unknown
+        self._unknown = NO_LIMIT
         self._amounts = np.full((1, 2), NO_LIMIT, dtype=np.int64)
         self._new_here = np.zeros(1, dtype=bool)
         self._names: tuple[str, ...] = ()
@@ -65,10 +68,11 @@ class FreeLedger:
     def renew(self, free: FreeAmounts) -> None:
         """Begin again with these amounts; nothing was opened yet."""
         if free.names is not self._names:
-            self._numbers = np.array([self._tallies.host(name) for name in free.names], dtype=np.int64)
+            self._numbers = np.array(self._tallies.hosts(free.names), dtype=np.int64)
             self._names = free.names
         self.grow()
-        self._amounts[:] = NO_LIMIT
+        self._unknown = NO_LIMIT if self._unlimited_unknown or not free.names else 0
+        self._amounts[:] = self._unknown
         self._amounts[self._numbers] = np.clip(free.amounts, -NO_LIMIT, NO_LIMIT)
         self._new_here[:] = False
 
@@ -76,7 +80,7 @@ class FreeLedger:
         """Take in hosts that the tallies learnt since."""
         more = len(self._tallies.host_names) - len(self._amounts)
         if more > 0:
-            self._amounts = np.vstack([self._amounts, np.full((more, 2), NO_LIMIT, dtype=np.int64)])
+            self._amounts = np.vstack([self._amounts, np.full((more, 2), self._unknown, dtype=np.int64)])
             self._new_here = np.concatenate([self._new_here, np.zeros(more, dtype=bool)])
 
     def take(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
@@ -116,7 +120,7 @@ class ReuseHosts:
     """The slots on the hosts of one offer, as a bit set that follows along as slots are added."""
 
     def __init__(self, tallies: Tallies, offer: Offer) -> None:
-        self._hosts = {tallies.host(name) for name in offer.hosts}
+        self._hosts = set(tallies.hosts(offer.hosts))
         self._begin(tallies)
 
     def _begin(self, tallies: Tallies) -> None:
@@ -162,7 +166,7 @@ class NewHosts:
         self.names = offer.hosts
         self.rejected = offer.rejected
         self.error = offer.error
-        self.hosts: Ints = np.array([tallies.host(name) for name in offer.hosts], dtype=np.int64)
+        self.hosts: Ints = np.array(tallies.hosts(offer.hosts), dtype=np.int64)
         self._hashes = hashes
         self._position = np.full(len(tallies.host_names), -1, dtype=np.int64)
         self._position[self.hosts] = np.arange(len(self.hosts))

@@ -42,7 +42,10 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     reuse: dict[str, Offer] = {}
     new: dict[str, Offer] = {}
     free: dict[str, tuple[int, int]] = {}
-    """Host → free milli-cores and bytes; a host that is missing here has no limit."""
+    """Host → free milli-cores and bytes.
+
+    A host that is missing here has no room (no limit with D13 switched back); an empty table limits nothing.
+    """
     hosts: tuple[str, ...] = ()
     one_new_per_host: bool = False
     packing: bool = True

@@ -12,7 +12,7 @@ import msgspec
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.portions import Portions, portioned
+from outlive.failover.portions import SLOTS, Portions, portioned
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -107,13 +107,13 @@ def short(
         views.update((vm.id, vm) for vm in some if required.get(vm.id, 0) > 0)
         yield
     present: dict[str, int] = {}
-    for portion in portioned(slots):
+    for portion in portioned(slots, SLOTS):
         _count(portion, views, present, compat)
         yield
     lacking = {vm: view for vm, view in views.items() if required[vm] > present.get(vm, 0)}
     yield
     listing: list[SlotView] = []
-    for portion in portioned(slots if lacking else ()):
+    for portion in portioned(slots if lacking else (), SLOTS):
         listing += [slot for slot in portion if any(vm in lacking for vm in slot.members)]
         yield
     return tuple(lacking.values()), tuple(listing)

@@ -1,8 +1,9 @@
 """Which slots a clean-up has to look at, out of a whole fleet: all others it would leave as they are.
 
 A pass over everything, in portions, so that a cycle in which nothing is wrong decides about nothing. For the slots
-found here ``clean`` gives what it gives for all slots (docs/reference/failover.md#suspects): a membership is judged by itself
-(``planning.leaving``), and a rule can only be broken for a VM for which one is broken now, whose slots are all here.
+found here ``clean`` gives what it gives for all slots (docs/reference/failover.md#cleaning-up): a membership is judged
+by itself (``planning.leaving``), and a rule can only be broken for a VM for which one is broken now, whose slots are
+all here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
-from outlive.failover.portions import Portions, portioned
+from outlive.failover.portions import SLOTS, Portions, portioned
 
 
 class Suspects(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ def suspects(
     recorded: dict[str, str] = {}
     torn: set[str] = set()
     memberships = 0
-    for portion in portioned(slots):
+    for portion in portioned(slots, SLOTS):
         for slot in portion:
             memberships += len(slot.members)
             if not slot.members:
@@ -60,7 +61,7 @@ def suspects(
     concerned = broken | torn
     everything = compat.reverted("D3")
     chosen: list[SlotView] = []
-    for portion in portioned(slots):
+    for portion in portioned(slots, SLOTS):
         chosen += [
             slot
             for slot in portion

@@ -7,18 +7,20 @@ nothing.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.errors import OutliveError
+from outlive.failover.names import building_block
+from outlive.placement.request import HANA_TRAIT
 from outlive.resources import (
     COMMITTED,
     CPU,
     FAILOVER,
     MEMORY,
+    TYPE_LABEL_VALUES,
     ZONE_LABEL,
     Amounts,
     Hypervisor,
@@ -26,7 +28,6 @@ from outlive.resources import (
     condition,
 )
 
-_BUILDING_BLOCK = re.compile(r"bb\d+")
 _HOST_LABELS = (
     "compute_host",
     "availability_zone",
@@ -39,7 +40,6 @@ _HOST_LABELS = (
     "maintenance",
     "os_version",
 )
-HANA_TRAIT = "CUSTOM_HANA_EXCLUSIVE_HOST"
 DECOMMISSIONING_TRAIT = "CUSTOM_DECOMMISSIONING"
 EXTERNAL_CUSTOMER_TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"
 OS_VERSION_LABEL = "outlive.dev/os-version"
@@ -76,7 +76,8 @@ def reservation_metrics(reservations: Iterable[Reservation]) -> list[Metric]:
             held[(ready, error, one.status.host, resource)] += _unscaled(resource, amount)
         found = condition(one.status.conditions, "Ready")
         state = {"True": "ready", "False": "error"}.get(ready, "unknown")
-        states[(one.spec.scheduling_domain, one.spec.type, state, found.reason if found else "")] += 1
+        kind = TYPE_LABEL_VALUES.get(one.spec.type, one.spec.type)
+        states[(one.spec.scheduling_domain, kind, state, found.reason if found else "")] += 1
     number = GaugeMetricFamily("reservations", "Reservations of all types", labels=("status_ready", "status_error"))
     resources = GaugeMetricFamily(
         "reservations_allocated_resources",
@@ -136,11 +137,10 @@ def host_labels(host: Hypervisor) -> tuple[str, ...]:
     """The values of a host's labels, in the order in which metrics name them."""
     traits = {*host.status.traits, *host.spec.custom_traits}
     disabled = condition(host.status.conditions, "HypervisorDisabled")
-    block = _BUILDING_BLOCK.search(host.name)
     return (
         host.name,
         host.metadata.labels.get(ZONE_LABEL, ""),
-        block.group() if block else "",
+        building_block(host.name),
         host.status.capabilities.cpu_arch,
         "hana" if HANA_TRAIT in traits else "general-purpose",
         _word(disabled is None or disabled.status != "True"),

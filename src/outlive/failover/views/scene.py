@@ -6,7 +6,6 @@ that a filter never changes a verdict.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Literal
@@ -15,11 +14,10 @@ import msgspec
 
 from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.names import building_block
 from outlive.failover.views.inventory import Inventory
 from outlive.failover.views.table import Cell, Table
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation
-
-_BUILDING_BLOCK = re.compile(r"bb(\d+)")
 
 
 class ViewOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -137,7 +135,9 @@ class Scene:
     def size_of(self, vm: str) -> tuple[float | None, int | None]:
         """Cores and bytes, where the source knows them."""
         server = self.servers.get(vm)
-        return (None, None) if server is None else (server.cpu_milli / 1000, server.memory_bytes)
+        if server is None or not (server.cpu_milli or server.memory_bytes):
+            return None, None
+        return server.cpu_milli / 1000, server.memory_bytes
 
     # Slots
 
@@ -225,8 +225,8 @@ def ready_word(slot: SlotView) -> str:
 
 def block_order(host: str) -> tuple[int, str]:
     """Building block, then name; hosts without a block come last."""
-    found = _BUILDING_BLOCK.search(host)
-    return (int(found.group(1)) if found else 2**31, host)
+    block = building_block(host)
+    return (int(block.removeprefix("bb")) if block else 2**31, host)
 
 
 def traits_of(host: Hypervisor) -> list[str]:

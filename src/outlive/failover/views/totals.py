@@ -91,7 +91,7 @@ def flavor_summary(scene: Scene) -> Table:
         words = {k.removeprefix(_TRAIT_SPEC): v for k, v in server.extra_specs.items() if k.startswith(_TRAIT_SPEC)}
         required = sorted(trait for trait, word in words.items() if word.lower() == "required")
         forbidden = sorted(trait for trait, word in words.items() if word.lower() == "forbidden")
-        rows.append((flavor, len(vms), server.cpu_milli / 1000, server.memory_bytes, required, forbidden))
+        rows.append((flavor, len(vms), *scene.size_of(vms[0]), required, forbidden))
     rows.sort(key=lambda row: (-int(str(row[1])), str(row[0])))
     columns = ("flavor", "vms", "cpu", "memoryBytes", "requiredTraits", "forbiddenTraits")
     return scene.table("flavor-summary", "Flavors", columns, rows, needs_source=True)

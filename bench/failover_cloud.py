@@ -1,0 +1,91 @@
+"""A fleet of equal hosts with random VMs, and placement over it, for the figures of failover."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from outlive.base.random import Random
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.placing import InProcessPlacement, Offers, free_capacity, gather_offers, wanted
+from outlive.failover.model import VmView
+from outlive.failover.planning.plan import PlanInput, PlanResult, plan
+from outlive.failover.sizing import resolve_size
+from outlive.placement.engine import Engine
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import PlacementRequest
+from outlive.resources import Amounts, Hypervisor
+from outlive.resources.hosts import DomainCapabilities, HypervisorStatus
+from outlive.resources.meta import ZONE_LABEL, ObjectMeta
+
+GIB = 2**30
+ZONE = "z1"
+HOST_CPU, HOST_MEMORY = 192_000, 1024 * GIB
+
+
+class Cloud:
+    """A fleet of equal hosts with random VMs, and placement over it."""
+
+    def __init__(self, vms: int, hosts: int, k: int, sizes: tuple[int, ...], *, even: bool) -> None:
+        random = Random(20_26)
+        self.names = tuple(f"kvm-{number:05}" for number in range(hosts))
+        views = []
+        for number in range(vms):
+            size = random.choice(sizes)
+            host = self.names[number % hosts] if even else random.choice(self.names)
+            views.append(vm_view(f"{random.getrandbits(128):032x}", host, size))
+        self.vms = tuple(views)
+        self.required = {vm.id: k for vm in views}
+        self.fleet = Fleet()
+        used = Counter[str]()
+        for vm in views:
+            used[vm.host] += vm.cpu_milli
+        for name in self.names:
+            self.fleet.upsert_host(hypervisor(name, used[name]))
+        self.engine = Engine(self.fleet, PipelineTable.shipped(self.fleet.settings))
+
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        return self.engine.rank(request, why=why)
+
+    def offers(self) -> tuple[dict[str, str], Offers]:
+        """VM → class, and what placement offers to each class."""
+        wishes = [wanted(vm, self.required[vm.id], resolve_size(vm), with_project=False) for vm in self.vms]
+        port = InProcessPlacement(self, self.fleet)
+        offers = asyncio.run(gather_offers(port, Caller(), wishes, requests={}, request_id=""))
+        return {wish.vm.id: wish.offer_class for wish in wishes}, offers
+
+    def plan_input(self) -> PlanInput:
+        """What ``plan`` is given: includes asking placement once for each class."""
+        classes, offers = self.offers()
+        return PlanInput(
+            vms=self.vms,
+            required=self.required,
+            classes=classes,
+            reuse=offers.reuse,
+            new=offers.new,
+            free=free_capacity(self.fleet),
+            hosts=self.names,
+        )
+
+    def plan(self) -> PlanResult:
+        return plan(self.plan_input())
+
+
+def vm_view(name: str, host: str, size: int) -> VmView:
+    return VmView(
+        id=name, host=host, zone=ZONE, flavor=f"std_{size}", cpu_milli=1000 * size, memory_bytes=4 * GIB * size
+    )
+
+
+def hypervisor(name: str, used_milli: int) -> Hypervisor:
+    used = Amounts({"cpu": used_milli, "memory": used_milli // 1000 * 4 * GIB})
+    return Hypervisor(
+        metadata=ObjectMeta(name=name, labels={ZONE_LABEL: ZONE}),
+        status=HypervisorStatus(
+            capacity=Amounts({"cpu": HOST_CPU, "memory": HOST_MEMORY}),
+            allocation=used,
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+        ),
+    )

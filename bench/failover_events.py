@@ -1,0 +1,163 @@
+"""One VM's event on the state that upkeep keeps: what changed is taken over, decided about, and its writes taken over.
+
+The very code that ``outlive up`` runs, decision log included, without the store and without asking placement; the
+offers of placement are new ones for each event.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from bench.failover_cloud import ZONE, Cloud, vm_view
+from bench.figures import Figure
+from outlive.base.clock import SystemClock
+from outlive.base.random import Random
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.kept import KeptState
+from outlive.failover.keeping.placing import Offers, free_amounts, wanted
+from outlive.failover.keeping.reacting import Reactions
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action, Join, Open
+from outlive.failover.planning.plan import PlanResult
+from outlive.failover.ports import Inline
+from outlive.failover.requirements import Requirements
+from outlive.failover.sizing import resolve_size
+from outlive.resources import (
+    RESERVATION_TYPE_LABEL,
+    Amounts,
+    FailoverStatus,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+)
+from outlive.runtime.decisions import DecisionLog
+
+EVENTS = 300
+SIZES = (1, 2, 4, 8)
+
+
+class Follower:
+    """The kept state of a fleet, with whoever tells it of changes and carries its answers out."""
+
+    def __init__(self, cloud: Cloud, result: PlanResult) -> None:
+        self.cloud = cloud
+        self.state = KeptState(Requirements({"*": 2}), trust_hosts=True)
+        self.on: dict[str, dict[str, None]] = {name: {} for name in cloud.names}
+        for vm in cloud.vms:
+            self.on[vm.host][vm.id] = None
+        self.slots = {slot.name: slot for slot in result.slots}
+        hosts = [self.host(name) for name in cloud.names]
+        self.state.rebuild(hosts, [reservation(slot) for slot in result.slots], cloud.vms)
+        clock = SystemClock()
+        self.reactions = Reactions(self.state, Decider(DecisionLog(clock), Inline(), clock=clock))
+        self.classes, self.offers = cloud.offers()
+        self.serial = 0
+
+    def host(self, name: str) -> Hypervisor:
+        instances = tuple(Instance(id=vm) for vm in self.on[name])
+        return Hypervisor(metadata=ObjectMeta(name=name), status=HypervisorStatus(instances=instances))
+
+    def seconds(self, change: Callable[[], None]) -> float:
+        """What a change takes until everything it calls for is decided and taken over."""
+        offers = Offers(reuse=dict(self.offers.reuse), new=dict(self.offers.new))
+        free = free_amounts(self.cloud.fleet)
+        start = time.perf_counter()
+        change()
+        touched = self.state.take_touched()
+        left = self.reactions.leaving(touched, now=0.0)
+        taken = time.perf_counter() - start
+        written: list[tuple[str, Reservation | None]] = [(slot.name, reservation(slot)) for slot in left.slots]
+        written += [(deletion.slot, None) for deletion in left.deleted]
+        start = time.perf_counter()
+        self.take_over(written)
+        state = self.state
+        wishes = [
+            wanted(vm, missing, resolve_size(vm), with_project=False)
+            for name in touched
+            if (vm := state.located.get(name)) is not None and (missing := state.counters.misses(name))
+        ]
+        actions = self.reactions.serving(wishes, offers, free) if wishes else []
+        taken += time.perf_counter() - start
+        written = self.written(actions)
+        start = time.perf_counter()
+        self.take_over(written)
+        return taken + time.perf_counter() - start
+
+    def take_over(self, written: list[tuple[str, Reservation | None]]) -> None:
+        for name, slot in written:
+            self.state.see_slot(name, slot, quietly=True)
+
+    def written(self, actions: list[Action]) -> list[tuple[str, Reservation | None]]:
+        """The slots as the writes of these actions leave them."""
+        found: list[tuple[str, Reservation | None]] = []
+        for action in actions:
+            if isinstance(action, Join):
+                slot = self.state.slots[action.slot]
+                members = {**slot.members, action.vm: action.vm_host}
+                found.append((slot.name, reservation(msgspec.structs.replace(slot, members=members))))
+            elif isinstance(action, Open):
+                self.serial += 1
+                slot = SlotView(
+                    name=f"event-{self.serial}",
+                    host=action.host,
+                    cpu_milli=action.cpu_milli,
+                    memory_bytes=action.memory_bytes,
+                    members={action.vm: action.vm_host},
+                )
+                found.append((slot.name, reservation(slot)))
+        return found
+
+
+def reservation(slot: SlotView) -> Reservation:
+    """The object that a slot's view is made of."""
+    return Reservation(
+        metadata=ObjectMeta(name=slot.name, labels={RESERVATION_TYPE_LABEL: "failover"}),
+        spec=ReservationSpec(
+            type="FailoverReservation",
+            availability_zone=ZONE,
+            resources=Amounts(cpu=slot.cpu_milli, memory=slot.memory_bytes),
+            target_host=slot.host,
+        ),
+        status=ReservationStatus(host=slot.host, failover_reservation=FailoverStatus(allocations=dict(slot.members))),
+    )
+
+
+def events(cloud: Cloud, result: PlanResult) -> list[Figure]:
+    """Median times of one VM's event on the fleet of ``result``."""
+    random, world = Random(7), Follower(cloud, result)
+    times: dict[str, list[float]] = {"appears": [], "moves": [], "disappears": []}
+
+    def report(vm: VmView | None, name: str, hosts: list[Hypervisor]) -> Callable[[], None]:
+        def change() -> None:
+            world.state.see_vm(name, vm)
+            for host in hosts:
+                world.state.see_host(host.name, host)
+
+        return change
+
+    for number in range(EVENTS):
+        fresh = vm_view(f"fresh-{number}", random.choice(cloud.names), random.choice(SIZES))
+        world.on[fresh.host][fresh.id] = None
+        times["appears"].append(world.seconds(report(fresh, fresh.id, [world.host(fresh.host)])))
+        before = world.state.located[random.choice(cloud.vms).id]
+        moved = vm_view(before.id, random.choice(cloud.names), before.cpu_milli // 1000)
+        del world.on[before.host][before.id]
+        world.on[moved.host][moved.id] = None
+        hosts = [world.host(name) for name in dict.fromkeys((before.host, moved.host))]
+        times["moves"].append(world.seconds(report(moved, moved.id, hosts)))
+        del world.on[fresh.host][fresh.id]
+        times["disappears"].append(world.seconds(report(None, fresh.id, [world.host(fresh.host)])))
+    assert not world.state.counters.faulty()
+    assert not world.state.counters.missing()
+    return [
+        Figure(f"a VM {what}, 10,000 VMs, covered again", statistics.median(found) * 1000, "ms", 1.0)
+        for what, found in times.items()
+    ]
