@@ -33,7 +33,9 @@ KNOWN_LIMIT: Final = 2_000
 ATTEMPTS: Final = 5
 """Writes of one event before it is dropped."""
 RETRY_S: Final = 0.5
-"""The wait before the second attempt; it doubles."""
+"""The wait before the third attempt; it doubles. The second follows at once, because mostly only a swap was lost."""
+FLUSH_S: Final = 10.0
+"""How long the end of a process waits for its last events."""
 NOTE_CHARACTERS: Final = 1024
 """What is kept of a note."""
 NAME_CHARACTERS: Final = 200
@@ -118,12 +120,20 @@ class EventRecorder:
             await self._write(waiting)
 
     async def flush(self) -> None:
-        """Write what waits now and return; for the end of a process."""
-        for _ in range(len(self._waiting)):
-            if not self._waiting:
-                return
-            _, waiting = self._waiting.popitem(last=False)
-            await self._write(waiting)
+        """Write what waits now, for ``FLUSH_S`` at most; for the end of a process. What is left is dropped and counted."""
+        waiting: _Waiting | None = None
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                for _ in range(len(self._waiting)):
+                    if not self._waiting:
+                        return
+                    _, waiting = self._waiting.popitem(last=False)
+                    await self._write(waiting)
+        except TimeoutError:
+            lost = sum(each.count for each in (waiting, *self._waiting.values()) if each is not None)
+            self._waiting.clear()
+            self.dropped += lost
+            _log.warning("events.not_flushed", limit_s=FLUSH_S, count=lost)
 
     def expose(self, metrics: Metrics) -> None:
         """Show what was written and dropped as metrics."""
@@ -141,6 +151,8 @@ class EventRecorder:
         nonce = self._ids.uuid()
         known = self._known.pop(name, None)
         for attempt in range(ATTEMPTS):
+            if attempt > 1:
+                await self._clock.sleep(RETRY_S * 2.0 ** (attempt - 2))
             try:
                 written = await self._attempt(waiting, known, nonce)
             except (AlreadyExists, Conflict, NotFound, Unknown):
@@ -153,8 +165,6 @@ class EventRecorder:
                 if len(self._known) > KNOWN_LIMIT:
                     self._known.popitem(last=False)
                 return
-            if attempt:
-                await self._clock.sleep(RETRY_S * 2.0 ** (attempt - 1))
         self.dropped += waiting.count
         _log.warning("events.dropped", name=name, attempts=ATTEMPTS, count=waiting.count)
 

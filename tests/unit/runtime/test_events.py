@@ -13,7 +13,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.logging import request_context
 from outlive.base.random import Random
 from outlive.resources import Event, ObjectMeta, ObjectRef
-from outlive.runtime.events import QUEUE_LIMIT, SWEEP_STEP, EventRecorder, EventSweeper, event_name
+from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, SWEEP_STEP, EventRecorder, EventSweeper, event_name
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import list_all
@@ -170,6 +170,20 @@ def test_flush_writes_what_waits():
             recorder.emit(VM, "A", f"{number}")
         await recorder.flush()
         assert len(await _all(store)) == 3
+
+    run(main())
+
+
+def test_the_end_of_a_process_does_not_wait_for_ever_for_a_store_that_is_away():
+    async def main():
+        store = FaultStore(_store(), clock=CLOCK, random=Random(3), rates=FaultRates(refuse=1.0))
+        recorder = _recorder(store)
+        for number in range(50):
+            recorder.emit(VM, "Reason", f"note {number}")
+        began = CLOCK.monotonic()
+        await recorder.flush()
+        assert CLOCK.monotonic() - began == FLUSH_S
+        assert (recorder.written, recorder.dropped) == (0, 50)
 
     run(main())
 
