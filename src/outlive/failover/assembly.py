@@ -104,7 +104,7 @@ class Failover:
         reporter = Reporter(metrics, events)
         parts = Parts(
             world=CachedWorld(informers.hypervisors, informers.reservations, informers.groups),
-            source=source or CachedVMs(informers.vms, clock),
+            source=source or CachedVMs(informers.vms),
             placement=placement,
             free=lambda: free_amounts(fleet, keep_unknown=compat.reverted("D13")),
             writer=writer,

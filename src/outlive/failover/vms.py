@@ -8,7 +8,7 @@ counted. A stopped VM is reported by no host as active, and so is in neither res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -91,7 +91,8 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
 def join_rows(servers: Iterable[ServerRow], flavors: Iterable[FlavorRow]) -> VmList:
     """All servers with a host and a known flavor, in the order of ``servers``.
 
-    Of equal flavor names the last counts, of equal ids the first, whatever is wrong with that one. The server's status plays no role: SHUTOFF, ERROR and BUILD are listed like ACTIVE.
+    Of equal flavor names the last counts, of equal ids the first, whatever is wrong with it. The server's status plays
+    no role: SHUTOFF, ERROR and BUILD are listed like ACTIVE.
     """
     by_name = {flavor.name: flavor for flavor in flavors}
     specs: dict[str, dict[str, str]] = {}
@@ -246,9 +247,15 @@ def on_hypervisors(
 
 
 def merging(
-    vms: Sequence[VmView], hosts: Sequence[HostView], *, trust_hosts: bool, names: Mapping[str, str] | None = None
+    vms: Sequence[VmView],
+    hosts: Sequence[HostView],
+    *,
+    trust_hosts: bool,
+    names: Mapping[str, str] | None = None,
+    located: Callable[[VmView, str], VmView] | None = None,
 ) -> Portions[OnHypervisors]:
-    """``on_hypervisors`` in portions."""
+    """``on_hypervisors`` in portions. ``located`` stands in for ``located_at``, for whoever remembers its answers."""
+    place = located or located_at
     ordered = sorted(hosts, key=lambda h: h.name)
     sightings, duplicates = yield from _sightings(ordered, names or {})
     known: dict[str, VmView] = {}
@@ -264,7 +271,7 @@ def merging(
             if vm not in known:
                 strangers.append(Disagreement(vm=vm, name=(names or {}).get(vm, ""), hypervisor=host))
             elif trust_hosts:
-                found.append(_located(known[vm], host))
+                found.append(place(known[vm], host))
         yield
     merged = OnHypervisors(
         vms=tuple(found),
@@ -324,7 +331,8 @@ def _vouched(
     return tuple(kept), unknown, elsewhere, unlisted
 
 
-def _located(vm: VmView, host: str) -> VmView:
+def located_at(vm: VmView, host: str) -> VmView:
+    """The VM where a host reports it."""
     return msgspec.structs.replace(vm, host=host, source="hypervisor")
 
 
@@ -336,5 +344,5 @@ def locate(vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_
     if vm is None:
         return None
     if trust_hosts:
-        return _located(vm, sighting) if sighting is not None else None
+        return located_at(vm, sighting) if sighting is not None else None
     return vm if on_own_host else None

@@ -51,6 +51,17 @@ def slot(name: str, on: str, members: dict[str, str], *, ready: bool = True, cpu
     )
 
 
+class Shown:
+    """As an informer shows it."""
+
+    def __init__(self, objects: dict) -> None:
+        self._objects = objects
+        self.get = objects.get
+
+    def items(self) -> list:
+        return list(self._objects.values())
+
+
 class Follower:
     """Changes a small world, tells a kept state of every change, and can build another one from scratch."""
 
@@ -110,7 +121,7 @@ class Follower:
         return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
 
     def audit(self) -> list[str]:
-        return whole(self.kept.audit(lambda: list(self.hosts.values()), lambda: list(self.slots.values())))
+        return whole(self.kept.audit(Shown(self.hosts), Shown(self.slots)))
 
 
 def check_equal(world: Follower) -> None:

@@ -17,8 +17,8 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
 
 WORD_BITS = 64
-CHUNK_WORDS = 1 << 19
-"""Words of bit rows that are looked at together: 4 MiB."""
+CHUNK_WORDS = 1 << 17
+"""Words of bit rows that are looked at together: 1 MiB."""
 
 Ints = NDArray[np.int64]
 

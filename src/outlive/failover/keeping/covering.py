@@ -68,9 +68,9 @@ class CoverageWriter:
                 group.create_task(worker(), name=f"coverage {number}")
         return len(failed)
 
-    async def told(self) -> frozenset[str]:
+    async def told(self) -> tuple[str, ...]:
         """The VMs about which something was told."""
-        return frozenset(await self._all())
+        return tuple(await self._all())
 
     async def _all(self) -> dict[str, Coverage]:
         now = self._clock.monotonic()

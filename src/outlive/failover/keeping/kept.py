@@ -7,9 +7,8 @@ so that a mistake in following is found instead of believed (docs/reference/fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from heapq import nsmallest
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
@@ -20,10 +19,27 @@ from outlive.failover.planning.leaving import departure
 from outlive.failover.portions import Portions, portioned
 from outlive.failover.requirements import Requirements
 from outlive.failover.sightings import Sightings
-from outlive.resources import Hypervisor, Reservation
+from outlive.resources import Hypervisor, Reservation, Resource
 
 AUDITED = 300
 """Hosts, slots and VMs that one audit looks at; the next audit goes on behind them."""
+AUDITED_TOGETHER = 30
+"""Of these, how many between two turns of others."""
+
+
+Kind = TypeVar("Kind", bound=Resource, covariant=True)
+
+
+class Shown(Protocol[Kind]):
+    """What is to be believed: an informer."""
+
+    def items(self) -> Sequence[Kind]:
+        """All objects."""
+        ...
+
+    def get(self, name: str) -> Kind | None:
+        """One of them."""
+        ...
 
 
 class KeptState:
@@ -43,7 +59,7 @@ class KeptState:
         self._attributes: dict[str, VmView] = {}
         self._touched: dict[str, None] = {}
         self._newer: set[str] = set()
-        self._audited: dict[str, str] = {}
+        self._audited: dict[str, list[str]] = {}
 
     # Changes
 
@@ -261,51 +277,53 @@ class KeptState:
         ordered = [self.slots[name] for name in sorted(self.slots)]
         self.counters = Counters.build(ordered, [self.located[vm] for vm in sorted(self.located)], needs)
 
-    def audit(
-        self, hosts: Callable[[], Sequence[Hypervisor]], slots: Callable[[], Sequence[Reservation]]
-    ) -> Portions[list[str]]:
-        """What differs from a rebuild out of what these show (in name order), in words.
+    def audit(self, hosts: Shown[Hypervisor], slots: Shown[Reservation]) -> Portions[list[str]]:
+        """What differs from a rebuild out of what these show, in words.
 
         All names are compared; apart from that it looks at ``AUDITED`` hosts, slots and VMs, the next audit at others.
         What is compared is read at one moment, so that changes between the portions do no harm.
         """
-        differences = self._audit_hosts({host.name: host for host in hosts()})
+        differences = [f"host {name}" for name in sorted({host.name for host in hosts.items()} ^ self.sightings.names)]
         yield
-        differences += self._audit_slots({slot.name: slot for slot in slots() if is_slot(slot)})
+        listed = {slot.name for slot in slots.items() if is_slot(slot)}
+        differences += [f"slot {name}" for name in sorted(listed ^ self.slots.keys())]
         yield
-        portion = self._portion("VMs", self._attributes.keys() | self.counters.names)
-        yield
-        for vm_id in portion:
-            differences += self._audit_vm(vm_id)
+        for names in portioned(self._next("hosts", lambda: self.sightings.hosts), AUDITED_TOGETHER):
+            differences += [f"VMs on host {name}" for name in names if not self._host_is(name, hosts.get(name))]
+            yield
+        for names in portioned(self._next("slots", lambda: self.slots), AUDITED_TOGETHER):
+            differences += [f"slot {name}" for name in names if not self._slot_is(name, slots.get(name))]
+            yield
+        for names in portioned(self._next("VMs", self._all_vms), AUDITED_TOGETHER):
+            for vm_id in names:
+                differences += self._audit_vm(vm_id)
+            yield
         return differences
 
-    def _audit_hosts(self, here: Mapping[str, Hypervisor]) -> list[str]:
-        differences = [f"host {name}" for name in sorted(here.keys() ^ self.sightings.names)]
-        for name in self._portion("hosts", here.keys()):
-            active = {instance.id for instance in here[name].status.instances if instance.active}
-            if self.sightings.on(name) != active:
-                differences.append(f"VMs on host {name}")
-        return differences
+    def _all_vms(self) -> Iterator[str]:
+        yield from self._attributes
+        yield from (vm for vm in self.counters.names if vm not in self._attributes)
 
-    def _audit_slots(self, listed: Mapping[str, Reservation]) -> list[str]:
-        differences = [f"slot {name}" for name in sorted(listed.keys() ^ self.slots.keys())]
-        for name in self._portion("slots", listed.keys() & self.slots.keys()):
-            if not self._slot_is(slot_view(listed[name])):
-                differences.append(f"slot {name}")
-        return differences
-
-    def _portion(self, what: str, names: AbstractSet[str]) -> list[str]:
-        """The next names, beginning behind those of the last audit."""
-        if len(names) <= AUDITED:
-            return sorted(names)
-        begin = self._audited.get(what, "")
-        portion = nsmallest(AUDITED, (name for name in names if name > begin))
-        portion += nsmallest(AUDITED - len(portion), (name for name in names if name <= begin))
-        self._audited[what] = portion[-1]
+    def _next(self, what: str, names: Callable[[], Iterable[str]]) -> list[str]:
+        """The next names of a round through all of them; those that came since wait for the next round."""
+        rest = self._audited.get(what)
+        if not rest:
+            rest = self._audited[what] = list(names())
+            rest.reverse()
+        portion = rest[: -AUDITED - 1 : -1]
+        del rest[-AUDITED:]
         return portion
 
-    def _slot_is(self, seen: SlotView) -> bool:
-        return self.slots[seen.name] == seen and self.counters.members(seen.name) == sorted(seen.members)
+    def _host_is(self, name: str, host: Hypervisor | None) -> bool:
+        if host is None or name not in self.sightings.names:
+            return True  # the names told it, or it came or went since
+        return self.sightings.on(name) == {instance.id for instance in host.status.instances if instance.active}
+
+    def _slot_is(self, name: str, shown: Reservation | None) -> bool:
+        if shown is None or not is_slot(shown) or name not in self.slots:
+            return True  # likewise
+        view = slot_view(shown)
+        return self.slots[name] == view and self.counters.members(name) == sorted(view.members)
 
     def _audit_vm(self, vm_id: str) -> list[str]:
         found = self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)

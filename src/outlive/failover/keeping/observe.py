@@ -8,13 +8,14 @@ reads. The rules tolerate that, because a membership is judged again in every cy
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.failover.keeping.mirror import Mirror
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.portions import Portions, in_portions, portioned, whole
 from outlive.failover.ports import VMSource
@@ -24,6 +25,7 @@ from outlive.failover.vms import (
     VmList,
     host_view,
     list_resources,
+    located_at,
     merging,
     vm_of_resource,
 )
@@ -48,45 +50,32 @@ STALE_S = 60.0
 """A cache that has lost the store for longer than this is no longer believed."""
 
 
-VIEWS_OF_A_PORTION = 200
-"""Views that are made together."""
-
 T = TypeVar("T")
-V = TypeVar("V")
 
 
-class Views(Generic[R, V]):
-    """Views of objects, each made once for as long as its object stays the same."""
+class Hosts(msgspec.Struct, frozen=True):
+    """All hosts, by name, and what they look like to decisions."""
 
-    def __init__(self, make: Callable[[R], V]) -> None:
-        self._make = make
-        self._made: dict[str, tuple[R, V]] = {}
+    objects: tuple[Hypervisor, ...] = ()
+    views: tuple[HostView, ...] = ()
 
-    def of(self, objects: Iterable[R]) -> Portions[list[V]]:
-        """The views of all objects there are, in their order; those of others are forgotten."""
-        made: dict[str, tuple[R, V]] = {}
-        views: list[V] = []
-        for portion in portioned(objects, VIEWS_OF_A_PORTION):
-            for obj in portion:
-                known = self._made.get(obj.metadata.name)
-                if known is None or known[0] is not obj:
-                    known = (obj, self._make(obj))
-                made[obj.metadata.name] = known
-                views.append(known[1])
-            yield
-        self._made = made
-        return views
+
+class Slots(msgspec.Struct, frozen=True):
+    """All reservations with the label of slots, by name, and their views."""
+
+    objects: tuple[Reservation, ...] = ()
+    views: tuple[SlotView, ...] = ()
 
 
 class World(Protocol):
     """Where hosts, slots and flavor groups are read; each call raises ``Unavailable`` where that is impossible."""
 
-    async def hypervisors(self) -> Sequence[Hypervisor]:
-        """All hosts, by name."""
+    async def hosts(self) -> Hosts:
+        """All hosts."""
         ...
 
-    async def slots(self) -> Sequence[Reservation]:
-        """All reservations with the label of slots, by name."""
+    async def slots(self) -> Slots:
+        """All slots."""
         ...
 
     async def groups(self) -> Sequence[FlavorGroupSpec]:
@@ -100,13 +89,15 @@ class StoreWorld:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def hypervisors(self) -> Sequence[Hypervisor]:
-        """All hosts, by name."""
-        return [host async for host in list_all(self._store, Hypervisor)]
+    async def hosts(self) -> Hosts:
+        """All hosts."""
+        found = [host async for host in list_all(self._store, Hypervisor)]
+        return Hosts(tuple(found), tuple(map(host_view, found)))
 
-    async def slots(self) -> Sequence[Reservation]:
-        """All reservations with the label of slots, by name."""
-        return [slot async for slot in list_all(self._store, Reservation, selector=SLOT_SELECTOR)]
+    async def slots(self) -> Slots:
+        """All slots."""
+        found = [slot async for slot in list_all(self._store, Reservation, selector=SLOT_SELECTOR)]
+        return Slots(tuple(found), tuple(map(slot_view, found)))
 
     async def groups(self) -> Sequence[FlavorGroupSpec]:
         """All flavor groups."""
@@ -122,14 +113,18 @@ class CachedWorld:
         self._hypervisors = hypervisors
         self._reservations = reservations
         self._groups = groups
+        self._host_views = Mirror(hypervisors, host_view)
+        self._slot_views = Mirror(reservations, lambda one: slot_view(one) if is_slot(one) else None)
 
-    async def hypervisors(self) -> Sequence[Hypervisor]:
-        """All hosts, by name."""
-        return believed(self._hypervisors)
+    async def hosts(self) -> Hosts:
+        """All hosts."""
+        check_believed(self._hypervisors)
+        return Hosts(self._host_views.objects, self._host_views.views)
 
-    async def slots(self) -> Sequence[Reservation]:
-        """All reservations with the label of slots, by name."""
-        return [slot for slot in believed(self._reservations) if is_slot(slot)]
+    async def slots(self) -> Slots:
+        """All slots."""
+        check_believed(self._reservations)
+        return Slots(self._slot_views.objects, self._slot_views.views)
 
     async def groups(self) -> Sequence[FlavorGroupSpec]:
         """All flavor groups."""
@@ -157,22 +152,21 @@ class StoreVMs:
 
 
 class CachedVMs:
-    """Our own ``VirtualMachine`` objects as a VM source, from an informer. Views of unchanged objects are kept."""
+    """Our own ``VirtualMachine`` objects as a VM source, from an informer."""
 
-    def __init__(self, vms: Informer[VirtualMachine], clock: Clock) -> None:
+    def __init__(self, vms: Informer[VirtualMachine]) -> None:
         self._vms = vms
-        self._clock = clock
-        self._views = Views(vm_of_resource)
+        self._views = Mirror(vms, vm_of_resource)
 
     async def list_vms(self) -> VmList:
         """Every VM that is assigned to a host, by name; all of them as at the moment of the call."""
-        found = await in_portions(self._views.of(believed(self._vms)), self._clock)
-        views = tuple(view for view in found if view is not None)
-        return VmList(vms=views, without_host=len(found) - len(views))
+        check_believed(self._vms)
+        views = self._views.views
+        return VmList(vms=views, without_host=len(self._vms) - len(views))
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One VM, if it is assigned to a host."""
-        believed(self._vms)
+        check_believed(self._vms)
         found = self._vms.get(vm_id)
         return None if found is None else vm_of_resource(found)
 
@@ -223,40 +217,48 @@ class Looking:
         self._source = source
         self._trust_hosts = trust_hosts
         self._clock = clock
-        self._host_views = Views(host_view)
-        self._slot_views = Views(slot_view)
         self._last = Observation()
+        self._located: dict[str, tuple[VmView, VmView]] = {}
+        """VM → its source's view, and the same with the place that a host reports."""
 
     async def look(self) -> Observation:
         """Hosts and slots, then VMs; ``Aborted`` names the step that failed.
 
         Caches are read before anything else gets a turn, so that the three are of one moment.
         """
-        hypervisors = tuple(await _step(Step.HYPERVISORS, self._world.hypervisors()))
-        objects = await _step(Step.SLOTS, self._world.slots())
+        hosts = await _step(Step.HYPERVISORS, self._world.hosts())
+        slots = await _step(Step.SLOTS, self._world.slots())
         listing = await _step(Step.VMS, self._source.list_vms())
-        hosts = tuple(await self._share(self._host_views.of(hypervisors)))
-        slots = tuple(await self._share(self._slot_views.of(objects)))
-        merged = await self._merged(hypervisors, hosts, listing)
+        merged = await self._merged(hosts, listing)
         self._last = Observation(
-            hypervisors=hypervisors,
-            hosts=hosts,
+            hypervisors=hosts.objects,
+            hosts=hosts.views,
             vms=merged.vms,
-            slots=slots,
-            objects={slot.name: slot for slot in objects},
+            slots=slots.views,
+            objects={slot.metadata.name: slot for slot in slots.objects},
             listing=listing,
             merged=merged,
         )
         return self._last
 
-    async def _merged(
-        self, hypervisors: Sequence[Hypervisor], hosts: tuple[HostView, ...], listing: VmList
-    ) -> OnHypervisors:
+    async def _merged(self, hosts: Hosts, listing: VmList) -> OnHypervisors:
         last = self._last
-        if hosts == last.hosts and listing.vms == last.listing.vms:
+        if hosts.views == last.hosts and listing.vms == last.listing.vms:
             return last.merged
-        names = await self._share(_names(hypervisors))
-        return await self._share(merging(listing.vms, hosts, trust_hosts=self._trust_hosts, names=names))
+        names = await self._share(_names(hosts.objects))
+        merged = await self._share(
+            merging(listing.vms, hosts.views, trust_hosts=self._trust_hosts, names=names, located=self._at)
+        )
+        for vm in [vm for vm in self._located if vm not in merged.sightings]:
+            del self._located[vm]
+        return merged
+
+    def _at(self, vm: VmView, host: str) -> VmView:
+        """The VM on this host: the same object as long as nothing changes."""
+        known = self._located.get(vm.id)
+        if known is None or known[0] is not vm or known[1].host != host:
+            known = self._located[vm.id] = (vm, located_at(vm, host))
+        return known[1]
 
     async def _share(self, work: Portions[T]) -> T:
         return whole(work) if self._clock is None else await in_portions(work, self._clock)
@@ -306,7 +308,13 @@ def is_slot(reservation: Reservation) -> bool:
 
 
 def believed(informer: Informer[R]) -> list[R]:
-    """What the informer shows; ``Unavailable`` while it has never been complete, or is too old to act on."""
+    """What the informer shows; ``Unavailable`` while it cannot be believed."""
+    check_believed(informer)
+    return informer.items()
+
+
+def check_believed(informer: Informer[R]) -> None:
+    """``Unavailable`` while the informer has never been complete, or is too old to act on."""
     if not informer.synced:
         raise Unavailable(f"{informer.name} have not been listed yet", remedy="wait until the store answers")
     if informer.stalled_s() > STALE_S:
@@ -314,7 +322,6 @@ def believed(informer: Informer[R]) -> list[R]:
             f"{informer.name} were last heard of {informer.stalled_s():.0f} s ago",
             remedy="check the connection to the store",
         )
-    return informer.items()
 
 
 async def _step(step: Step, reading: Awaitable[T]) -> T:

@@ -105,11 +105,12 @@ class PeriodicCycle:
         required = await self._share(self._requirements.of(seen.vms))
         await self._watcher.cycle_seen(seen)
         hand = Hand(seen.slots, seen.objects)
-        cleaned, broken = await self._clean_up(seen, hand)
+        views = await self._share(_by_id(seen.vms))
+        cleaned, broken = await self._clean_up(seen, views, hand)
         slots_kept = len(hand)
         groups = await self._groups()
         chosen = await self._select(seen, hand, required)
-        summary = await self._serve(seen, hand, chosen.selected, groups, greq)
+        summary = await self._serve(seen, views, hand, chosen.selected, groups, greq)
         summary = msgspec.structs.replace(
             summary,
             total_vms=len(seen.vms),
@@ -124,15 +125,17 @@ class PeriodicCycle:
         )
         if not chosen.missing and not summary.braked:
             await self._repack(seen, hand, required, groups, greq)
-        await self._tell(seen, hand, required, None if hand.changed else broken, braked=summary.braked)
+        await self._tell(seen, views, hand, required, None if hand.changed else broken, braked=summary.braked)
         self._watcher.cycle_ended(braked=summary.braked)
         return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
 
-    async def _clean_up(self, seen: Observation, hand: Hand) -> tuple[CleanResult, frozenset[str]]:
+    async def _clean_up(
+        self, seen: Observation, views: Mapping[str, VmView], hand: Hand
+    ) -> tuple[CleanResult, frozenset[str]]:
         """What was taken out, and for which VMs a rule did not hold before."""
         parts = self._parts
-        judging = _Judging(parts, self._config, seen, {vm.id: vm for vm in seen.vms})
-        found = await self._share(suspects(seen.slots, judging.views, seen.active, self._compat))
+        judging = _Judging(parts, self._config, seen, views)
+        found = await self._share(suspects(seen.slots, views, seen.active, self._compat))
         result = await self._decided(judging.about(found.slots, memberships=found.memberships))
         parts.reporter.brake(result.brake)
         if result.brake is not None:
@@ -173,6 +176,7 @@ class PeriodicCycle:
     async def _serve(
         self,
         seen: Observation,
+        views: Mapping[str, VmView],
         hand: Hand,
         selected: Sequence[Missing],
         groups: Mapping[str, FlavorGroupSpec] | None,
@@ -182,11 +186,9 @@ class PeriodicCycle:
         parts = self._parts
         if not selected:
             return Summary()
-        served = {one.vm for one in selected}
-        vms = {vm.id: vm for vm in seen.vms if vm.id in served}
         with_project = pins_projects(seen.hypervisors)
         wishes = [
-            wanted(vms[one.vm], one.needed, slot_size(vms[one.vm], groups, self._compat), with_project=with_project)
+            wanted(views[one.vm], one.needed, slot_size(views[one.vm], groups, self._compat), with_project=with_project)
             for one in selected
         ]
         requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}
@@ -283,6 +285,7 @@ class PeriodicCycle:
     async def _tell(
         self,
         seen: Observation,
+        views: Mapping[str, VmView],
         hand: Hand,
         required: Mapping[str, int],
         broken: frozenset[str] | None,
@@ -295,7 +298,6 @@ class PeriodicCycle:
         while the brake holds.
         """
         parts, slots = self._parts, hand.confirmed
-        views = {vm.id: vm for vm in seen.vms}
         if broken is None:
             broken = await self._share(_broken(slots, views))
         for vm in [vm for vm in parts.fails if vm not in views]:
@@ -308,10 +310,11 @@ class PeriodicCycle:
             for portion in portioned(told.items(), TOLD_TOGETHER):
                 async with self._turn.hold():
                     await parts.coverage.tell({vm: status for vm, status in portion if not self._turn.stale((vm,))})
-            gone = sorted(frozenset() if braked else await parts.coverage.told() - views.keys() - set(seen.active))
-            for names in portioned(gone, TOLD_TOGETHER):
+            for names in portioned(() if braked else await parts.coverage.told(), TOLD_TOGETHER):
+                gone = [vm for vm in names if vm not in views and vm not in seen.active]
+                await parts.clock.sleep(0)
                 async with self._turn.hold():
-                    await parts.coverage.tell({}, gone=[vm for vm in names if not self._turn.stale((vm,))])
+                    await parts.coverage.tell({}, gone=[vm for vm in gone if not self._turn.stale((vm,))])
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
 
@@ -376,6 +379,14 @@ class _Judging:
     async def judge(self, slot: SlotView, others: Sequence[SlotView]) -> CleanResult:
         """A slot turned out to be another than was seen."""
         return await self.about([slot, *others], memberships=self._memberships)
+
+
+def _by_id(vms: Sequence[VmView]) -> Portions[dict[str, VmView]]:
+    found: dict[str, VmView] = {}
+    for portion in portioned(vms):
+        found.update((vm.id, vm) for vm in portion)
+        yield
+    return found
 
 
 def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView]) -> Portions[frozenset[str]]:

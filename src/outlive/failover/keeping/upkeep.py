@@ -178,7 +178,7 @@ class Upkeep(Watcher):
         clock, state = self._parts.clock, self._state
         if self._vms is None:
             await in_portions(state.see_all_vms(seen.listing.vms, but=self._looked_up), clock)
-        differences = await in_portions(state.audit(self._hypervisors.items, self._reservations.items), clock)
+        differences = await in_portions(state.audit(self._hypervisors, self._reservations), clock)
         self._parts.reporter.audited(differences)
         if differences:
             _log.error("upkeep.diverged", differences=differences[:20], count=len(differences))
@@ -276,9 +276,13 @@ class Upkeep(Watcher):
             return []
         if result.dropped and not self._budget.take(len(result.dropped)):
             _log.error("upkeep.braked", would_drop=len(result.dropped))
+            self._parts.reporter.held_back("a reaction", len(result.dropped), self._budget.memberships)
             return []
         names = [*result.changed, *(deletion.slot for deletion in result.deleted)]
         await CleanUp(self._parts.writer, self, self._parts.reporter).carry_out(result, self._hand(names))
+        slots = self._state.slots
+        still = [drop for drop in result.dropped if drop.slot in slots and drop.vm in slots[drop.slot].members]
+        self._budget.give_back(len(still))
         return sorted({drop.vm for drop in result.dropped})
 
     async def judge(self, slot: SlotView, others: Sequence[SlotView]) -> CleanResult:

@@ -110,8 +110,10 @@ def short(
     for portion in portioned(slots, SLOTS):
         _count(portion, views, present, compat)
         yield
-    lacking = {vm: view for vm, view in views.items() if required[vm] > present.get(vm, 0)}
-    yield
+    lacking: dict[str, VmView] = {}
+    for pairs in portioned(views.items()):
+        lacking.update((vm, view) for vm, view in pairs if required[vm] > present.get(vm, 0))
+        yield
     listing: list[SlotView] = []
     for portion in portioned(slots if lacking else (), SLOTS):
         listing += [slot for slot in portion if any(vm in lacking for vm in slot.members)]
