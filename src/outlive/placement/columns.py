@@ -40,6 +40,7 @@ class Columns:
         self._codes: dict[str, int] = {}
         self._words_of: list[str] = []
         self._names = np.empty(_FIRST_ROWS, dtype=object)
+        self._names_lent = False
         self._hashes = np.zeros(_FIRST_ROWS, dtype=np.uint64)
         self._flags = {key: np.zeros(_FIRST_ROWS, dtype=np.bool_) for key in _FLAGS}
         self._words = {key: np.full(_FIRST_ROWS, -1, dtype=np.int64) for key in _WORDS}
@@ -50,7 +51,8 @@ class Columns:
 
     @property
     def names(self) -> NDArray[np.object_]:
-        """Name of each row."""
+        """Name of each row; what is handed out stays as it is when rows get other names."""
+        self._names_lent = True
         return self._names[: self.size]
 
     @property
@@ -99,6 +101,8 @@ class Columns:
 
     def set_name(self, row: int, name: str) -> None:
         """Whose row it is; the empty name for nobody's."""
+        if self._names_lent:
+            self._names, self._names_lent = self._names.copy(), False
         self._names[row] = name
         self._hashes[row] = stable_hash(name)
 

@@ -133,7 +133,7 @@ class Ranking:
     def names(self, at: Rows) -> list[str]:
         """The hosts at these positions."""
         if not self.run.extra:
-            names: list[str] = self.run.fleet.columns.names[at].tolist()
+            names: list[str] = self.run.names[at].tolist()
             return names
         return [self.run.name(int(one)) for one in at]
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from outlive.placement.columns import BoolVector, FloatVector, Rows
 from outlive.placement.facts import HostFacts
@@ -61,6 +62,12 @@ class Run:
     """Hosts that are still in."""
     memo: dict[str, Any] = field(default_factory=dict)
     """What steps derived from the request, for each other."""
+    names: NDArray[np.object_] = field(init=False)
+    """Name of each row at the time of the run: rows of removed hosts are used again."""
+
+    def __post_init__(self) -> None:
+        """Keep the names."""
+        self.names = self.fleet.columns.names
 
     @property
     def length(self) -> int:
@@ -69,7 +76,7 @@ class Run:
 
     def name(self, at: int) -> str:
         """The host at a position."""
-        return str(self.fleet.columns.names[at]) if at < self.size else tuple(self.extra)[at - self.size]
+        return str(self.names[at]) if at < self.size else tuple(self.extra)[at - self.size]
 
     def pad(self, known: BoolVector, *, keep_unknown: bool) -> BoolVector:
         """A mask over rows as one over positions."""

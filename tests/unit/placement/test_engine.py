@@ -271,3 +271,14 @@ def test_other_calls_pass_only_the_filters_that_their_pipeline_lists() -> None:
     engine = Engine(fleet_of(reserved), PipelineTable.shipped())
     asked = request(pipeline="kvm-acknowledge-failover-reservation", intent="evacuate", hosts=["a"])
     assert engine.rank(asked).hosts == ("a",)
+
+
+def test_an_answer_that_is_read_late_names_the_hosts_of_its_run() -> None:
+    ranker = engine(host("a"), host("b"))
+    found = ranker.rank(request(), why=True)
+    ranker.fleet.remove_host("a")
+    ranker.fleet.remove_host("b")
+    ranker.fleet.upsert_host(host("c"))
+    ranker.fleet.upsert_host(host("d"))
+    assert sorted(found.hosts) == ["a", "b"]
+    assert set(found.document().aggregated_out_weights) == {"a", "b"}
