@@ -120,7 +120,7 @@ class EventRecorder:
             await self._write(waiting)
 
     async def flush(self) -> None:
-        """Write what waits now, for ``FLUSH_S`` at most; for the end of a process. What is left is dropped and counted."""
+        """Write what waits now, for ``FLUSH_S`` at most; for the end of a process. What is left is dropped."""
         waiting: _Waiting | None = None
         try:
             async with asyncio.timeout(FLUSH_S):
