@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from outlive.placement.blocking import Verdict, capacity_query, unused, verdict
+from outlive.placement.filters.capacity import vm_amounts
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.request import PlacementRequest
 from outlive.resources import Amounts
@@ -43,7 +44,8 @@ class CapacityView:
     def __init__(self, fleet: Fleet, request: PlacementRequest) -> None:
         self._fleet = fleet
         self._query = capacity_query(request, fleet.settings)
-        self._needed = {resource: amount for resource, amount in request.need.items() if amount > 0}
+        one = vm_amounts(msgspec.structs.replace(request, num_instances=1), fleet.settings)
+        self._needed = {resource: amount for resource, amount in one.items() if amount > 0}
         self._given = fleet.ledger.unlocks(self._query)
 
     def host(self, name: str) -> HostCapacity | None:

@@ -111,6 +111,17 @@ def test_capacity_says_how_often_a_request_fits_and_what_holds_the_rest() -> Non
     run(story())
 
 
+def test_how_often_a_request_fits_is_counted_in_the_megabytes_of_the_filter() -> None:
+    async def fits(settings: PlacementSettings) -> int:
+        placement = service(settings=settings)
+        placement.on_hypervisor(None, host("a", effectiveCapacity={"cpu": "64", "memory": "62Gi"}))
+        (row,) = (await placement.capacity(request())).hosts
+        return row.fits
+
+    assert run(fits(PlacementSettings())) == 3
+    assert run(fits(PlacementSettings(flavor_memory_unit="mb"))) == 4
+
+
 def test_runs_are_counted_by_pipeline_and_step() -> None:
     metrics = Metrics()
 
