@@ -90,7 +90,8 @@ class Server:
 
     def __post_init__(self) -> None:
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -112,7 +113,11 @@ class Server:
         """Ask it to stop; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(timeout=STOP_LIMIT_S)
+        code = self.process.wait(timeout=STOP_LIMIT_S)
+        self._reader.join(timeout=STOP_LIMIT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
 
 
 @contextlib.contextmanager
