@@ -141,12 +141,15 @@ def test_one_new_slot_a_host_and_cycle_if_asked_for() -> None:
     assert (free.created, free.failed) == (2, 0)
 
 
-def test_a_forgotten_slot_is_neither_joined_nor_judged_by() -> None:
-    slots = [slot("s1", "h2", v="h1"), slot("s2", "h3", w="h4")]
-    result = assign(given_([vm("v", "h1")], slots, excluded_slots=("s1", "s2")))
-    assert result.actions[0] == Open(
-        slot_key="new-1", vm="v", vm_host="h1", host="h2", cpu_milli=1000, memory_bytes=GIB, group="f1", zone="z"
-    )
+def test_a_slot_whose_write_failed_is_not_joined_and_still_counts() -> None:
+    """Joining s would make d the second VM from h2 that shares slots with a."""
+    slots = [slot("r", "h5", a="h1", b="h2"), slot("s", "h6", a="h1")]
+    reuse, new = Offer(hosts=("h6",)), Offer(hosts=("h4",))
+    kept = assign(given_([vm("d", "h2")], slots, reuse=reuse, new=new, excluded_slots=("r",)))
+    assert [type(one) for one in kept.actions] == [Open]
+    as_reference = Compat(ids=("D8",))
+    back = assign(given_([vm("d", "h2")], slots, reuse=reuse, new=new, excluded_slots=("r",), compat=as_reference))
+    assert [type(one) for one in back.actions] == [Join]
 
 
 def test_the_rules_exclude_hosts_and_the_reason_says_which() -> None:

@@ -44,7 +44,10 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     used_hosts: tuple[str, ...] = ()
     """Hosts that already received a new slot in this cycle."""
     excluded_slots: tuple[str, ...] = ()
-    """Slots whose write failed in this cycle: nobody may join them and the rules overlook them."""
+    """Slots whose write failed in this cycle: nobody may join them, but they are still there and the rules count them.
+
+    With deviation D8 switched back the rules overlook them, as the reference does.
+    """
     key_prefix: str = "new-"
     """Keys of new slots are this and a number that makes them differ from the names of all slots."""
     compat: Compat = Compat()
@@ -67,8 +70,7 @@ def assign(given: AssignInput) -> AssignResult:
     The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
     need of a VM that is not in ``vms``, and for two slots of one name.
     """
-    excluded = set(given.excluded_slots)
-    slots = [slot for slot in given.slots if slot.name not in excluded]
+    slots = _without_excluded(given)
     if not given.compat.reverted("D4"):
         slots.sort(key=lambda slot: slot.name)
     greedy = Greedy(
@@ -89,6 +91,17 @@ def assign(given: AssignInput) -> AssignResult:
     actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
     joined = {action.slot for action in actions if isinstance(action, Join)}
     return result_of([slot for slot in slots if slot.name in joined], actions, greedy.opened)
+
+
+def _without_excluded(given: AssignInput) -> list[SlotView]:
+    """The slots, those whose write failed closed to newcomers."""
+    excluded = set(given.excluded_slots)
+    if given.compat.reverted("D8") or given.compat.reverted("D10"):
+        return [slot for slot in given.slots if slot.name not in excluded]
+    return [
+        msgspec.structs.replace(slot, ready=False) if slot.name in excluded else slot  # not ready: nobody may join
+        for slot in given.slots
+    ]
 
 
 def result_of(before: Sequence[SlotView], actions: Sequence[Action], opened: Mapping[str, SlotView]) -> AssignResult:
