@@ -8,6 +8,7 @@ What is said here is said of exactly the state that was given; what placement mi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -118,52 +119,50 @@ def coverage(given: CoverageInput) -> CoverageResult:
 def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
     columns = Columns(given.slots, {vm.id: vm.host for vm in given.vms})
-    return whole(
-        assessing(
-            given.vms,
-            given.required,
-            given.slots,
-            broken=frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist()),
-            fails={fail.vm: fail for fail in given.fails},
-            compat=given.compat,
-        )
+    return assess(
+        given.vms,
+        given.required,
+        whole(dividing(given.vms, given.slots, given.compat)),
+        broken=frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist()),
+        fails={fail.vm: fail for fail in given.fails},
     )
 
 
-def assessing(
-    vms: Sequence[VmView],
+class Division(NamedTuple):
+    """VM → names of the slots that count for it; and VM → the slots that list it and do not; both in name order."""
+
+    counting: dict[str, list[str]]
+    idle: dict[str, list[SlotView]]
+
+
+def assess(
+    vms: Iterable[VmView],
     required: Mapping[str, int],
-    slots: Iterable[SlotView],
+    division: Division,
     *,
     broken: Collection[str],
     fails: Mapping[str, Fail],
-    compat: Compat = Compat(),
-) -> Portions[dict[str, CoverageStatus]]:
-    """VM → what is to be told about it, in portions.
+) -> dict[str, CoverageStatus]:
+    """VM → what is to be told about it.
 
     ``broken``: the VMs for which some rule does not hold, at their current locations; ``fails`` has the last reason of
     those that could not be served.
     """
-    counting, idle = yield from _divide(vms, slots, compat)
-    told: dict[str, CoverageStatus] = {}
-    for portion in portioned(vms):
-        for vm in portion:
-            told[vm.id] = status_of(
-                vm,
-                required.get(vm.id, 0),
-                counting.get(vm.id, ()),
-                broken=vm.id in broken,
-                fail=fails.get(vm.id),
-                idle=idle.get(vm.id, ()),
-            )
-        yield
-    return told
+    return {
+        vm.id: status_of(
+            vm,
+            required.get(vm.id, 0),
+            division.counting.get(vm.id, ()),
+            broken=vm.id in broken,
+            fail=fails.get(vm.id),
+            idle=division.idle.get(vm.id, ()),
+        )
+        for vm in vms
+    }
 
 
-def _divide(
-    vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat
-) -> Portions[tuple[dict[str, list[str]], dict[str, list[SlotView]]]]:
-    """VM → names of the slots that count for it; and VM → the slots that list it and do not; both in name order."""
+def dividing(vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat) -> Portions[Division]:
+    """Which slots count for whom, in portions."""
     views: dict[str, VmView] = {}
     for listed in portioned(vms):
         views.update((vm.id, vm) for vm in listed)
@@ -182,7 +181,7 @@ def _divide(
                 else:
                     idle.setdefault(member, []).append(slot)
         yield
-    return counting, idle
+    return Division(counting, idle)
 
 
 def status_of(

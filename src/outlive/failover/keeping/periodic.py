@@ -8,6 +8,7 @@ completes. One instance at a time is an optimisation, not a condition: two that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.failover.assurance.coverage import assessing
+from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.config import FailoverConfig
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.keeping.act import Assignment, CleanUp
@@ -38,7 +39,7 @@ from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.requirements import Requirements
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
-from outlive.resources import CoverageStatus, FlavorGroupSpec
+from outlive.resources import FlavorGroupSpec
 
 TOLD_TOGETHER = 500
 """VMs whose coverage is told in one turn."""
@@ -302,14 +303,16 @@ class PeriodicCycle:
             broken = await self._share(_broken(slots, views))
         for vm in [vm for vm in parts.fails if vm not in views]:
             del parts.fails[vm]
-        told = await self._share(
-            assessing(seen.vms, required, slots, broken=broken, fails=parts.fails, compat=self._compat)
-        )
-        parts.reporter.uncovered(await self._share(_reasons(told)))
+        division = await self._share(dividing(seen.vms, slots, self._compat))
+        reasons = Counter[str]()
         try:
-            for portion in portioned(told.items(), TOLD_TOGETHER):
+            for vms in portioned(seen.vms, TOLD_TOGETHER):
+                told = assess(vms, required, division, broken=broken, fails=parts.fails)
+                reasons.update(status.reason for status in told.values() if not status.covered)
+                await parts.clock.sleep(0)
                 async with self._turn.hold():
-                    await parts.coverage.tell({vm: status for vm, status in portion if not self._turn.stale((vm,))})
+                    await parts.coverage.tell({vm: told[vm] for vm in told if not self._turn.stale((vm,))})
+            parts.reporter.uncovered(reasons)
             for names in portioned(() if braked else await parts.coverage.told(), TOLD_TOGETHER):
                 gone = [vm for vm in names if vm not in views and vm not in seen.active]
                 await parts.clock.sleep(0)
@@ -393,14 +396,3 @@ def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView]) -> Portions[
     columns = yield from Columns.built(slots, views)
     numbers = yield from columns.faults()
     return frozenset(columns.vm_ids[number] for number in numbers.tolist())
-
-
-def _reasons(told: Mapping[str, CoverageStatus]) -> Portions[dict[str, int]]:
-    """Reason → VMs that are not covered because of it."""
-    counts: dict[str, int] = {}
-    for portion in portioned(told.values()):
-        for status in portion:
-            if not status.covered:
-                counts[status.reason] = counts.get(status.reason, 0) + 1
-        yield
-    return counts
