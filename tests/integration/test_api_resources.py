@@ -446,3 +446,31 @@ def test_the_list_of_a_large_store_comes_in_pieces() -> None:
             assert headers["Transfer-Encoding"] == "chunked"
 
     run_real(claim())
+
+
+def pipeline(*filters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "outlive.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": "mine"},
+        "spec": {"filters": list(filters)},
+    }
+
+
+def test_a_pipeline_that_cannot_be_built_is_refused_and_an_unknown_step_is_a_warning() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            bad = {"name": "filter_external_customer", "params": [{"key": "nonsense", "intValue": 1}]}
+            path = f"{GROUP}/pipelines"
+            status, answer, _ = await server.call("POST", path, json=pipeline(bad))
+            assert (status, answer["details"]["code"]) == (422, "invalid")
+            assert "nonsense" in answer["message"]
+            later = {"name": "filter_of_next_year"}
+            status, made, headers = await server.call("POST", path, json=pipeline(later))
+            assert status == 201
+            assert "filter_of_next_year" in headers["Warning"]
+            made["spec"]["filters"] = [bad]
+            status, answer, _ = await server.call("PUT", f"{path}/mine", json=made)
+            assert (status, answer["details"]["code"]) == (422, "invalid")
+
+    run_real(claim())

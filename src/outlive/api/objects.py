@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from outlive.api.admission import admitted, warned
 from outlive.api.auth import Access, Identity, allow, may_write
 from outlive.api.changes import (
     JSON_PATCH,
@@ -262,7 +263,8 @@ class Objects:
         refuse_dry_run(call.query.get("dryRun"))
         call.need_json()
         obj = decode(target.kind, await call.body())
-        return object_answer(await self._store.create(in_namespace(obj, target)), 201)
+        warnings = admitted(obj)
+        return warned(object_answer(await self._store.create(in_namespace(obj, target)), 201), warnings)
 
     async def _replace(self, call: Call, target: Target) -> Answer:
         refuse_dry_run(call.query.get("dryRun"))
@@ -276,7 +278,8 @@ class Objects:
             )
         if not obj.metadata.uid:
             obj = with_uid(obj, await self._current(target))
-        return object_answer(await self._write(target, obj))
+        warnings = () if target.status else admitted(obj)
+        return warned(object_answer(await self._write(target, obj)), warnings)
 
     async def _patch(self, call: Call, target: Target) -> Answer:
         refuse_dry_run(call.query.get("dryRun"))
@@ -297,7 +300,8 @@ class Objects:
                     return object_answer(
                         await self._patch_metadata(target, label_changes(current, wanted), current.metadata.uid)
                     )
-                return object_answer(await self._write(target, wanted))
+                warnings = () if target.status else admitted(wanted)
+                return warned(object_answer(await self._write(target, wanted)), warnings)
             except Conflict:
                 if conditional or attempt == PATCH_ATTEMPTS:
                     raise

@@ -19,6 +19,7 @@ from outlive.resources import (
     FlavorGroupSpec,
     GroupFlavor,
     Hypervisor,
+    Instance,
     ObjectMeta,
     Reservation,
     VirtualMachine,
@@ -825,5 +826,51 @@ def test_request_ids_run_through_calls_events_and_slots():
         assert ids == {slot.metadata.annotations["reservations.outlive.dev/creator-request-id"]}
         assert len({request.request_id for request in cloud.ranker.requests}) == 1
         assert {use.request for use in cloud.decisions.uses()} == ids
+
+    run(story())
+
+
+def test_nothing_is_told_that_only_the_cycle_supposes():
+    """The removal of b could not be written: as long as the store has both, neither is told to be covered by r."""
+
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h5")
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h1")
+        await cloud.slot("r", "h5", {"a": "h1", "b": "h2"})
+        away = Fault("replace_status", Unavailable("away"), where=lambda one: getattr(one, "name", "") == "r", times=99)
+        cloud.store.faults.append(away)
+        await cloud.cycle()
+        assert (await cloud.members())["r"] == {"a": "h1", "b": "h2"}
+        told = await cloud.coverage("a")
+        assert not told.covered or "r" not in told.slots
+        told = await cloud.coverage("b")
+        assert not told.covered or "r" not in told.slots
+
+    run(story())
+
+
+def test_a_slot_that_moved_while_it_was_joined_takes_nobody_from_its_new_host():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h5", "h9")
+        await cloud.vm("t1", "h1")
+        await cloud.vm("t2", "h2")
+        await cloud.slot("r", "h5", {"x": "h9"})
+        await cloud.instances("h9", lambda there: (*there, Instance(id="x", name="x")))
+
+        async def move() -> None:
+            slot = await cloud.memory.get(Reservation, "r")
+            status = msgspec.structs.replace(slot.status, host="h2")
+            cloud.fleet.upsert_reservation(
+                await cloud.memory.replace_status(msgspec.structs.replace(slot, status=status))
+            )
+
+        joined = Fault("replace_status", OutliveError("x"), where=lambda one: one.name == "r", before=move)
+        cloud.store.faults.append(joined)
+        await cloud.cycle()
+        assert "t2" not in (await cloud.members())["r"]
+        assert list(DependencyGraph.build(list((await cloud.slots()).values())).breaches("t2")) == []
 
     run(story())

@@ -93,7 +93,7 @@ class CleanUp:
             return
         except OutliveError as error:
             _log.warning("slot.not_deleted", slot=deletion.slot, error=str(error))
-            hand.drop(deletion.slot)
+            hand.suppose_gone(deletion.slot)
             return
         hand.drop(deletion.slot)
         self._tell(slot, drops)
@@ -267,7 +267,8 @@ class _Run:
         self._stale = True
         try:
             view = self._hand.put(await self._writer.fresh(name))
-            if not _is_as(view, planned) and not self._may_join(self._vms[join.vm], view):
+            as_planned = _is_as(view, planned)
+            if not as_planned and (view.host != planned.host or not self._may_join(self._vms[join.vm], view)):
                 self.outcome.postpone(join.vm)
                 return
             members = {**view.members, join.vm: join.vm_host}
@@ -279,7 +280,7 @@ class _Run:
         except OutliveError as error:
             self._spoil(join, name, error)
             return
-        self._stale = view.members != planned.members
+        self._stale = not as_planned
         self._joined(join, written)
 
     def _may_join(self, vm: VmView, slot: SlotView) -> bool:

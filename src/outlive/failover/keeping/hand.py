@@ -22,15 +22,15 @@ class Hand:
         """``around``: VMs → all slots that list one of them, where ``slots`` are only a part of all."""
         self._views = {slot.name: slot for slot in slots}
         self._objects = dict(objects)
-        self._unconfirmed: set[str] = set()
+        self._acknowledged = dict(self._views)
         self._around = around
         self.changed = False
         """Whether anything is not as it was given."""
 
     @property
     def confirmed(self) -> tuple[SlotView, ...]:
-        """The slots whose members the store is known to have, by name."""
-        return tuple(self._views[name] for name in sorted(self._views) if name not in self._unconfirmed)
+        """The slots as the store is known to have them, by name, whatever the work supposes: what may be told."""
+        return tuple(self._acknowledged[name] for name in sorted(self._acknowledged))
 
     @property
     def views(self) -> tuple[SlotView, ...]:
@@ -58,9 +58,9 @@ class Hand:
         """The slot looks like this now; not ``confirmed`` where its status was not acknowledged."""
         view = slot_view(slot)
         if confirmed:
-            self._unconfirmed.discard(slot.name)
+            self._acknowledged[slot.name] = view
         else:
-            self._unconfirmed.add(slot.name)
+            self._acknowledged.pop(slot.name, None)
         self._views[slot.name] = view
         self._objects[slot.name] = slot
         self.changed = True
@@ -72,7 +72,12 @@ class Hand:
         self.changed = True
 
     def drop(self, name: str) -> None:
-        """The slot is gone, or is to be treated as gone."""
+        """The slot is gone."""
+        self.suppose_gone(name)
+        self._acknowledged.pop(name, None)
+
+    def suppose_gone(self, name: str) -> None:
+        """The work goes on as if the slot were gone, although it could not be deleted."""
         self._views.pop(name, None)
         self._objects.pop(name, None)
         self.changed = True
