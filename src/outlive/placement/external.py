@@ -20,6 +20,7 @@ from outlive.placement.errors import BadRequest, RunRefused
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import (
     CHECK_TYPE_HINT,
+    HANA_SPEC,
     HYPERVISOR_TYPE,
     Destination,
     InstanceGroup,
@@ -33,7 +34,6 @@ from outlive.placement.settings import MIB
 from outlive.resources import CPU, MEMORY, Amounts
 from outlive.resources.reservations import ReservationType
 
-HANA_TRAIT: Final = "trait:CUSTOM_HANA_EXCLUSIVE_HOST"
 _TYPES: Final[tuple[ReservationType, ...]] = (
     "CommittedResourceReservation",
     "FailoverReservation",
@@ -111,10 +111,10 @@ def infer_pipeline(extra_specs: Mapping[str, str]) -> str:
             code="no-hypervisor-type",
             remedy="name a pipeline, or give the flavor that extra spec",
         )
-    exclusive = extra_specs.get(HANA_TRAIT, "forbidden").lower()
+    exclusive = extra_specs.get(HANA_SPEC, "forbidden").lower()
     if exclusive not in ("forbidden", "required"):
         raise BadRequest(
-            f"failed to determine flavor type from request data: {HANA_TRAIT} is {exclusive!r}",
+            f"failed to determine flavor type from request data: {HANA_SPEC} is {exclusive!r}",
             code="no-flavor-type",
             remedy="name a pipeline, or make it required or forbidden",
         )

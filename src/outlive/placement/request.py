@@ -22,6 +22,10 @@ GROUP_HINT: Final = "_cortex_resource_group"
 SOURCE_HOST_HINT: Final = "source_host"
 DOMAIN_NAME_HINT: Final = "domain_name"
 HYPERVISOR_TYPE: Final = "capabilities:hypervisor_type"
+HANA_TRAIT: Final = "CUSTOM_HANA_EXCLUSIVE_HOST"
+"""Trait of hosts that only VMs with HANA may use."""
+HANA_SPEC: Final = f"trait:{HANA_TRAIT}"
+"""Extra spec by which a flavor asks for such a host, or not."""
 
 
 class Intent(enum.StrEnum):

@@ -8,7 +8,6 @@ from outlive.failover.compat import Compat
 from outlive.failover.keeping.calls import (
     GENERAL_PIPELINE,
     HANA_PIPELINE,
-    HANA_TRAIT,
     Caller,
     common_host,
     pins_projects,
@@ -17,7 +16,7 @@ from outlive.failover.keeping.calls import (
 )
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize, resolve_size
-from outlive.placement.request import SILENT, Intent, Options
+from outlive.placement.request import HANA_SPEC, SILENT, Intent, Options
 from outlive.resources import Aggregate, Amounts, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
 
 GIB = 2**30
@@ -32,7 +31,7 @@ def vm(name: str = "v", host: str = "h1", **changes: object) -> VmView:
 
 
 GROUPED = ResolvedSize(flavor_name="m8", group_name="g", cpu_milli=8000, memory_bytes=16 * GIB)
-HANA = vm(extra_specs={HANA_TRAIT: "Required"})
+HANA = vm(extra_specs={HANA_SPEC: "Required"})
 THREE_SKIPS = {"skip_history": True, "skip_inflight": True, "skip_committed_resource_tracking": True}
 
 
@@ -102,7 +101,7 @@ def test_d5_new_uses_the_pipeline_of_the_vm_unless_switched_back():
     back = Caller(compat=Compat.parse(["D5"]))
     assert back.new(HANA, size, ignore=[]).request.pipeline == GENERAL_PIPELINE
     assert back.reuse(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
-    assert Caller().new(vm(extra_specs={HANA_TRAIT: "forbidden"}), size, ignore=[]).request.pipeline == GENERAL_PIPELINE
+    assert Caller().new(vm(extra_specs={HANA_SPEC: "forbidden"}), size, ignore=[]).request.pipeline == GENERAL_PIPELINE
 
 
 def test_d16_a_missing_hypervisor_type_is_filled_in_and_its_spelling_can_be_switched_back():
@@ -174,3 +173,9 @@ def test_the_project_matters_once_a_host_is_pinned():
 def test_searches_leave_no_trace_at_the_scheduler():
     for call in (Caller().reuse(vm(), GROUPED, ignore=[]), Caller().new(vm(), GROUPED, ignore=[])):
         assert all(getattr(call.request.options, name) == getattr(SILENT, name) for name in THREE_SKIPS)
+
+
+def test_no_text_in_extra_specs_makes_a_class_look_like_another():
+    tricky = vm(extra_specs={"note": f"1;{HANA_SPEC}=required"})
+    honest = vm(extra_specs={"note": "1", HANA_SPEC: "required"})
+    assert placement_class(tricky, GROUPED, with_project=True) != placement_class(honest, GROUPED, with_project=True)

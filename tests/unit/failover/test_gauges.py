@@ -77,10 +77,10 @@ def test_reservations_are_counted_by_readiness_and_what_they_hold():
     assert values(held, "status_ready", "host", "resource")[("True", "h", "cpu")] == 3.0, "cores, fractions included"
     assert values(held, "status_ready", "host", "resource")[("True", "h", "memory")] == 2 * GIB
     assert values(state, "type", "state", "reason") == {
-        ("FailoverReservation", "ready", "R"): 1,
-        ("CommittedResourceReservation", "ready", "R"): 1,
-        ("FailoverReservation", "error", "R"): 1,
-        ("FailoverReservation", "unknown", ""): 1,
+        ("failover", "ready", "R"): 1,
+        ("committed-resource", "ready", "R"): 1,
+        ("failover", "error", "R"): 1,
+        ("failover", "unknown", ""): 1,
     }
 
 

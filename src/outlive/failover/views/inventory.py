@@ -17,8 +17,10 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     hypervisors: tuple[Hypervisor, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     servers: tuple[VmView, ...] | None = None
-    """All VMs of the VM source, with an empty host where it places them nowhere, without cpu and memory where their size
-    is unknown; ``None``: it could not be read."""
+    """All VMs of the VM source; ``None``: it could not be read.
+
+    The host is empty where it places them nowhere, cpu and memory are 0 where their size is unknown.
+    """
 
 
 def inventory_of(
