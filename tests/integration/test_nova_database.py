@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -257,3 +259,40 @@ def test_servers_of_one_project(sqlite: str):
             await source.close()
 
     assert run_real(story()) == ["vm-00001", "vm-00004", "vm-00007"]
+
+
+def test_rows_that_cannot_be_read_cost_no_other_row_anything(sqlite: str):
+    fill(sqlite, [server(1), server(2), server(3, flavor_name="f2")], [flavor(1), flavor(2), flavor(3)])
+    path = sqlite.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("update openstack_servers_v4 set name = cast(x'ff' as text) where id = 'vm-00001'")
+        connection.execute(
+            "update openstack_servers_v4 set os_ext_srv_attr_host = cast(x'ff' as text) where id = 'vm-00002'"
+        )
+        connection.execute("update openstack_flavors_v2 set vcpus = 9e999 where name = 'f3'")
+        connection.execute("update openstack_flavors_v2 set extra_specs = 5 where name = 'f2'")
+    found = run_real(listed(sqlite))
+    assert [vm.id for vm in found.vms] == ["vm-00001", "vm-00003"]
+    assert found.unreadable == {"openstack_servers_v4": 1, "openstack_flavors_v2": 1}
+    assert found.malformed_extra_specs == ("f2",)
+    assert run_real(got(sqlite, "vm-00002")) is None
+
+
+def test_all_servers_are_given_for_showing(sqlite: str):
+    fill(
+        sqlite, [server(1), server(2, os_ext_srv_attr_host=None), server(3, flavor_name="gone")], [flavor(1), flavor(2)]
+    )
+
+    async def all_servers():
+        source = DBVMSource(sqlite)
+        try:
+            return await source.list_servers()
+        finally:
+            await source.close()
+
+    shown = {vm.id: (vm.host, vm.flavor, vm.cpu_milli) for vm in run_real(all_servers())}
+    assert shown == {
+        "vm-00001": ("host-001", "f1", 3000),
+        "vm-00002": ("", "f2", 4000),
+        "vm-00003": ("host-003", "gone", 0),
+    }

@@ -117,7 +117,7 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
             return await gather(store, StoreVMs(store, access.clock), settings, k=k)
         from outlive.drivers.nova_database import DBVMSource
 
-        source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
+        source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
         try:
             return await gather(store, source, settings, k=k)
         finally:

@@ -108,10 +108,10 @@ async def _inventory(access: Access, store: Store) -> Inventory:
         return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)])
     from outlive.drivers.nova_database import DBVMSource
 
-    source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
+    source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
     servers = None
     try:
-        servers = (await source.list_vms()).vms
+        servers = await source.list_servers()
     except OutliveError as error:
         print(f"outlive: {error}; columns of the database are left out", file=sys.stderr)
     finally:

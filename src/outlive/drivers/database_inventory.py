@@ -2,7 +2,8 @@
 
 Hosts come from a file, or are known already (docs/reference/cli.md#import-database). Everything is read before
 anything is made of it: a database that goes away midway leaves nothing half imported. Servers without a host, and
-servers whose flavor is gone from the table and whose size is therefore unknown, are left out and counted.
+servers whose flavor is gone from the table and whose size is therefore unknown, are left out and counted, and so are
+rows that cannot be read and further rows of the same server.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ async def read_database(address: str) -> Inventory:
     inventory = Inventory(what="database", has_vms=True)
     inventory.flavors.extend({row.name: _flavor(row) for row in flavors if row.name}.values())
     inventory.vms.extend(_vm(view) for view in listed.vms)
-    inventory.rows_left_out = listed.without_host + sum(listed.unknown_flavors.values())
+    inventory.rows_left_out = (
+        listed.without_host + listed.repeated + sum(listed.unknown_flavors.values()) + sum(listed.unreadable.values())
+    )
     return inventory
 
 

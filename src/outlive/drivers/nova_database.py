@@ -3,7 +3,8 @@
 The tables are filled by a sync job that replaces each of them as a whole (docs/reference/failover.md#vm-source);
 here they are only read. The connection is opened on first use, because the address may not be known at start. A read
 runs in a thread under a deadline and gives all or nothing: a database that goes away midway is one ``Unavailable``
-that names the step and the server, never the password. What is *not* promised: servers and flavors are two reads, so a
+that names the step and the server, never the password. A row that cannot be read is left out and counted, and costs no
+other row anything. What is *not* promised: servers and flavors are two reads, so a
 flavor may have been renamed in between; its VMs are then counted as having an unknown flavor.
 """
 
@@ -17,12 +18,14 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
+from outlive.drivers.nova_columns import flavor_row, readable, server_row
 from outlive.failover.model import VmView
-from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_row, join_rows
+from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_row, join_rows, parse_extra_specs, vm_of_row
 
 ROWS_PER_FETCH = 5_000
 """Rows that travel from the server at once."""
@@ -58,6 +61,19 @@ FLAVORS = sa.Table(
 """Every flavor; ``ram`` is MiB, ``disk`` GiB."""
 
 T = TypeVar("T")
+Read = tuple[tuple[T, ...], int]
+"""The rows of a table, and how many could not be read."""
+READ_FAILURES = (
+    sa.exc.SQLAlchemyError,
+    OSError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+)
+"""What reading may raise: the database, its driver, and values that neither expects."""
 
 
 class DBVMSource:
@@ -72,13 +88,15 @@ class DBVMSource:
 
     async def list_vms(self) -> VmList:
         """Every server with a host and a known flavor, by id; all or nothing."""
-        servers = await self._run("list the servers", _all_servers)
-        flavors = await self._run("list the flavors", _all_flavors)
-        return join_rows(servers, flavors)
+        return await self._joined(_join)
+
+    async def list_servers(self) -> tuple[VmView, ...]:
+        """Every server, each id once: also those without a host, and those of unknown size (cpu and memory 0)."""
+        return await self._joined(_views)
 
     async def list_flavors(self) -> tuple[FlavorRow, ...]:
         """Every flavor, in the table's order."""
-        return await self._run("list the flavors", _all_flavors)
+        return (await self._run("list the flavors", _all_flavors))[0]
 
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One server with its flavor (of equal names the first), located where the database says."""
@@ -90,7 +108,7 @@ class DBVMSource:
 
     async def list_project(self, project_id: str) -> tuple[ServerRow, ...]:
         """The servers of one project, by id."""
-        return await self._run("list the servers", lambda connection: _all_servers(connection, project_id))
+        return (await self._run("list the servers", lambda connection: _all_servers(connection, project_id)))[0]
 
     async def close(self) -> None:
         """Let go of connections; a later read opens them again."""
@@ -101,6 +119,11 @@ class DBVMSource:
                 await asyncio.get_running_loop().run_in_executor(thread, engine.dispose)
             if thread is not None:
                 thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _joined(self, join: Callable[[Read[ServerRow], Read[FlavorRow]], T]) -> T:
+        """Both tables, joined in the thread as well."""
+        servers = await self._run("list the servers", _all_servers)
+        return await self._run("list the flavors", lambda connection: join(servers, _all_flavors(connection)))
 
     async def _run(self, step: str, read: Callable[[Connection], T]) -> T:
         """One read in the thread, under the deadline; a late one is abandoned together with its connection."""
@@ -113,7 +136,7 @@ class DBVMSource:
             raise self._unavailable(step, f"no answer within {self._timeout_s:g} s") from None
         except OutliveError:
             raise
-        except (sa.exc.SQLAlchemyError, OSError, ValueError, TypeError) as error:
+        except READ_FAILURES as error:
             raise self._unavailable(step, _reason(error)) from error
 
     async def _open(self) -> tuple[Engine, ThreadPoolExecutor]:
@@ -170,7 +193,7 @@ def _engine(url: URL, timeout_s: float) -> Engine:
     """One connection that can only read; a file that does not exist is not created."""
     if url.drivername == "sqlite":
         path = f"file:{quote(url.database or '')}?mode=ro"
-        creator = partial(sqlite3.connect, path, uri=True, timeout=min(timeout_s, 5.0), check_same_thread=False)
+        creator = partial(_sqlite, path, min(timeout_s, 5.0))
         return sa.create_engine("sqlite://", creator=creator, poolclass=sa.pool.QueuePool, pool_size=1, max_overflow=0)
     options = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -178,6 +201,13 @@ def _engine(url: URL, timeout_s: float) -> Engine:
         "application_name": "outlive",
     }
     return sa.create_engine(url, connect_args=options, pool_size=1, max_overflow=0, pool_pre_ping=True)
+
+
+def _sqlite(path: str, timeout_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, uri=True, timeout=timeout_s, check_same_thread=False)
+    # Text that is none must not end the whole read: its bytes stay, and its row is judged by itself.
+    connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+    return connection
 
 
 def _in_transaction(engine: Engine, read: Callable[[Connection], T]) -> T:
@@ -198,51 +228,42 @@ def _rows(connection: Connection, select: sa.Select[Any], table: str) -> list[sa
     return rows
 
 
-def _all_servers(connection: Connection, project_id: str | None = None) -> tuple[ServerRow, ...]:
+def _all_servers(connection: Connection, project_id: str | None = None) -> Read[ServerRow]:
     select = sa.select(SERVERS).order_by(SERVERS.c.id)
     if project_id is not None:
         select = select.where(SERVERS.c.tenant_id == project_id)
-    return tuple(_server(row) for row in _rows(connection, select, SERVERS.name))
+    return readable((row._mapping for row in _rows(connection, select, SERVERS.name)), server_row)
 
 
-def _all_flavors(connection: Connection) -> tuple[FlavorRow, ...]:
-    return tuple(_flavor(row) for row in _rows(connection, sa.select(FLAVORS), FLAVORS.name))
+def _all_flavors(connection: Connection) -> Read[FlavorRow]:
+    return readable((row._mapping for row in _rows(connection, sa.select(FLAVORS), FLAVORS.name)), flavor_row)
+
+
+def _join(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> VmList:
+    unreadable = {SERVERS.name: servers[1], FLAVORS.name: flavors[1]}
+    return msgspec.structs.replace(
+        join_rows(servers[0], flavors[0]), unreadable={table: number for table, number in unreadable.items() if number}
+    )
+
+
+def _views(servers: Read[ServerRow], flavors: Read[FlavorRow]) -> tuple[VmView, ...]:
+    by_name = {flavor.name: flavor for flavor in flavors[0]}
+    specs = {flavor.name: parse_extra_specs(flavor.extra_specs) or {} for flavor in by_name.values()}
+    views: dict[str, VmView] = {}
+    for server in servers[0]:
+        flavor = by_name.get(server.flavor_name, FlavorRow(name=server.flavor_name))
+        views.setdefault(server.id, vm_of_row(server, flavor, specs.get(flavor.name, {})))
+    return tuple(views.values())
 
 
 def _one_server(connection: Connection, vm_id: str) -> ServerRow | None:
     row = connection.execute(sa.select(SERVERS).where(SERVERS.c.id == vm_id).limit(1)).first()
-    return None if row is None else _server(row)
+    return None if row is None else next(iter(readable([row._mapping], server_row)[0]), None)
 
 
 def _one_flavor(connection: Connection, name: str) -> FlavorRow | None:
     row = connection.execute(sa.select(FLAVORS).where(FLAVORS.c.name == name).limit(1)).first()
-    return None if row is None else _flavor(row)
-
-
-def _server(row: sa.Row[Any]) -> ServerRow:
-    values = row._mapping
-    return ServerRow(
-        id=str(values["id"]),
-        name=values["name"] or "",
-        status=values["status"] or "",
-        project_id=values["tenant_id"] or "",
-        host=values["os_ext_srv_attr_host"] or "",
-        zone=values["os_ext_az_availability_zone"] or "",
-        created=str(values["created"] or ""),
-        flavor_name=values["flavor_name"] or "",
-        os_type=values["os_type"] or "",
-    )
-
-
-def _flavor(row: sa.Row[Any]) -> FlavorRow:
-    values = row._mapping
-    return FlavorRow(
-        name=values["name"] or "",
-        vcpus=int(values["vcpus"] or 0),
-        ram_mib=int(values["ram"] or 0),
-        disk_gib=int(values["disk"] or 0),
-        extra_specs=values["extra_specs"] or "",
-    )
+    return None if row is None else next(iter(readable([row._mapping], flavor_row)[0]), None)
 
 
 def _reason(error: Exception) -> str:

@@ -78,6 +78,11 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
     @property
+    def database_address(self) -> str:
+        """The database that VMs are read from, where they are."""
+        return self.upkeep.address_of(self.failover.datasource_name)
+
+    @property
     def compat(self) -> Compat:
         """Deviations of failover that are switched back."""
         return Compat.parse(self.failover.compat)
@@ -85,11 +90,14 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
     """The loaded sections as one whole; ``BadInput`` names the key that does not go with the rest."""
-    failover: FailoverConfig = sections["failover"].apply_defaults()
+    upkeep: FailoverUpkeepSettings = sections["failoverUpkeep"]
+    failover: FailoverConfig = sections["failover"].apply_defaults().for_profile(upkeep.profile)
     check_requirements(failover)
+    if upkeep.vm_source == "database":
+        upkeep.address_of(failover.datasource_name)
     return RoleSettings(
         failover=failover,
-        upkeep=sections["failoverUpkeep"],
+        upkeep=upkeep,
         scheduler=sections["scheduler"].with_compat(Compat.parse(failover.compat).ids),
         election=sections["election"],
         metrics=sections["metrics"],

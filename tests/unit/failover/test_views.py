@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from outlive.base.errors import BadInput
+from outlive.failover.model import VmView
 from outlive.failover.views import VIEWS, Inventory, ViewOptions, inventory_of, make_view, make_views
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -272,3 +273,18 @@ def test_a_source_that_cannot_be_read_disables_only_its_columns():
     assert {row["inDatabase"] for row in table.records()} == {None}
     assert make_view("not-in-db", blind).rows == ()
     assert len(make_view("reservations", blind).rows) == 5
+
+
+def test_a_vm_of_unknown_size_or_without_a_host_is_known_all_the_same():
+    servers = (
+        VmView(id="nohost", host="", flavor="std", cpu_milli=1000, memory_bytes=GIB),
+        VmView(id="noflavor", host="h1", flavor="gone", cpu_milli=0, memory_bytes=0),
+    )
+    inventory = Inventory(hypervisors=(host("h1", "nohost", "noflavor"),), servers=servers)
+    status = {row["vm"]: row["status"] for row in make_view("all-servers", inventory).records()}
+    assert status == {"nohost": "PG_NO_HOST", "noflavor": "OK"}
+    assert make_view("not-in-db", inventory).records() == []
+    size = {row["vm"]: (row["cpu"], row["memoryBytes"]) for row in make_view("vms", inventory).records()}
+    assert size == {"nohost": (1.0, GIB), "noflavor": (None, None)}
+    flavors = {row["flavor"]: row["cpu"] for row in make_view("flavor-summary", inventory).records()}
+    assert flavors == {"std": 1.0, "gone": None}

@@ -102,10 +102,23 @@ def test_rows_without_a_host_or_with_an_unknown_flavor_are_counted_out():
     assert join_row(None, FlavorRow(name="f")) is None
 
 
+def test_of_rows_of_one_id_the_first_counts_and_the_others_are_counted():
+    servers = [
+        ServerRow(id="1", host="h1", flavor_name="f"),
+        ServerRow(id="2", host="", flavor_name="f"),
+        ServerRow(id="1", host="h2", flavor_name="gone"),
+        ServerRow(id="2", host="h1", flavor_name="f"),
+    ]
+    found = join_rows(servers, [FlavorRow(name="f", vcpus=2, ram_mib=1)])
+    assert [(v.id, v.host) for v in found.vms] == [("1", "h1")]
+    assert (found.repeated, found.without_host, found.unknown_flavors) == (2, 1, {})
+
+
 def test_extra_specs_that_are_no_map_of_text_count_as_none_and_are_named():
     assert parse_extra_specs("") == {}
     assert parse_extra_specs("null") == {}
     assert parse_extra_specs('{"a": "b"}') == {"a": "b"}
+    assert parse_extra_specs('{"a": null, "b": "c"}') == {"a": "", "b": "c"}, "one null costs nothing else"
     for bad in ("{", "[]", '{"a": 1}', "7"):
         assert parse_extra_specs(bad) is None
     found = join_rows([ServerRow(id="1", host="h", flavor_name="f")], [FlavorRow(name="f", extra_specs="{")])
