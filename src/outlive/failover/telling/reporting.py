@@ -13,6 +13,7 @@ import msgspec
 from outlive.failover.keeping.observe import Observation, Step
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.cleanup import Brake, Deletion, Drop
+from outlive.failover.telling.disagreements import disagreements, log_disagreements
 from outlive.resources import ObjectRef
 from outlive.runtime.metrics import Metrics
 
@@ -121,15 +122,9 @@ class Reporter:
 
     def observed(self, seen: Observation) -> None:
         """How far the VM source and the hosts agree."""
-        merged = seen.merged
-        for kind, count in (
-            ("not-in-source", len(merged.not_in_source)),
-            ("not-active", merged.nowhere_active),
-            ("on-several-hosts", len(merged.duplicates)),
-            ("without-host", seen.listing.without_host),
-            ("unknown-flavor", sum(seen.listing.unknown_flavors.values())),
-        ):
+        for kind, count in disagreements(seen).items():
             self._disagreements.labels(kind).set(count)
+        log_disagreements(seen)
 
     def uncovered(self, by_reason: dict[str, int]) -> None:
         """How many VMs miss slots, and why."""
