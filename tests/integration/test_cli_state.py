@@ -286,3 +286,38 @@ def test_config_show_hides_passwords(tmp_path: Path) -> None:
     assert result.code == 0
     assert "geheim" not in result.out
     assert "nova:(hidden)@db/nova" in result.out
+
+
+def test_config_show_hides_tokens_and_the_passwords_of_every_data_source(tmp_path: Path) -> None:
+    settings = tmp_path / "outlive.yaml"
+    settings.write_text(
+        "failover:\n  datasourceName: other\n"
+        "failoverUpkeep:\n  vmSource: database\n  schedulerToken: geheim\n"
+        "  dataSources:\n    other: postgresql://nova:geheim@db/nova\n    more: postgresql://db/n?user=a&password=geheim\n"
+    )
+    for form in ("json", "table"):
+        result = outlive("config", "show", "--config", settings, "-o", form)
+        assert result.code == 0, result.err
+        assert "geheim" not in result.out
+        assert result.out.count("(hidden)") == 3
+
+
+def test_a_data_source_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
+    settings = tmp_path / "outlive.yaml"
+    settings.write_text(
+        "failover:\n  datasourceName: other\nfailoverUpkeep:\n  vmSource: database\n  databaseUrl: sqlite:///x\n"
+    )
+    result = outlive("config", "show", "--config", settings)
+    assert result.code == 3
+    assert "failover.datasourceName" in result.line
+    assert "'other'" in result.line
+    assert "known: nova-servers" in result.line
+
+
+def test_a_null_in_the_settings_counts_as_absent(tmp_path: Path) -> None:
+    settings = tmp_path / "outlive.yaml"
+    settings.write_text("failover:\n  maxVMsToProcess: null\n  creator:\n  reconcileInterval: null\n")
+    shown = read(outlive("config", "show", "--config", settings, "-o", "json"))["failover"]
+    assert isinstance(shown, dict)
+    assert (shown["maxVMsToProcess"], shown["reconcileInterval"]) == (30, "30s")
+    assert shown["creator"] == "cortex-failover-controller"

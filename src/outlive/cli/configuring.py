@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ app = group("Show the settings in force, or the reference of all settings.")
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")]
 HIDDEN = "(hidden)"
+_IN_QUERY = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 
 
 @command(app, "show")
@@ -32,7 +34,7 @@ def show(access: Access, output: Report, config: Config = None) -> None:
     settings = role_settings(sections)
     shown: dict[str, Any] = {**sections, "failover": settings.failover, "scheduler": settings.scheduler}
     document = {name: msgspec.to_builtins(section, enc_hook=encode_unit) for name, section in shown.items()}
-    document["failoverUpkeep"]["databaseUrl"] = _without_password(document["failoverUpkeep"]["databaseUrl"])
+    _hide_secrets(document["failoverUpkeep"])
     rows = [(f"{name}.{key}", _text(value)) for name, section in document.items() for key, value in section.items()]
     output.show(
         document, lambda: [f"from {file}" if file else "defaults and environment", table(("key", "value"), rows)]
@@ -48,10 +50,17 @@ def reference() -> None:
     write(reference_page(all_sections()))
 
 
+def _hide_secrets(upkeep: dict[str, Any]) -> None:
+    """Take out what ``SECRET_KEYS`` hold: passwords in addresses, and tokens."""
+    upkeep["databaseUrl"] = _without_password(upkeep["databaseUrl"])
+    upkeep["dataSources"] = {name: _without_password(address) for name, address in upkeep["dataSources"].items()}
+    upkeep["schedulerToken"] = HIDDEN if upkeep["schedulerToken"] else ""
+
+
 def _without_password(address: str) -> str:
-    scheme, separator, rest = address.partition("://")
+    scheme, separator, rest = _IN_QUERY.sub(rf"\1{HIDDEN}", address).partition("://")
     if "@" not in rest:
-        return address
+        return f"{scheme}{separator}{rest}"
     user, _, host = rest.rpartition("@")
     return f"{scheme}{separator}{user.partition(':')[0]}{':' + HIDDEN if ':' in user else ''}@{host}"
 

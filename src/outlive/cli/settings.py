@@ -24,8 +24,6 @@ CONFIG_NAME = "outlive.yaml"
 SETTINGS_ANNOTATION = "outlive.dev/settings"
 """On ``Cluster/default``: the sections ``failover`` and ``failoverUpkeep`` of the server, as JSON."""
 KEPT_SECTIONS = ("failover", "failoverUpkeep")
-_SECRET_KEYS = frozenset({"databaseUrl"})
-"""Keys that are not kept with the cluster, because they may hold a password."""
 
 
 def all_sections() -> dict[str, type[msgspec.Struct]]:
@@ -72,10 +70,12 @@ async def settings_for(store: Store, file: Path | None) -> RoleSettings:
 
 
 def kept_settings(sections: Mapping[str, Any]) -> str:
-    """What a server keeps with the cluster of its settings, as JSON."""
+    """What a server keeps with the cluster of its settings, as JSON; nothing that may hold a secret."""
+    from outlive.failover.config import SECRET_KEYS
+
     kept = {name: msgspec.to_builtins(sections[name]) for name in KEPT_SECTIONS}
     for section in kept.values():
-        for key in _SECRET_KEYS & section.keys():
+        for key in SECRET_KEYS & section.keys():
             del section[key]
         if section.get("vmSource") == "database":
             del section["vmSource"]

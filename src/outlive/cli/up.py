@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode, Unavailable
+from outlive.base.errors import BadInput, ExitCode, Unavailable
 from outlive.cli.access import TOKEN_FILE, default_state_dir
 from outlive.cli.commands import single
 from outlive.cli.output import write
@@ -23,6 +24,7 @@ from outlive.cli.output import write
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlive.failover.config import FailoverUpkeepSettings
     from outlive.roles.settings import RoleSettings
     from outlive.roles.up import Ports, UpRole
     from outlive.store.sqlite.store import SqliteStore
@@ -31,6 +33,8 @@ STARTED_WITHIN_S = 120.0
 """How long controllers may take to become ready before start-up is given up."""
 LOOK_S = 0.02
 """Pause between two looks at whether it is ready."""
+TOKEN_BYTES = 4096
+"""The largest file of a scheduler's token."""
 COVERAGE_S = 1.0
 """Pause between two looks at the coverage."""
 
@@ -63,13 +67,16 @@ async def _up(
 ) -> ExitCode | None:
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
+    from outlive.runtime import collector
     from outlive.store.sqlite.store import SqliteStore
 
+    collector.spare()
     stopped = _signals()
     store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
     try:
         await _prepare(store, sections, example=example)
-        await _serve(store, directory, sections, settings, stopped)
+        async with AsyncExitStack() as closing:
+            await _serve(store, directory, sections, settings, closing, stopped)
     finally:
         await store.close()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
@@ -113,6 +120,7 @@ async def _serve(
     directory: Path,
     sections: Mapping[str, Any],
     settings: RoleSettings,
+    closing: AsyncExitStack,
     stopped: asyncio.Future[int],
 ) -> None:
     from outlive import __version__
@@ -130,7 +138,6 @@ async def _serve(
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
     from outlive.base.random import system_random
-    from outlive.drivers.child import ChildComputer
     from outlive.roles.up import UpRole
     from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -140,12 +147,11 @@ async def _serve(
     if api.tokens_file:
         tokens += read_tokens(Path(api.tokens_file))
     host, port = parse_listen(api.listen)
-    computer = ChildComputer()
     clock, ids = SystemClock(), SystemIds()
     role = UpRole(
         store,
         settings,
-        _ports(settings, computer),
+        _ports(settings, closing),
         identity=f"{os.uname().nodename}-{os.getpid()}",
         clock=clock,
         random=system_random(),
@@ -175,33 +181,56 @@ async def _serve(
         if stopped.done():
             _say("stopping")
         role.stop()
-    await computer.close()
 
 
-def _ports(settings: RoleSettings, computer: Any) -> Ports:
-    """The drivers that the settings ask for."""
+def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
+    """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
+    from outlive.drivers.child import ChildComputer
     from outlive.roles.up import Ports
 
+    computer = ChildComputer()
+    closing.push_async_callback(computer.close)
     source = placement = None
     if settings.upkeep.vm_source == "database":
         from outlive.drivers.nova_database import DBVMSource
 
-        source = DBVMSource(settings.upkeep.database_url, timeout_s=settings.upkeep.database_timeout_s)
+        source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
+        closing.push_async_callback(source.close)
     if settings.upkeep.placement == "http":
         from outlive.drivers.scheduler_client import SchedulerClient
 
-        placement = SchedulerClient(settings.failover.scheduler_url)
+        placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
+        closing.push_async_callback(placement.close)
     return Ports(computer=computer, source=source, placement=placement)
+
+
+def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
+    """The token for the scheduler, from the settings or from the file that they name; ``BadInput`` if it is none."""
+    from outlive.drivers.files import read_input
+
+    token, place = upkeep.scheduler_token, "failoverUpkeep.schedulerToken"
+    if upkeep.scheduler_token_file:
+        place = upkeep.scheduler_token_file
+        token = read_input(Path(place), limit=TOKEN_BYTES).decode(errors="replace")
+        if not token.strip():
+            raise BadInput("holds no token", place=place, remedy="write the scheduler's token into it")
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise BadInput("is no token", place=place, remedy="a token is one word of ASCII characters")
+    return token
 
 
 async def _tell(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
     """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
+    from outlive.runtime import collector
+
     for _ in range(int(STARTED_WITHIN_S / LOOK_S)):
         if not role.ready():
             break
         await asyncio.sleep(LOOK_S)
     else:
         raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
+    collector.settle()
     hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
     seen = await _seen(store)
     _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {seen.text} (token in {directory / TOKEN_FILE})")

@@ -99,12 +99,18 @@ class _Said:
     def build(self, section: str) -> Any:
         """The section's struct."""
         try:
-            return msgspec.convert(self._values.get(section, {}), self._sections[section], dec_hook=decode_unit)
+            return msgspec.convert(self._given(section), self._sections[section], dec_hook=decode_unit)
         except msgspec.ValidationError as error:
             raise self._wrong(section, str(error)) from None
         except BadInput as error:
             place = self._places.get((section,), "")
             raise BadInput(error.message, place=error.place or place or section, remedy=error.remedy) from None
+
+    def _given(self, section: str) -> dict[str, Any]:
+        """What was said in the section; a null where none is allowed counts as nothing said."""
+        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(self._sections[section])}
+        said: dict[str, Any] = self._values.get(section, {})
+        return {key: v for key, v in said.items() if v is not None or _allows_null(kinds.get(key, Any))}
 
     def _wrong(self, section: str, message: str) -> BadInput:
         match = _ERROR_PATH.search(message)
@@ -176,6 +182,10 @@ def _structs_within(kind: Any, value: Any) -> Iterator[tuple[type[msgspec.Struct
         struct = struct_in(argument)
         if struct is not None:
             yield from ((struct, member) for member in members if isinstance(member, dict))
+
+
+def _allows_null(kind: Any) -> bool:
+    return kind is Any or type(None) in typing.get_args(kind)
 
 
 def _from_text(text: str, kind: Any) -> Any:

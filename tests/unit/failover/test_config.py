@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from outlive.base.errors import BadInput
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings, RepackSettings
 
 
@@ -86,8 +87,9 @@ def test_filling_twice_changes_nothing():
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"reconcileInterval": "5 minutes"}, "reconcile_interval"),
-        ({"reconcileInterval": "-5m"}, "negative"),
+        ({"reconcileInterval": "5 minutes"}, "reconcileInterval"),
+        ({"shortReconcileInterval": "x"}, "shortReconcileInterval"),
+        ({"reconcileInterval": "-5m"}, "reconcileInterval is -5m"),
         ({"compat": ["D99"]}, "D99"),
         ({"reconcileintervall": "5m"}, "reconcileintervall"),
         ({"maxVMsToProcess": "many"}, "maxVMsToProcess"),
@@ -107,6 +109,36 @@ def test_what_only_we_have_stands_in_its_own_section():
         msgspec.convert({"vmSource": "database"}, FailoverUpkeepSettings)
     with pytest.raises(msgspec.ValidationError, match="brakeShare"):
         msgspec.convert({"brakeShare": 2}, FailoverUpkeepSettings)
+
+
+@pytest.mark.parametrize("key", ["gracePauses", "brakeNumber", "inlinePlanningVms"])
+def test_a_number_out_of_range_is_named_as_in_the_file(key: str):
+    with pytest.raises(msgspec.ValidationError, match=key):
+        msgspec.convert({key: -1}, FailoverUpkeepSettings)
+
+
+def test_the_dedicated_profile_sizes_slots_by_the_vm_alone():
+    config = load(useFlavorGroupResources=True)
+    assert not config.for_profile("dedicated").use_flavor_group_resources
+    assert config.for_profile("general") == config
+
+
+def test_a_data_source_is_found_by_its_name():
+    upkeep = msgspec.convert(
+        {"databaseUrl": "sqlite:///a", "dataSources": {"other": "sqlite:///b"}}, FailoverUpkeepSettings
+    )
+    assert upkeep.address_of("nova-servers") == "sqlite:///a"
+    assert upkeep.address_of("other") == "sqlite:///b"
+    with pytest.raises(BadInput, match="'third'") as raised:
+        upkeep.address_of("third")
+    assert "nova-servers, other" in (raised.value.remedy or "")
+    listed = msgspec.convert({"dataSources": {"nova-servers": "sqlite:///c"}}, FailoverUpkeepSettings)
+    assert listed.address_of("nova-servers") == "sqlite:///c"
+
+
+def test_one_token_is_given_in_one_way():
+    with pytest.raises(msgspec.ValidationError, match="schedulerTokenFile"):
+        msgspec.convert({"schedulerToken": "t", "schedulerTokenFile": "f"}, FailoverUpkeepSettings)
 
 
 def test_a_list_of_deviations_switches_back_only_those():
