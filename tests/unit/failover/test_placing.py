@@ -1,0 +1,63 @@
+"""What placement answers is believed as far as it was asked."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.loops import run
+
+from outlive.failover.compat import Compat
+from outlive.failover.keeping.calls import Call, Caller
+from outlive.failover.keeping.placing import WithCandidates
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Fail, Need, Offer, Open
+from outlive.failover.planning.assign import AssignInput, assign
+from outlive.failover.sizing import resolve_size
+from outlive.placement.fleet import Fleet
+from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta
+
+GIB = 2**30
+VM = VmView(id="v", host="h1", zone="z", cpu_milli=1000, memory_bytes=GIB)
+SIZE = resolve_size(VM)
+
+
+class Answering:
+    needs_candidates = True
+
+    def __init__(self, offer: Offer) -> None:
+        self.offers = offer
+
+    async def offer(self, call: Call) -> Offer:
+        return self.offers
+
+
+def fleet() -> Fleet:
+    found = Fleet()
+    for name in ("h1", "h2", "h3"):
+        status = HypervisorStatus(capacity=Amounts(cpu=8000, memory=8 * GIB), allocation=Amounts())
+        found.upsert_host(Hypervisor(metadata=ObjectMeta(name=name), status=status))
+    return found
+
+
+def test_hosts_that_were_not_asked_about_are_left_out_of_an_answer_with_their_scores():
+    port = WithCandidates(Answering(Offer(hosts=("ghost", "h3", "h1", "h2"), scores=(4.0, 3.0, 2.0, 1.0))), fleet())
+    answer = run(port.offer(Caller().new(VM, SIZE, ignore=("h1",))))
+    assert (answer.hosts, answer.scores) == (("h3", "h2"), (3.0, 1.0))
+
+
+def test_an_answer_about_one_host_is_judged_by_whoever_asked():
+    port = WithCandidates(Answering(Offer(hosts=("h2", "h3"))), fleet())
+    assert run(port.offer(Caller().validate(VM, "h3"))).hosts == ("h2", "h3")
+
+
+@pytest.mark.parametrize(("compat", "opened"), [(Compat(), False), (Compat.parse(["D13"]), True)])
+def test_a_host_that_nobody_knows_has_room_only_as_the_reference_has_it(compat: Compat, opened: bool):
+    given = AssignInput(
+        slots=(),
+        vms=(VM,),
+        needs=(Need(vm="v", needed=1, size=SIZE, offer_class="c"),),
+        new={"c": Offer(hosts=("ghost",))},
+        free={"h2": (8000, 8 * GIB)},
+        compat=compat,
+    )
+    (action,) = assign(given).actions
+    assert isinstance(action, Open if opened else Fail)
