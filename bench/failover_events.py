@@ -23,6 +23,7 @@ from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Join, Open
 from outlive.failover.planning.plan import PlanResult
+from outlive.failover.portions import whole
 from outlive.failover.ports import Inline
 from outlive.failover.requirements import Requirements
 from outlive.failover.sizing import resolve_size
@@ -55,7 +56,7 @@ class Follower:
             self.on[vm.host][vm.id] = None
         self.slots = {slot.name: slot for slot in result.slots}
         hosts = [self.host(name) for name in cloud.names]
-        self.state.rebuild(hosts, [reservation(slot) for slot in result.slots], cloud.vms)
+        whole(self.state.rebuild(hosts, [reservation(slot) for slot in result.slots], cloud.vms))
         clock = SystemClock()
         self.reactions = Reactions(self.state, Decider(DecisionLog(clock), Inline(), clock=clock))
         self.classes, self.offers = cloud.offers()

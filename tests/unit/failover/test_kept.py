@@ -77,7 +77,7 @@ class Follower:
 
     def rebuilt(self) -> KeptState:
         fresh = self.empty()
-        fresh.rebuild(self.hosts.values(), self.slots.values(), self.vms.values())
+        whole(fresh.rebuild(self.hosts.values(), self.slots.values(), self.vms.values()))
         return fresh
 
     def step(self, random: Random) -> None:
@@ -172,7 +172,7 @@ def test_an_audit_names_what_is_wrong():
     assert world.audit() == []
     world.kept.counters.leave("v1", "s1")
     assert world.audit() == ["slot s1"]
-    world.kept.rebuild(world.hosts.values(), world.slots.values())
+    whole(world.kept.rebuild(world.hosts.values(), world.slots.values()))
     assert world.audit() == []
     world.slots["s2"] = slot("s2", "h3", {})
     assert world.audit() == ["slot s2"]

@@ -38,6 +38,11 @@ class Columns:
             view = views.get(vm)
             return recorded if view is None else view.host
 
+        return (yield from cls.placed(slots, location))
+
+    @classmethod
+    def placed(cls, slots: Sequence[SlotView], location: Callable[[str, str], str]) -> Portions[Columns]:
+        """The columns, in portions; ``location``: VM and the host that its last slot recorded → host."""
         columns = cls.__new__(cls)
         yield from columns._fill(slots, location)
         return columns

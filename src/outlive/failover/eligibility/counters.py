@@ -14,6 +14,7 @@ from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.tallies import Tallies
 from outlive.failover.eligibility.touching import bits
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.portions import SLOTS, Portions, portioned, whole
 
 
 class Counters(Tallies):
@@ -31,19 +32,33 @@ class Counters(Tallies):
 
         ``BadInput`` where two slots have one name.
         """
+        return whole(cls.building(slots, vms, required))
+
+    @classmethod
+    def building(
+        cls, slots: Iterable[SlotView], vms: Iterable[VmView] = (), required: Mapping[str, int] | None = None
+    ) -> Portions[Counters]:
+        """``build`` in portions."""
         counters, needs = cls(), required or {}
-        for vm in vms:
-            counters.add_vm(vm, needs.get(vm.id, 0))
+        for some in portioned(vms):
+            for vm in some:
+                counters.add_vm(vm, needs.get(vm.id, 0))
+            yield
         listed = list(slots)
-        for slot in listed:
-            for vm_id, recorded in slot.members.items():
-                counters.learn_vm(vm_id, recorded)
-        for slot in listed:
-            if slot.name in counters._slot_number:
-                raise BadInput(f"slot {slot.name!r} is there twice", remedy="give every slot a name of its own")
-            counters.fill(counters.new_slot(slot, slot.name), [counters._vm_number[vm] for vm in slot.members])
-        columns = Columns(listed, {vm: counters.location(vm) for vm in counters.added})
-        counters.filled(counters._vm_number[columns.vm_ids[number]] for number in columns.at_fault().tolist())
+        for portion in portioned(listed, SLOTS):
+            for slot in portion:
+                for vm_id, recorded in slot.members.items():
+                    counters.learn_vm(vm_id, recorded)
+            yield
+        for portion in portioned(listed, SLOTS):
+            for slot in portion:
+                if slot.name in counters._slot_number:
+                    raise BadInput(f"slot {slot.name!r} is there twice", remedy="give every slot a name of its own")
+                counters.fill(counters.new_slot(slot, slot.name), [counters._vm_number[vm] for vm in slot.members])
+            yield
+        columns = yield from Columns.placed(listed, lambda vm, recorded: counters.location(vm))
+        faults = yield from columns.faults()
+        yield from counters.filled(counters._vm_number[columns.vm_ids[number]] for number in faults.tolist())
         return counters
 
     def blocked(self, vm: str) -> frozenset[str]:

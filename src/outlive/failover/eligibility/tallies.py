@@ -19,6 +19,7 @@ from typing import Any
 from outlive.failover.eligibility.fullness import ByCount
 from outlive.failover.eligibility.touching import Touching, bits
 from outlive.failover.model import SlotView
+from outlive.failover.portions import Portions, portioned
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
@@ -199,15 +200,17 @@ class Tallies(Touching):
             self._touching[host] |= bit
             self._slots_at[host][slot] = None
 
-    def filled(self, faulty: Iterable[int]) -> None:
+    def filled(self, faulty: Iterable[int]) -> Portions[None]:
         """Finish after ``fill``: what follows from memberships, and for exactly which VMs a rule does not hold."""
         self._forget_meetings()
-        for vm, slots in enumerate(self._slots_of):
-            for place, slot in enumerate(slots):
-                for other in slots[:place]:
-                    self._link(slot, other)
-            self._counting[vm] = sum(self._covers(vm, slot) for slot in slots)
-            self._note_missing(vm)
+        for portion in portioned(enumerate(self._slots_of)):
+            for vm, slots in portion:
+                for place, slot in enumerate(slots):
+                    for other in slots[:place]:
+                        self._link(slot, other)
+                self._counting[vm] = sum(self._covers(vm, slot) for slot in slots)
+                self._note_missing(vm)
+            yield
         self._faulty = {vm: self._excess(vm) for vm in faulty}
         self._faulty_slots = None
 

@@ -16,9 +16,10 @@ from outlive.failover.eligibility.rules import fits
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
-from outlive.failover.portions import Portions, portioned
+from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.requirements import Requirements
 from outlive.failover.sightings import Sightings
+from outlive.failover.vms import HOSTS_OF_A_PORTION
 from outlive.resources import Hypervisor, Reservation, Resource
 
 AUDITED = 300
@@ -258,24 +259,36 @@ class KeptState:
 
     def rebuild(
         self, hosts: Iterable[Hypervisor], slots: Iterable[Reservation], vms: Iterable[VmView] | None = None
-    ) -> None:
-        """Forget everything that was followed and take this instead; ``vms`` of ``None`` keeps the attributes."""
-        if vms is not None:
-            self._attributes = {vm.id: vm for vm in vms}
-        self.sightings = Sightings()
-        for host in hosts:
-            self.sightings.see(host.name, host)
-        self.slots = {slot.name: slot_view(slot) for slot in slots if is_slot(slot)}
-        self.located = {}
-        self.strangers = set()
-        for vm_id in {*self._attributes, *self.sightings}:
-            found = self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
-            self._note_stranger(vm_id, self._attributes.get(vm_id), found)
-            if found is not None:
-                self.located[vm_id] = found
-        needs = {vm_id: self.required(vm) for vm_id, vm in self.located.items()}
-        ordered = [self.slots[name] for name in sorted(self.slots)]
-        self.counters = Counters.build(ordered, [self.located[vm] for vm in sorted(self.located)], needs)
+    ) -> Portions[None]:
+        """Forget everything that was followed and take this instead; ``vms`` of ``None`` keeps the attributes.
+
+        Until it is done the state is the old one. Changes that come meanwhile have to be told afterwards.
+        """
+        attributes = self._attributes if vms is None else {vm.id: vm for vm in vms}
+        sightings = Sightings()
+        for portion in portioned(hosts, HOSTS_OF_A_PORTION):
+            for host in portion:
+                sightings.see(host.name, host)
+            yield
+        views: dict[str, SlotView] = {}
+        for some in portioned(slots, SLOTS):
+            views.update((slot.name, slot_view(slot)) for slot in some if is_slot(slot))
+            yield
+        located: dict[str, VmView] = {}
+        strangers: set[str] = set()
+        for vm_ids in portioned(sorted({*attributes, *sightings})):
+            for vm_id in vm_ids:
+                found = sightings.located(attributes.get(vm_id), trust_hosts=self._trust_hosts)
+                if found is not None:
+                    located[vm_id] = found
+                elif sightings.first(vm_id) is not None:
+                    strangers.add(vm_id)
+            yield
+        needs = yield from self._requirements.of(located.values())
+        ordered = [views[name] for name in sorted(views)]
+        counters = yield from Counters.building(ordered, located.values(), needs)
+        self._attributes, self.sightings, self.slots = attributes, sightings, views
+        self.located, self.strangers, self.counters = located, strangers, counters
 
     def audit(self, hosts: Shown[Hypervisor], slots: Shown[Reservation]) -> Portions[list[str]]:
         """What differs from a rebuild out of what these show, in words.

@@ -26,10 +26,18 @@ from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Join
 from outlive.failover.planning.cleanup import CleanInput, CleanResult
-from outlive.failover.portions import in_portions
+from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.vms import vm_of_resource
-from outlive.resources import CoverageStatus, FlavorGroupSpec, Hypervisor, ObjectRef, Reservation, VirtualMachine
+from outlive.resources import (
+    CoverageStatus,
+    FlavorGroupSpec,
+    Hypervisor,
+    ObjectRef,
+    Reservation,
+    Resource,
+    VirtualMachine,
+)
 from outlive.runtime.informer import Informer
 
 GATHER_S = 0.05
@@ -38,6 +46,8 @@ PASS_VMS = 100
 """VMs that one pass looks at; the others follow in the next."""
 LOOKUPS = 50
 """VMs that one pass looks up in the VM source."""
+VIEWS_OF_A_PORTION = 200
+"""VMs of which views are made together."""
 NO_BRAKE = 2**62
 
 _log = get_logger("failover.upkeep")
@@ -74,6 +84,9 @@ class Upkeep(Watcher):
         self._own_write = False
         self._passing = False
         self._looked_up: set[str] = set()
+        self._begun = asyncio.Lock()
+        self._missed: dict[tuple[type[Resource], str], None] | None = None
+        """What changed while the state was built; ``None`` while it follows."""
 
     # Following
 
@@ -81,7 +94,7 @@ class Upkeep(Watcher):
         """Follow and react until cancelled. What changed before is left to the cycle, which sees everything."""
         for informer in (self._hypervisors, self._reservations, *((self._vms,) if self._vms else ())):
             await informer.wait_synced()
-        self.follow()
+        await self.follow()
         self._state.take_touched()
         self._rest()
         while True:
@@ -89,39 +102,61 @@ class Upkeep(Watcher):
             await self._parts.clock.sleep(GATHER_S)
             await self.react()
 
-    def follow(self) -> None:
+    async def follow(self) -> None:
         """Take over what the informers hold and begin to follow them. What is there already is left to the cycle."""
-        if self._following:
-            return
-        self._following = True
-        self._rebuild()
-        self._hypervisors.subscribe(self._host_changed)
-        self._reservations.subscribe(self._slot_changed)
-        if self._vms is not None:
-            self._vms.subscribe(self._vm_changed)
-        self._state.take_touched()
+        async with self._begun:
+            if self._following:
+                return
+            self._missed = {}
+            self._hypervisors.subscribe(self._host_changed, replay=False)
+            self._reservations.subscribe(self._slot_changed, replay=False)
+            if self._vms is not None:
+                self._vms.subscribe(self._vm_changed, replay=False)
+            await self._rebuild()
+            self._state.take_touched()
+            self._following = True
 
-    def _rebuild(self) -> None:
-        vms: list[VmView] | None = None
+    async def _rebuild(self) -> None:
+        """Build the state anew; what changes meanwhile is taken over at the end."""
+        self._missed = {}
+        vms: Sequence[VmView] | None = None
         if self._vms is not None:
-            vms = [view for vm in self._vms.items() if (view := vm_of_resource(vm)) is not None]
-        self._state.rebuild(self._hypervisors.items(), self._reservations.items(), vms)
+            vms = await in_portions(_views(self._vms.items()), self._parts.clock)
+        hosts, slots = self._hypervisors.items(), self._reservations.items()
+        await in_portions(self._state.rebuild(hosts, slots, vms), self._parts.clock)
+        missed, self._missed = self._missed, None
+        for kind, name in missed:
+            if kind is Hypervisor:
+                self._state.see_host(name, self._hypervisors.get(name))
+            elif kind is Reservation:
+                self._state.see_slot(name, self._reservations.get(name))
+            elif self._vms is not None:
+                vm = self._vms.get(name)
+                self._state.see_vm(name, vm_of_resource(vm) if vm is not None else None)
+        self._noticed()
+
+    def _misses(self, kind: type[Resource], name: str) -> bool:
+        """Whether the state is being built, so that the change is taken over later."""
+        if self._missed is None:
+            return False
+        self._missed[kind, name] = None
+        return True
 
     def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         host = new or old
-        if host is not None:
+        if host is not None and not self._misses(Hypervisor, host.name):
             self._state.see_host(host.name, new)
             self._noticed()
 
     def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
         vm = new or old
-        if vm is not None:
+        if vm is not None and not self._misses(VirtualMachine, vm.name):
             self._state.see_vm(vm.name, vm_of_resource(new) if new is not None else None)
             self._noticed()
 
     def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
         slot = new or old
-        if slot is None:
+        if slot is None or self._misses(Reservation, slot.name):
             return
         before = self._state.slots.get(slot.name)
         self._state.see_slot(slot.name, new, quietly=self._own_write)
@@ -182,7 +217,8 @@ class Upkeep(Watcher):
         self._parts.reporter.audited(differences)
         if differences:
             _log.error("upkeep.diverged", differences=differences[:20], count=len(differences))
-            self._rebuild()
+            async with self._parts.turn:
+                await self._rebuild()
 
     @property
     def newer(self) -> Collection[str]:
@@ -227,7 +263,7 @@ class Upkeep(Watcher):
         if not self._following:
             if not (self._hypervisors.synced and self._reservations.synced):
                 raise Unavailable("hosts and slots have not been listed yet", remedy="wait until the store answers")
-            self.follow()
+            await self.follow()
         known = self._state.located.get(vm_id)
         return known if known is not None and self._vms is not None else await self._located_now(vm_id)
 
@@ -387,3 +423,11 @@ class Upkeep(Watcher):
             await self._parts.coverage.tell(told, gone=gone)
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
+
+
+def _views(vms: Sequence[VirtualMachine]) -> Portions[list[VmView]]:
+    views: list[VmView] = []
+    for portion in portioned(vms, VIEWS_OF_A_PORTION):
+        views += [view for vm in portion if (view := vm_of_resource(vm)) is not None]
+        yield
+    return views
