@@ -874,3 +874,21 @@ def test_a_slot_that_moved_while_it_was_joined_takes_nobody_from_its_new_host():
         assert list(DependencyGraph.build(list((await cloud.slots()).values())).breaches("t2")) == []
 
     run(story())
+
+
+class Broken(Database):
+    """A VM source with a defect."""
+
+    async def list_vms(self) -> VmList:
+        raise OverflowError("cannot convert float infinity to integer")
+
+
+def test_a_source_with_a_defect_ends_the_cycle_in_order_and_is_counted():
+    async def story() -> None:
+        cloud = Cloud(source=Broken())
+        await cloud.hosts("h1", "h2")
+        assert await cloud.cycle() == 30.0
+        assert cloud.metric("failover_reconciliation_aborted_total", step="vms") == 1
+        assert await cloud.slots() == {}
+
+    run(story())

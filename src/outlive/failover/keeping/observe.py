@@ -15,6 +15,7 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.base.logging import get_logger
 from outlive.failover.keeping.mirror import Mirror
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.portions import Portions, in_portions, portioned, whole
@@ -46,6 +47,8 @@ from outlive.store import Selector, Store, list_all
 
 SLOT_SELECTOR = Selector.labels({RESERVATION_TYPE_LABEL: TYPE_LABEL_VALUES[FAILOVER]})
 """The slots of cycles. An object of the type without the label is validated, never cleaned up or reused."""
+_log = get_logger("failover.observe")
+
 STALE_S = 60.0
 """A cache that has lost the store for longer than this is no longer believed."""
 
@@ -329,3 +332,7 @@ async def _step(step: Step, reading: Awaitable[T]) -> T:
         return await reading
     except OutliveError as error:
         raise Aborted(step, error) from error
+    except Exception as error:
+        odd = Unavailable(f"unexpected answer: {type(error).__name__}: {error}", remedy="see the log, and report it")
+        _log.error("cycle.unexpected", step=step.value, error=repr(error), exc_info=True)
+        raise Aborted(step, odd) from error
