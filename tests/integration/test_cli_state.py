@@ -321,3 +321,12 @@ def test_a_null_in_the_settings_counts_as_absent(tmp_path: Path) -> None:
     assert isinstance(shown, dict)
     assert (shown["maxVMsToProcess"], shown["reconcileInterval"]) == (30, "30s")
     assert shown["creator"] == "cortex-failover-controller"
+
+
+def test_a_token_of_the_wrong_type_is_not_shown_in_the_error(tmp_path: Path) -> None:
+    settings = tmp_path / "outlive.yaml"
+    settings.write_text("failoverUpkeep:\n  schedulerToken: 987654\n")
+    result = outlive("config", "show", "--config", settings)
+    assert result.code == 3
+    assert "failoverUpkeep.schedulerToken is (hidden)" in result.line
+    assert "987654" not in result.err + result.out

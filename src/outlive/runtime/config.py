@@ -29,6 +29,8 @@ __all__ = ["Duration", "Size", "environment_name", "load_settings", "reference_p
 SHOWN_CHARACTERS: Final = 80
 """How much of a wrong value an error shows."""
 
+_SECRET = re.compile(r"token|password|secret", re.IGNORECASE)
+"""Keys whose values no error shows."""
 _ERROR_PATH = re.compile(r" - at `\$((?:\.\w+)*)[^`]*`\Z")
 
 
@@ -121,7 +123,8 @@ class _Said:
         for word in path:
             value = value.get(word) if isinstance(value, dict) else None
         place = next((self._places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._places), "")
-        what = f"{'.'.join(path)} is {_shown(value)}" if keys else f"section {section}"
+        shown = "(hidden)" if any(_SECRET.search(str(word)) for word in keys) else _shown(value)
+        what = f"{'.'.join(path)} is {shown}" if keys else f"section {section}"
         return BadInput(f"{what}: {text}", place=place, remedy="see docs/reference/configuration.md")
 
     def _check_keys(self, struct: type[msgspec.Struct], value: dict[Any, Any], path: Path_) -> None:

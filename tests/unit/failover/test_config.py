@@ -5,6 +5,7 @@ import pytest
 
 from outlive.base.errors import BadInput
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings, RepackSettings
+from outlive.roles.settings import SECTIONS, role_settings
 
 
 def load(**keys: object) -> FailoverConfig:
@@ -147,3 +148,11 @@ def test_a_list_of_deviations_switches_back_only_those():
     assert config.reverts("D11")
     assert not config.reverts("D12")
     assert load(compat="reference").reverts("D12")
+
+
+def test_the_settings_of_a_role_are_those_of_its_profile():
+    sections = {name: struct() for name, struct in SECTIONS.items()}
+    sections["failover"] = load(useFlavorGroupResources=True)
+    assert role_settings(sections).failover.use_flavor_group_resources
+    sections["failoverUpkeep"] = FailoverUpkeepSettings(profile="dedicated")
+    assert not role_settings(sections).failover.use_flavor_group_resources

@@ -270,3 +270,8 @@ def test_units_show_as_they_are_written():
         Size.parse(None)
     with pytest.raises(BadInput):
         Size.parse("-1")
+
+
+def test_a_null_for_a_key_that_has_none_counts_as_nothing_said(tmp_path):
+    loaded = _load("thing:\n  name: null\n  maxVMsToProcess:\n  interval: null\n  maybe: null\n", tmp=tmp_path)["thing"]
+    assert loaded == Thing()
