@@ -17,6 +17,7 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.covering import CoverageWriter
 from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.following import Following
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import CachedVMs, CachedWorld, believed
 from outlive.failover.keeping.parts import Parts
@@ -119,15 +120,15 @@ class Failover:
             turn=turn,
         )
         self.parts = parts
-        self.upkeep = Upkeep(
-            parts,
+        following = Following(
             state,
-            budget,
             hypervisors=informers.hypervisors,
             reservations=informers.reservations,
             vms=informers.vms if own_vms else None,
+            clock=clock,
         )
-        writer.show_to(self.upkeep)
+        self.upkeep = Upkeep(parts, following, budget)
+        writer.show_to(following)
         self.cycle = PeriodicCycle(parts, watcher=self.upkeep)
         self.validation = SlotValidation(
             store,

@@ -122,11 +122,6 @@ class Counters(Tallies):
         """The VMs that were added or are named by a slot, in no particular order."""
         return self._vm_number.keys()
 
-    @property
-    def added(self) -> list[str]:
-        """The VMs that were added themselves, not only named by a slot."""
-        return [name for name, number in self._vm_number.items() if self._vm_added[number]]
-
     def has_vm(self, vm: str) -> bool:
         """Whether the VM was added or is named by a slot."""
         return vm in self._vm_number

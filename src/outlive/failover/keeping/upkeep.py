@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from outlive.base.errors import OutliveError, Unavailable
-from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.failover.assurance.coverage import status_of
 from outlive.failover.keeping.act import Assignment, CleanUp
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.following import Following
 from outlive.failover.keeping.hand import Hand
-from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import Observation
 from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
@@ -26,19 +26,12 @@ from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Join
 from outlive.failover.planning.cleanup import CleanInput, CleanResult
-from outlive.failover.portions import Portions, in_portions, portioned
+from outlive.failover.portions import in_portions
 from outlive.failover.sizing import groups_by_flavor
-from outlive.failover.vms import vm_of_resource
 from outlive.resources import (
     CoverageStatus,
     FlavorGroupSpec,
-    Hypervisor,
-    ObjectRef,
-    Reservation,
-    Resource,
-    VirtualMachine,
 )
-from outlive.runtime.informer import Informer
 
 GATHER_S = 0.05
 """How long changes are gathered before they are looked at together."""
@@ -46,126 +39,39 @@ PASS_VMS = 100
 """VMs that one pass looks at; the others follow in the next."""
 LOOKUPS = 50
 """VMs that one pass looks up in the VM source."""
-VIEWS_OF_A_PORTION = 200
-"""VMs of which views are made together."""
 NO_BRAKE = 2**62
 
 _log = get_logger("failover.upkeep")
 
 
 class Upkeep(Watcher):
-    """Follows informers, keeps the state, and reacts."""
+    """Reacts to what the kept state notices."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        state: KeptState,
-        budget: RemovalBudget,
-        *,
-        hypervisors: Informer[Hypervisor],
-        reservations: Informer[Reservation],
-        vms: Informer[VirtualMachine] | None,
-    ) -> None:
-        """``vms`` is ``None`` where VMs come from a database, which nobody can follow."""
+    def __init__(self, parts: Parts, following: Following, budget: RemovalBudget) -> None:
         self._parts = parts
-        self._state = state
+        self._following = following
+        self._state = following.state
         self._budget = budget
-        self._hypervisors = hypervisors
-        self._reservations = reservations
-        self._vms = vms
         self._config = parts.config.apply_defaults()
         self._compat = self._config.deviations
         self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
         self._reacts = parts.settings.events_react
-        self._reactions = Reactions(state, parts.decider, compat=self._compat)
+        self._reactions = Reactions(self._state, parts.decider, compat=self._compat)
         self._wake = asyncio.Event()
         self._since: float | None = None
-        self._following = False
-        self._own_write = False
-        self._passing = False
         self._looked_up: set[str] = set()
-        self._begun = asyncio.Lock()
-        self._missed: dict[tuple[type[Resource], str], None] | None = None
-        """What changed while the state was built; ``None`` while it follows."""
-
-    # Following
+        following.noticed = self._noticed
 
     async def run(self) -> None:
         """Follow and react until cancelled. What changed before is left to the cycle, which sees everything."""
-        for informer in (self._hypervisors, self._reservations, *((self._vms,) if self._vms else ())):
-            await informer.wait_synced()
-        await self.follow()
+        await self._following.wait_synced()
         self._state.take_touched()
         self._rest()
+        await self._following.follow()
         while True:
             await self._wake.wait()
             await self._parts.clock.sleep(GATHER_S)
             await self.react()
-
-    async def follow(self) -> None:
-        """Take over what the informers hold and begin to follow them. What is there already is left to the cycle."""
-        async with self._begun:
-            if self._following:
-                return
-            self._missed = {}
-            self._hypervisors.subscribe(self._host_changed, replay=False)
-            self._reservations.subscribe(self._slot_changed, replay=False)
-            if self._vms is not None:
-                self._vms.subscribe(self._vm_changed, replay=False)
-            await self._rebuild()
-            self._state.take_touched()
-            self._following = True
-
-    async def _rebuild(self) -> None:
-        """Build the state anew; what changes meanwhile is taken over at the end."""
-        self._missed = {}
-        vms: Sequence[VmView] | None = None
-        if self._vms is not None:
-            vms = await in_portions(_views(self._vms.items()), self._parts.clock)
-        hosts, slots = self._hypervisors.items(), self._reservations.items()
-        await in_portions(self._state.rebuild(hosts, slots, vms), self._parts.clock)
-        missed, self._missed = self._missed, None
-        for kind, name in missed:
-            if kind is Hypervisor:
-                self._state.see_host(name, self._hypervisors.get(name))
-            elif kind is Reservation:
-                self._state.see_slot(name, self._reservations.get(name))
-            elif self._vms is not None:
-                vm = self._vms.get(name)
-                self._state.see_vm(name, vm_of_resource(vm) if vm is not None else None)
-        self._noticed()
-
-    def _misses(self, kind: type[Resource], name: str) -> bool:
-        """Whether the state is being built, so that the change is taken over later."""
-        if self._missed is None:
-            return False
-        self._missed[kind, name] = None
-        return True
-
-    def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
-        host = new or old
-        if host is not None and not self._misses(Hypervisor, host.name):
-            self._state.see_host(host.name, new)
-            self._noticed()
-
-    def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
-        vm = new or old
-        if vm is not None and not self._misses(VirtualMachine, vm.name):
-            self._state.see_vm(vm.name, vm_of_resource(new) if new is not None else None)
-            self._noticed()
-
-    def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
-        slot = new or old
-        if slot is None or self._misses(Reservation, slot.name):
-            return
-        before = self._state.slots.get(slot.name)
-        self._state.see_slot(slot.name, new, quietly=self._own_write)
-        if not self._own_write:
-            self._noticed()
-        elif self._passing:
-            after = self._state.slots.get(slot.name)
-            for view in (before, after):
-                self._state.note_newer(view.members if view is not None else ())
 
     def _noticed(self) -> None:
         if not self._reacts:
@@ -180,24 +86,6 @@ class Upkeep(Watcher):
         self._wake.clear()
         self._since = None
 
-    # The writer's side of the informer: own writes are taken over, but call for no reaction
-
-    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
-        """An acknowledged write of ours."""
-        self._own_write = True
-        try:
-            self._reservations.note(obj, replaced=replaced)
-        finally:
-            self._own_write = False
-
-    def note_gone(self, ref: ObjectRef) -> None:
-        """An acknowledged deletion of ours."""
-        self._own_write = True
-        try:
-            self._reservations.note_gone(ref)
-        finally:
-            self._own_write = False
-
     # Cycles
 
     def cycle_begins(self) -> None:
@@ -208,22 +96,22 @@ class Upkeep(Watcher):
     async def cycle_seen(self, seen: Observation) -> None:
         """Take over the VM source's listing, and hold the kept state against the caches."""
         self._budget.refill(sum(len(slot.members) for slot in seen.slots))
-        if not self._following:
+        following, clock, state = self._following, self._parts.clock, self._state
+        if not following.active:
             return
-        clock, state = self._parts.clock, self._state
-        if self._vms is None:
+        if following.vms is None:
             await in_portions(state.see_all_vms(seen.listing.vms, but=self._looked_up), clock)
-        differences = await in_portions(state.audit(self._hypervisors, self._reservations), clock)
+        differences = await in_portions(state.audit(following.hypervisors, following.reservations), clock)
         self._parts.reporter.audited(differences)
         if differences:
             _log.error("upkeep.diverged", differences=differences[:20], count=len(differences))
             async with self._parts.turn:
-                await self._rebuild()
+                await following.rebuild()
 
     @property
     def newer(self) -> Collection[str]:
         """The VMs that changed since the cycle began, or whose slots upkeep has changed."""
-        return self._state.newer if self._following and self._reacts else ()
+        return self._state.newer if self._following.active and self._reacts else ()
 
     def take_over(self, vms: Iterable[str]) -> None:
         """Look at these, which the cycle leaves alone."""
@@ -231,8 +119,10 @@ class Upkeep(Watcher):
         self._noticed()
 
     def cycle_ended(self, *, braked: bool) -> None:
-        """The cycle has looked at everybody else."""
+        """The cycle has looked at everybody else; strangers that could not be asked about are asked about again."""
         self._budget.hold(braked)
+        if self._state.strangers:
+            self._noticed()
 
     # Reacting
 
@@ -244,48 +134,50 @@ class Upkeep(Watcher):
         async with parts.turn:
             touched = self._state.take_touched()
             self._state.put_back(touched[PASS_VMS:])
-            self._passing = True
+            self._following.reacting = True
             try:
                 with request_context(greq=new_global_request_id(parts.ids, REQUEST_PREFIX), req=""):
-                    await self._look_up_strangers()
+                    more = await self._look_up_strangers()
                     await self._pass(touched[:PASS_VMS])
             finally:
-                self._passing = False
+                self._following.reacting = False
         if since is not None:
             parts.reporter.reacted(parts.clock.monotonic() - since)
-        if self._state.touched:
+        if self._state.touched or more:
             self._noticed()
 
     async def locate(self, vm_id: str) -> VmView | None:
         """Where the VM is, by the word that cycles trust (deviation D9), or by the source's."""
         if self._compat.reverted("D9"):
             return await self._parts.source.get_vm(vm_id)
-        if not self._following:
-            if not (self._hypervisors.synced and self._reservations.synced):
-                raise Unavailable("hosts and slots have not been listed yet", remedy="wait until the store answers")
-            await self.follow()
+        await self._following.follow()
         known = self._state.located.get(vm_id)
-        return known if known is not None and self._vms is not None else await self._located_now(vm_id)
+        return known if known is not None and self._following.vms is not None else await self._located_now(vm_id)
 
     async def _located_now(self, vm_id: str) -> VmView | None:
         view = await self._parts.source.get_vm(vm_id)
         return self._state.sightings.located(view, trust_hosts=self._config.trust_hypervisor_location)
 
-    async def _look_up_strangers(self) -> None:
-        """Ask a database about VMs that hosts report and that it did not list, or listed elsewhere."""
-        if self._vms is not None:
-            self._state.strangers.clear()
-            return
-        for vm_id in sorted(self._state.strangers)[:LOOKUPS]:
-            self._state.strangers.discard(vm_id)
+    async def _look_up_strangers(self) -> bool:
+        """Ask a database about VMs that hosts report and that it did not list, or listed elsewhere.
+
+        Whether more of them can be asked about at once. After an error they wait for the next change or cycle.
+        """
+        strangers = self._state.strangers
+        if self._following.vms is not None:
+            strangers.clear()
+            return False
+        for vm_id in sorted(strangers)[:LOOKUPS]:
             try:
                 view = await self._parts.source.get_vm(vm_id)
             except OutliveError as error:
-                _log.warning("upkeep.not_looked_up", vm=vm_id, error=str(error))
-                return
+                _log.warning("upkeep.not_looked_up", vm=vm_id, error=str(error), waiting=len(strangers))
+                return False
+            strangers.discard(vm_id)
             self._looked_up.add(vm_id)
             if view is not None and view != self._state.known(vm_id):
                 self._state.see_vm(vm_id, view)
+        return bool(strangers)
 
     async def _pass(self, touched: Sequence[str]) -> None:
         concerned = dict.fromkeys(touched)
@@ -358,13 +250,13 @@ class Upkeep(Watcher):
             return []
         missing.sort(key=lambda vm: (-state.located[vm].memory_bytes, vm))
         groups = await self._groups()
-        with_project = pins_projects(self._hypervisors.items())
+        with_project = pins_projects(self._following.hypervisors.items())
         wishes = [
             wanted(vm, state.counters.misses(vm.id), slot_size(vm, groups, self._compat), with_project=with_project)
             for vm in (state.located[name] for name in missing)
         ]
         requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}
-        greq = new_global_request_id(parts.ids, REQUEST_PREFIX)
+        greq = global_request_id()
         offers = await gather_offers(parts.placement, self._caller, wishes, requests=requests, request_id=greq)
         wishes = self._still(wishes)
         actions = self._reactions.serving(wishes, offers, parts.free())
@@ -399,7 +291,7 @@ class Upkeep(Watcher):
 
     def _hand(self, names: Iterable[str]) -> Hand:
         """These slots, with the objects that the informer holds; those that are gone meanwhile are missing."""
-        objects = {name: slot for name in names if (slot := self._reservations.get(name)) is not None}
+        objects = {name: slot for name in names if (slot := self._following.reservations.get(name)) is not None}
         views = [self._state.slots[name] for name in objects if name in self._state.slots]
         return Hand(views, objects, around=self._state.slots_of)
 
@@ -423,11 +315,3 @@ class Upkeep(Watcher):
             await self._parts.coverage.tell(told, gone=gone)
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
-
-
-def _views(vms: Sequence[VirtualMachine]) -> Portions[list[VmView]]:
-    views: list[VmView] = []
-    for portion in portioned(vms, VIEWS_OF_A_PORTION):
-        views += [view for vm in portion if (view := vm_of_resource(vm)) is not None]
-        yield
-    return views
