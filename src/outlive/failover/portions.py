@@ -18,6 +18,8 @@ from outlive.resources.codec import encode_canonical
 
 PORTION: Final = 1_000
 """Objects of a portion: a few milliseconds."""
+ENCODED: Final = 100
+"""Objects that are encoded together: slots have many members, and offers many hosts."""
 SLOTS: Final = 20
 """Slots of a portion, where their members are looked at; each may have many."""
 
@@ -61,13 +63,13 @@ def encoded(value: msgspec.Struct) -> Portions[bytes]:
         parts.append((b"," if len(parts) > 1 else b"") + encode_canonical(name) + b":")
         if isinstance(content, tuple):
             parts.append(b"[")
-            for number, portion in enumerate(portioned(content)):
+            for number, portion in enumerate(portioned(content, ENCODED)):
                 parts.append((b"," if number else b"") + encode_canonical(portion)[1:-1])
                 yield
             parts.append(b"]")
         elif isinstance(content, Mapping):
             parts.append(b"{")
-            for number, pairs in enumerate(portioned(sorted(content.items()))):
+            for number, pairs in enumerate(portioned(sorted(content.items()), ENCODED)):
                 parts.append((b"," if number else b"") + encode_canonical(dict(pairs))[1:-1])
                 yield
             parts.append(b"}")

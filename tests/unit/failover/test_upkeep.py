@@ -193,7 +193,7 @@ def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_m
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
-            state = cloud.failover_run.upkeep._state
+            state = cloud.failover_run.upkeep.state
             state.counters.leave("a", name)
             await cloud.settle(60)
             assert cloud.metric("failover_audit_differences_total") == 1

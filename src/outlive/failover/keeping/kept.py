@@ -275,14 +275,15 @@ class KeptState:
             views.update((slot.name, slot_view(slot)) for slot in some if is_slot(slot))
             yield
         located: dict[str, VmView] = {}
-        strangers: set[str] = set()
-        for vm_ids in portioned(sorted({*attributes, *sightings})):
-            for vm_id in vm_ids:
-                found = sightings.located(attributes.get(vm_id), trust_hosts=self._trust_hosts)
+        for known in portioned(attributes.values()):
+            for vm in known:
+                found = sightings.located(vm, trust_hosts=self._trust_hosts)
                 if found is not None:
-                    located[vm_id] = found
-                elif sightings.first(vm_id) is not None:
-                    strangers.add(vm_id)
+                    located[vm.id] = found
+            yield
+        strangers: set[str] = set()
+        for reported in portioned(sightings):
+            strangers.update(vm for vm in reported if vm not in located)
             yield
         needs = yield from self._requirements.of(located.values())
         ordered = [views[name] for name in sorted(views)]

@@ -19,6 +19,7 @@ from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.following import Following
 from outlive.failover.keeping.hand import Hand
+from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import Observation
 from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
@@ -35,7 +36,7 @@ from outlive.resources import (
 
 GATHER_S = 0.05
 """How long changes are gathered before they are looked at together."""
-PASS_VMS = 100
+PASS_VMS = 50
 """VMs that one pass looks at; the others follow in the next."""
 LOOKUPS = 50
 """VMs that one pass looks up in the VM source."""
@@ -61,6 +62,15 @@ class Upkeep(Watcher):
         self._since: float | None = None
         self._looked_up: set[str] = set()
         following.noticed = self._noticed
+
+    @property
+    def state(self) -> KeptState:
+        """The kept state; not to be changed."""
+        return self._state
+
+    async def follow(self) -> None:
+        """Return once the state is current; ``Unavailable`` before hosts and slots have been listed."""
+        await self._following.follow()
 
     async def run(self) -> None:
         """Follow and react until cancelled. What changed before is left to the cycle, which sees everything."""
