@@ -174,9 +174,12 @@ class DirectRanker:
         self.requests: list[PlacementRequest] = []
         self.error: OutliveError | None = None
         self.fail_when: Callable[[PlacementRequest], bool] = lambda _: True
+        self.takes_s: Callable[[PlacementRequest], float] = lambda _: 0.0
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         self.requests.append(request)
+        if (seconds := self.takes_s(request)) > 0:
+            await asyncio.sleep(seconds)
         if self.error is not None and self.fail_when(request):
             raise self.error
         return self._engine.rank(request, why=why)

@@ -91,6 +91,6 @@ def _shown_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 def _is_default(field: msgspec.structs.FieldInfo, content: object) -> bool:
     """As msgspec judges it: the very default, or an empty collection where that is the default."""
     if field.default is not msgspec.NODEFAULT:
-        return content is field.default or (type(content) is type(field.default) and content == field.default)
+        return content is field.default
     factory = field.default_factory
     return factory in (list, dict, set) and type(content) is factory and not content

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import fleets
+
+from outlive.base.random import Random
 from outlive.failover.compat import Compat
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.cleanup import Cause, CleanInput, CleanResult, clean
+from outlive.failover.planning.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
+from outlive.failover.planning.suspects import suspects
+from outlive.failover.portions import whole as whole_of
 
 REFERENCE = Compat.parse("reference")
 
@@ -26,8 +34,8 @@ def causes(result: CleanResult) -> list[tuple[str, str, Cause]]:
 
 
 def test_a_clean_state_is_left_alone() -> None:
-    given = CleanInput(vms=(vm("a", "h1"),), slots=(slot("s", "h2", a="h1"),), now=9.0)
-    assert clean(given) == CleanResult(slots=given.slots)
+    asked = CleanInput(vms=(vm("a", "h1"),), slots=(slot("s", "h2", a="h1"),), now=9.0)
+    assert clean(asked) == CleanResult(slots=asked.slots)
 
 
 def test_a_vm_that_is_neither_listed_nor_active_leaves() -> None:
@@ -39,9 +47,9 @@ def test_a_vm_that_is_neither_listed_nor_active_leaves() -> None:
 
 
 def test_the_data_loss_guard_keeps_an_unlisted_vm_that_a_host_reports() -> None:
-    given = CleanInput(vms=(), hosts=(HostView(name="h9", active=("b",)),), slots=(slot("s", "h2", b="h3"),))
-    result = clean(given)
-    assert result.slots == given.slots
+    asked = CleanInput(vms=(), hosts=(HostView(name="h9", active=("b",)),), slots=(slot("s", "h2", b="h3"),))
+    result = clean(asked)
+    assert result.slots == asked.slots
     assert result.guarded == (("s", "b"),)
 
 
@@ -67,8 +75,8 @@ def test_the_last_member_takes_the_slot_with_it() -> None:
 def test_a_slot_without_status_is_deleted_only_after_its_grace() -> None:
     young = SlotView(name="young", initialised=False, created_at=100.0)
     old = SlotView(name="old", initialised=False, created_at=10.0)
-    given = CleanInput(vms=(), slots=(young, old), now=120.0, grace_s=60.0)
-    result = clean(given)
+    asked = CleanInput(vms=(), slots=(young, old), now=120.0, grace_s=60.0)
+    result = clean(asked)
     assert [(one.slot, one.cause) for one in result.deleted] == [("old", Cause.NEVER_INITIALISED)]
     assert result.waiting == ("young",)
     literal = clean(CleanInput(vms=(), slots=(young, old), now=120.0, grace_s=60.0, compat=Compat.parse(["D7"])))
@@ -122,13 +130,94 @@ def test_the_brake_needs_both_the_share_and_the_number() -> None:
 
 
 def test_the_brake_can_be_switched_back() -> None:
-    given = fleet_that_moved(100)
-    literal = CleanInput(vms=given.vms, slots=given.slots, compat=Compat.parse(["D12"]))
+    asked = fleet_that_moved(100)
+    literal = CleanInput(vms=asked.vms, slots=asked.slots, compat=Compat.parse(["D12"]))
     assert len(clean(literal).dropped) == 60
 
 
 def test_slots_that_were_empty_before_go_even_under_the_brake() -> None:
-    given = fleet_that_moved(100)
-    result = clean(CleanInput(vms=given.vms, slots=(*given.slots, slot("empty", "h2"))))
+    asked = fleet_that_moved(100)
+    result = clean(CleanInput(vms=asked.vms, slots=(*asked.slots, slot("empty", "h2"))))
     assert result.brake is not None
     assert [one.slot for one in result.deleted] == ["empty"]
+
+
+def sized(name: str, host: str, size: int) -> VmView:
+    return VmView(id=name, host=host, cpu_milli=size * 1000, memory_bytes=size)
+
+
+def held(name: str, host: str, cpu: int, memory: int, **members: str) -> SlotView:
+    return SlotView(name=name, host=host, cpu_milli=cpu * 1000, memory_bytes=memory, members=members)
+
+
+OUTGROWN = CleanInput(
+    vms=(sized("a", "h1", 2), sized("b", "h3", 1)),
+    slots=(held("s1", "h2", 2, 1, a="h1", b="h3"), held("s2", "h4", 1, 2, a="h1"), held("s3", "h5", 2, 2, a="h1")),
+    now=9.0,
+)
+
+
+def test_a_vm_that_outgrew_its_slot_in_either_resource_leaves_it() -> None:
+    result = clean(OUTGROWN)
+    assert causes(result) == [("s1", "a", Cause.OUTGROWN), ("s2", "a", Cause.OUTGROWN)]
+    assert result.dropped[0].detail == "VM a needs 2 cpu and 2 memory, the slot holds 2 cpu and 1 memory"
+    assert members(result) == {"s1": ["b"], "s3": ["a"]}
+    assert [one.slot for one in result.deleted] == ["s2"]
+    assert result.updated == 2
+
+
+def test_a_vm_that_moved_has_moved_whatever_its_size() -> None:
+    moved = CleanInput(vms=(sized("a", "h9", 2),), slots=OUTGROWN.slots[1:])
+    assert {drop.cause for drop in clean(moved).dropped} == {Cause.MOVED}
+
+
+def test_d18_outgrown_slots_are_kept_when_switched_back_and_where_sizes_are_cut() -> None:
+    for compat in (["D18"], ["D13"], "reference"):
+        assert clean(msgspec.structs.replace(OUTGROWN, compat=Compat.parse(compat))).dropped == ()
+
+
+def test_the_brake_counts_those_that_outgrew_their_slots() -> None:
+    slots = tuple(held(f"s{n:03}", "x", 1, 1, **{f"v{n:03}": "h1"}) for n in range(100))
+    result = clean(CleanInput(vms=tuple(sized(f"v{n:03}", "h1", 2) for n in range(100)), slots=slots))
+    assert result.brake is not None
+    assert result.brake.causes == {"outgrown": 100}
+
+
+def test_what_a_vm_gives_reason_to_leave_is_what_clean_up_would_take() -> None:
+    asked = LeaveInput(vms=OUTGROWN.vms[:1], gone=("c",), slots=(*OUTGROWN.slots, slot("s4", "h6", c="h7")), now=9.0)
+    left = leave(asked)
+    whole = clean(msgspec.structs.replace(OUTGROWN, slots=asked.slots))
+    assert (left.dropped, left.deleted, left.changed, left.updated) == (
+        whole.dropped,
+        whole.deleted,
+        whole.changed,
+        whole.updated,
+    )
+    assert left.slots == tuple(one for one in whole.slots if one.name in left.changed)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([[], ["D3"], ["D18"], ["D3", "D1"]]))
+def test_on_the_suspects_alone_clean_up_says_what_it_says_on_everything(seed: int, compat: list[str]) -> None:
+    random = Random(seed)
+    on = fleets.hosts(8)
+    vms = fleets.vms(random, 14, on, sizes=(1, 2))
+    slots = fleets.filled(random, fleets.slots(random, 9, on, sizes=(1, 2)), vms, random.randrange(25))
+    moved = [msgspec.structs.replace(one, host=random.choice(on)) if random.random() < 0.1 else one for one in vms]
+    listed = [one for one in moved if random.random() < 0.85]
+    active = [one.id for one in vms if random.random() < 0.8]
+    for one in slots:
+        for name in one.members:
+            if random.random() < 0.05:
+                one.members[name] = random.choice(on)
+    whole = CleanInput(
+        vms=tuple(listed),
+        hosts=(HostView(name="any", active=tuple(active)),),
+        slots=tuple(slots),
+        brake_number=random.choice([0, 3, 50]),
+        compat=Compat.parse(compat),
+    )
+    found = whole_of(suspects(slots, {one.id: one for one in listed}, set(active), whole.compat))
+    part = clean(msgspec.structs.replace(whole, slots=found.slots, memberships=found.memberships))
+    everything = clean(whole)
+    assert (part.dropped, part.deleted, part.changed) == (everything.dropped, everything.deleted, everything.changed)
+    assert (part.updated, part.waiting, part.brake) == (everything.updated, everything.waiting, everything.brake)

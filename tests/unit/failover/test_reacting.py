@@ -1,0 +1,236 @@
+"""Following a fleet event by event on the kept state."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.support import fleets
+
+from outlive.base.clock import SystemClock
+from outlive.base.random import Random
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.keeping.decide import Decider
+from outlive.failover.keeping.kept import KeptState
+from outlive.failover.keeping.placing import Offers, Wanted, wanted
+from outlive.failover.keeping.reacting import Reactions
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.planning.assign import AssignInput, assign
+from outlive.failover.planning.cleanup import Cause, CleanInput, clean
+from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.ports import Inline
+from outlive.failover.requirements import Requirements
+from outlive.failover.sizing import resolve_size
+from outlive.resources import (
+    RESERVATION_TYPE_LABEL,
+    Amounts,
+    FailoverStatus,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+)
+from outlive.resources.codec import decode_as
+from outlive.runtime.decisions import DecisionLog
+
+HOSTS = tuple(fleets.hosts(12))
+EVERYWHERE = Offer(hosts=HOSTS, scores=(1.0,) * len(HOSTS))
+ROOMY = FreeAmounts.of(dict.fromkeys(HOSTS, (64_000, 2**40)))
+
+
+def host(name: str, *active: str) -> Hypervisor:
+    status = HypervisorStatus(instances=tuple(Instance(id=vm) for vm in active))
+    return Hypervisor(metadata=ObjectMeta(name=name), status=status)
+
+
+def vm(name: str, on: str, *, cpu: int = 1000) -> VmView:
+    return VmView(id=name, host=on, flavor="f", cpu_milli=cpu, memory_bytes=cpu)
+
+
+def slot(name: str, on: str, size: int, members: dict[str, str]) -> Reservation:
+    return Reservation(
+        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
+        spec=ReservationSpec(type="FailoverReservation", resources=Amounts(cpu=size, memory=size)),
+        status=ReservationStatus(host=on, failover_reservation=FailoverStatus(allocations=members)),
+    )
+
+
+class World:
+    """A kept state, and whoever tells it of changes and carries its answers out on plain objects."""
+
+    def __init__(self) -> None:
+        self.log = DecisionLog(SystemClock())
+        self.state = KeptState(Requirements({"*": 2}), trust_hosts=True)
+        self.reactions = Reactions(self.state, Decider(self.log, Inline(), clock=SystemClock()))
+        self.slots: dict[str, Reservation] = {}
+        self.active: dict[str, list[str]] = {name: [] for name in HOSTS}
+        self.vms: dict[str, VmView] = {}
+        self.serial = 0
+        for name in HOSTS:
+            self.state.see_host(name, host(name))
+
+    def place(self, name: str, on: str, size: int = 1) -> None:
+        """The VM starts, moves or is resized."""
+        before = self.vms.get(name)
+        self.vms[name] = vm(name, on, cpu=size * 1000)
+        self.state.see_vm(name, self.vms[name])
+        for changed, there in ((before.host if before else on, False), (on, True)):
+            self.active[changed] = [one for one in self.active[changed] if one != name] + [name] * there
+            self.state.see_host(changed, host(changed, *self.active[changed]))
+
+    def remove(self, name: str) -> None:
+        on = self.vms.pop(name).host
+        self.active[on].remove(name)
+        self.state.see_vm(name, None)
+        self.state.see_host(on, host(on, *self.active[on]))
+
+    def react(self) -> list[Action]:
+        touched = self.state.take_touched()
+        left = self.reactions.leaving(touched, now=1.0)
+        gone = {drop.slot: set[str]() for drop in left.dropped}
+        for drop in left.dropped:
+            gone[drop.slot].add(drop.vm)
+        for name, who in gone.items():
+            self.write(name, {one: at for one, at in self.members(name).items() if one not in who})
+        actions = self.serve(touched)
+        names: dict[str, str] = {}
+        for action in actions:
+            if isinstance(action, Join):
+                name = names.get(action.slot, action.slot)
+                self.write(name, {**self.members(name), action.vm: action.vm_host})
+            elif isinstance(action, Open):
+                self.serial += 1
+                name = names[action.slot_key] = f"failover-{self.serial:05}"
+                self.slots[name] = slot(name, action.host, action.cpu_milli, {})
+                self.write(name, {action.vm: action.vm_host})
+        return actions
+
+    def wishes(self, names: list[str]) -> list[Wanted]:
+        state = self.state
+        return [
+            wanted(view, missing, resolve_size(view), with_project=False)
+            for name in names
+            if (view := state.located.get(name)) is not None and (missing := state.counters.misses(name))
+        ]
+
+    def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: Offer = EVERYWHERE) -> list[Action]:
+        wishes = self.wishes(names)
+        classes = {wish.offer_class for wish in wishes}
+        return self.reactions.serving(
+            wishes, Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer)), free
+        )
+
+    def members(self, name: str) -> dict[str, str]:
+        failover = self.slots[name].status.failover_reservation
+        return dict(failover.allocations) if failover else {}
+
+    def write(self, name: str, members: dict[str, str]) -> None:
+        old = self.slots.pop(name)
+        if members:
+            self.slots[name] = slot(name, old.status.host, old.spec.resources.cpu_milli, members)
+        self.state.see_slot(name, self.slots.get(name), quietly=True)
+
+    def replays(self) -> int:
+        """Every assignment that was kept gives the same answer again; how many there were."""
+        uses = [use for use in self.log.uses("failover.assign") if use.input is not None]
+        for use in uses:
+            again = assign(decode_as(AssignInput, use.input or b""))
+            assert [msgspec.to_builtins(one) for one in again.actions] == decode_as(dict, use.output or b"")["actions"]
+        return len(uses)
+
+
+def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> None:
+    random, world = Random(7), World()
+    for number in range(300):
+        kind = random.random()
+        if kind < 0.4 or len(world.vms) < 5:
+            world.place(f"v{number}", random.choice(HOSTS), random.choice((1, 2, 4)))
+        elif kind < 0.6:
+            old = world.vms[random.choice(sorted(world.vms))]
+            world.place(old.id, random.choice(HOSTS), old.cpu_milli // 1000)
+        elif kind < 0.8:
+            old = world.vms[random.choice(sorted(world.vms))]
+            world.place(old.id, old.host, random.choice((1, 2, 4)))
+        else:
+            world.remove(random.choice(sorted(world.vms)))
+        if random.random() < 0.7:
+            world.react()
+        if number % 20 == 0:
+            world.react()
+            state = world.state
+            views = sorted(state.slots.values(), key=lambda one: one.name)
+            assert check(CheckInput(vms=tuple(world.vms.values()), slots=tuple(views))).holds
+            located = state.located.values()
+            assert not clean(CleanInput(vms=tuple(located), slots=tuple(views))).dropped
+            rebuilt = Counters.build(views, located, dict.fromkeys(world.vms, 2))
+            for name in world.vms:
+                assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
+                assert state.counters.blocked(name) == rebuilt.blocked(name)
+            assert state.counters.missing() == rebuilt.missing() == {}
+    assert world.replays() > 100
+
+
+def test_deciding_leaves_the_state_as_it_is() -> None:
+    world = World()
+    for number in range(6):
+        world.place(f"v{number}", HOSTS[number])
+    names = sorted(world.vms)
+    before = world.state.counters.missing()
+    first = world.serve(names)
+    assert world.state.counters.missing() == before == dict.fromkeys(names, 2)
+    assert world.serve(names) == first
+    assert not world.state.counters.has_slot("+new-0-1")
+
+
+def test_vms_of_one_pass_share_the_slots_that_it_opens() -> None:
+    world = World()
+    for number in range(3):
+        world.place(f"v{number}", HOSTS[number])
+    actions = world.react()
+    assert any(isinstance(action, Join) for action in actions)
+    assert world.state.counters.missing() == {}
+    assert world.replays() == 3
+
+
+def test_who_got_nothing_is_kept_once_a_class_with_everything_that_the_reason_rests_on() -> None:
+    world = World()
+    for number in range(3):
+        world.place(f"v{number}", HOSTS[number])
+    full = FreeAmounts.of(dict.fromkeys(HOSTS, (0, 0)))
+    actions = world.serve(world.state.take_touched(), full)
+    assert [type(action) for action in actions] == [Fail] * 3
+    assert world.replays() == 1
+
+
+def test_a_pass_without_offers_says_so() -> None:
+    world = World()
+    world.place("a", HOSTS[0])
+    (fail,) = world.serve(["a"], offer=Offer(error="away"))
+    assert isinstance(fail, Fail)
+    assert (fail.reason, fail.detail, fail.missing) == ("placement-unavailable", "away", 2)
+
+
+def test_only_vms_that_give_reason_are_looked_at() -> None:
+    world = World()
+    for number in range(3):
+        world.place(f"v{number}", HOSTS[number])
+    world.react()
+    assert world.reactions.leaving(sorted(world.vms), now=1.0).dropped == ()
+    world.place("v1", HOSTS[1], 4)
+    left = world.reactions.leaving(sorted(world.vms), now=1.0)
+    assert {(drop.vm, drop.cause) for drop in left.dropped} == {("v1", Cause.OUTGROWN)}
+    assert not world.state.idle("v0")
+    assert len(world.state.idle("v1")) == 2
+
+
+def test_with_d18_switched_back_nobody_outgrows_a_slot() -> None:
+    state = KeptState(Requirements({"*": 1}), trust_hosts=True, compat=Compat.parse(["D18"]))
+    state.see_host("h1", host("h1", "a"))
+    state.see_vm("a", vm("a", "h1", cpu=2000))
+    state.see_slot("s", slot("s", "h2", 1000, {"a": "h1"}))
+    assert not state.departs("a")
+    assert state.counters.misses("a") == 1
