@@ -47,31 +47,34 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     flavor_failover_requirements: dict[str, int] | None = None
     """Pattern of flavor names → slots that such a VM needs. Absent: 2 for everybody; an explicit ``{}``: nobody."""
     reconcile_interval: str = ""
-    """Pause between cycles."""
+    """Pause between cycles. Absent: 30s."""
     short_reconcile_interval: str | None = None
-    """Pause before the first cycle, and between cycles that are catching up; "0s" switches catching up off."""
+    """Pause before the first cycle, and between cycles that are catching up; "0s" switches catching up off.
+    Absent: 100ms."""
     min_success_for_short_interval: int | None = None
-    """Slots created or reused that a cycle needs to be followed by the short pause; 0: no minimum."""
+    """Slots created or reused that a cycle needs to be followed by the short pause; 0: no minimum.
+    Absent: 1."""
     max_failures_for_short_interval: int | None = None
-    """Failures that still allow the short pause."""
+    """Failures that still allow the short pause; 0: none. Absent: 99."""
     max_vms_to_process: int = msgspec.field(default=0, name="maxVMsToProcess")
-    """VMs handled in a cycle; 0 means absent, a negative number all."""
+    """VMs handled in a cycle; a negative number: all. Absent or 0: 30."""
     vm_selection_rotation_interval: int | None = None
-    """Every n-th cycle begins its selection at a random place; 0: never."""
+    """Every n-th cycle begins its selection at a random place; 0: never. Absent: 4."""
     limit_one_new_reservation_per_hypervisor: bool | None = None
-    """At most one new slot a host and cycle."""
+    """At most one new slot a host and cycle. Absent: true."""
     trust_hypervisor_location: bool = False
     """Whose word counts for where a VM is: the hosts' (true) or the VM source's (false)."""
     use_flavor_group_resources: bool = False
     """Slots are as large as the largest flavor of the VM's group; not with profile ``dedicated``."""
     revalidation_interval: str = ""
-    """Pause between two validations of a slot, give or take 10 %."""
+    """Pause between two validations of a slot, give or take 10 %. Absent: 30m."""
     creator: str = ""
-    """Value of the label ``outlive.dev/creator`` on slots."""
+    """Value of the label ``outlive.dev/creator`` on slots. Absent: ``cortex-failover-controller``, which existing
+    dashboards look for."""
     datasource_name: str = ""
-    """Name of the data source that VMs are read from where they come from a database."""
+    """Name of the data source that VMs are read from where they come from a database. Absent: ``nova-servers``."""
     scheduler_url: str = msgspec.field(default="", name="schedulerURL")
-    """Where placement requests go when they travel over HTTP."""
+    """Where placement requests go when they travel over HTTP. Absent: ``http://localhost:8080/scheduler/nova/external``."""
     compat: Literal["reference"] | list[str] = msgspec.field(default_factory=list)
     """Deviations from the reference that are switched back: a list such as ``["D3", "D11"]``, or ``reference``: all."""
     repack: RepackSettings = RepackSettings()
