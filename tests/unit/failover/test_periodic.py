@@ -892,3 +892,46 @@ def test_a_source_with_a_defect_ends_the_cycle_in_order_and_is_counted():
         assert await cloud.slots() == {}
 
     run(story())
+
+
+def test_a_vm_that_only_hosts_know_is_not_told_covered_by_slots_of_another_place():
+    """The guard keeps the memberships; the promise does not hold on the host of the VM's own slot."""
+
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("v", "h1")
+        await cloud.cycle()
+        (slot,) = (await cloud.slots()).values()
+        assert (await cloud.coverage("v")).covered
+        await cloud.remove_vm("v", also_from_host=False)
+        await cloud.cycle()
+        assert (await cloud.coverage("v")).covered, "it still runs where it was promised a place for"
+        await cloud.instances("h1", lambda there: ())
+        await cloud.instances(slot.host, lambda there: (*there, Instance(id="v")))
+        await cloud.cycle()
+        told = await cloud.coverage("v")
+        assert (told.covered, told.reason, told.host) == (False, "unlisted-and-moved", slot.host)
+        assert list((await cloud.members()).values()) == [{"v": "h1"}]
+
+    run(story())
+
+
+def test_a_host_whose_room_went_meanwhile_is_decided_about_again():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("a", "h1")
+        asked: list[str] = []
+
+        def has_room(host: str, cpu_milli: int, memory_bytes: int) -> bool:
+            asked.append(host)
+            return len(asked) > 1
+
+        cloud.periodic._turn.has_room = has_room  # type: ignore[method-assign]
+        await cloud.cycle()
+        assert len(asked) == 2
+        assert await cloud.covered() == {"a": True}
+        assert cloud.metric("failover_reconciliation_reservations_failed_total") == 0
+
+    run(story())

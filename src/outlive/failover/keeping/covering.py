@@ -72,6 +72,11 @@ class CoverageWriter:
         """The VMs about which something was told."""
         return tuple(await self._all())
 
+    def said(self, vm: str) -> CoverageStatus | None:
+        """What was last told about the VM, as far as it is remembered."""
+        known = self._remembered().get(vm)
+        return known.status if known is not None else None
+
     async def _all(self) -> dict[str, Coverage]:
         now = self._clock.monotonic()
         if self._known is None or now - self._read_at > REREAD_S:

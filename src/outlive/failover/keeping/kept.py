@@ -8,6 +8,7 @@ so that a mistake in following is found instead of believed (docs/reference/fail
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Protocol, TypeVar
 
 from outlive.failover.compat import Compat
@@ -78,31 +79,41 @@ class KeptState:
         self._locate(vm_id)
 
     def see_all_vms(self, views: Iterable[VmView], *, but: Collection[str] = ()) -> Portions[None]:
-        """The VM source has listed all its VMs; only differences count. Of ``but`` newer things are known."""
+        """The VM source has listed all its VMs; only differences count. Of ``but`` newer things are known.
+
+        Whoever asked for the listing looks at everybody himself, so it calls for no reaction.
+        """
         listed: set[str] = set()
         for portion in portioned(views):
             for view in portion:
                 listed.add(view.id)
                 known = self._attributes.get(view.id)
                 if known is not view and known != view and view.id not in but:
-                    self.see_vm(view.id, view)
+                    with self._quietly():
+                        self.see_vm(view.id, view)
             yield
         for vm_id in sorted(self._attributes.keys() - listed):
             if vm_id not in but:
-                self.see_vm(vm_id, None)
+                with self._quietly():
+                    self.see_vm(vm_id, None)
 
     def see_slot(self, name: str, slot: Reservation | None, *, quietly: bool = False) -> None:
         """A reservation looks like this now, or is gone; those that are no slots are overlooked.
 
         ``quietly`` where the change calls for nothing, because it is the answer to another one.
         """
-        if quietly:
-            touched, newer = self._touched, self._newer
-            self._touched, self._newer = {}, set()
+        with self._quietly() if quietly else nullcontext():
             self._see_slot(name, slot)
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """What changes inside touches nobody."""
+        touched, newer = self._touched, self._newer
+        self._touched, self._newer = {}, set()
+        try:
+            yield
+        finally:
             self._touched, self._newer = touched, newer
-        else:
-            self._see_slot(name, slot)
 
     def _see_slot(self, name: str, slot: Reservation | None) -> None:
         before = self.slots.get(name)

@@ -9,7 +9,7 @@ completes. One instance at a time is an optimisation, not a condition: two that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -39,12 +39,15 @@ from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.requirements import Requirements
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
-from outlive.resources import FlavorGroupSpec
+from outlive.resources import CoverageStatus, FlavorGroupSpec
 
 TOLD_TOGETHER = 500
 """VMs whose coverage is told in one turn."""
 ROUNDS = 6
 """Times that one cycle decides again about VMs whose slots turned out to be others than was seen."""
+
+UNLISTED_REASON = "unlisted-and-moved"
+"""Why a VM is not covered that only hosts know, and somewhere else than its slots believe."""
 
 _log = get_logger("failover.cycle")
 
@@ -315,11 +318,32 @@ class PeriodicCycle:
             parts.reporter.uncovered(reasons)
             for names in portioned(() if braked else await parts.coverage.told(), TOLD_TOGETHER):
                 gone = [vm for vm in names if vm not in views and vm not in seen.active]
+                strayed = self._strayed(names, seen, views)
                 await parts.clock.sleep(0)
                 async with self._turn.hold():
-                    await parts.coverage.tell({}, gone=[vm for vm in gone if not self._turn.stale((vm,))])
+                    await parts.coverage.tell(strayed, gone=[vm for vm in gone if not self._turn.stale((vm,))])
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
+
+    def _strayed(
+        self, names: Iterable[str], seen: Observation, views: Mapping[str, VmView]
+    ) -> dict[str, CoverageStatus]:
+        """VMs that only the guard keeps, and that run elsewhere than what was told of them rests on."""
+        strayed: dict[str, CoverageStatus] = {}
+        for vm in names:
+            host = seen.merged.sightings.get(vm) if vm not in views else None
+            said = self._parts.coverage.said(vm) if host is not None else None
+            if host is None or said is None or not said.covered or said.host == host:
+                continue
+            strayed[vm] = CoverageStatus(
+                required=said.required,
+                covered=False,
+                host=host,
+                reason=UNLISTED_REASON,
+                message=f"no VM source lists the VM, and it runs on {host}, not on {said.host}",
+                remedy="restore the VM source; the next cycle puts its slots right",
+            )
+        return strayed
 
     def _pause(self, summary: Summary) -> float:
         config = self._config

@@ -61,6 +61,8 @@ class Upkeep(Watcher):
         self._wake = asyncio.Event()
         self._since: float | None = None
         self._looked_up: set[str] = set()
+        self._listed = False
+        """Whether a cycle has brought the listing of a database; before that everybody would be a stranger."""
         following.noticed = self._noticed
 
     @property
@@ -111,6 +113,7 @@ class Upkeep(Watcher):
             return
         if following.vms is None:
             await in_portions(state.see_all_vms(seen.listing.vms, but=self._looked_up), clock)
+            self._listed = True
         differences = await in_portions(state.audit(following.hypervisors, following.reservations), clock)
         self._parts.reporter.audited(differences)
         if differences:
@@ -176,6 +179,8 @@ class Upkeep(Watcher):
         strangers = self._state.strangers
         if self._following.vms is not None:
             strangers.clear()
+            return False
+        if not self._listed:
             return False
         for vm_id in sorted(strangers)[:LOOKUPS]:
             try:
