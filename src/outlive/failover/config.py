@@ -61,7 +61,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     vm_selection_rotation_interval: int | None = None
     """Every n-th cycle begins its selection at a random place; 0: never. Absent: 4."""
     limit_one_new_reservation_per_hypervisor: bool | None = None
-    """At most one new slot a host and cycle. Absent: true."""
+    """At most one new slot a host and cycle; first plans and upkeep between cycles are not bound. Absent: true."""
     trust_hypervisor_location: bool = False
     """Whose word counts for where a VM is: the hosts' (true) or the VM source's (false)."""
     use_flavor_group_resources: bool = False
