@@ -17,21 +17,21 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.assurance.coverage import assess, dividing
-from outlive.failover.config import FailoverConfig
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.keeping.act import Assignment, CleanUp
 from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.hand import Hand
+from outlive.failover.keeping.judging import Judging
 from outlive.failover.keeping.moving import Moving
 from outlive.failover.keeping.observe import Aborted, Looking, Observation, Step
 from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
 from outlive.failover.keeping.reacting import KEY_PREFIX
 from outlive.failover.keeping.turns import CycleTurn
-from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.assign import AssignInput
-from outlive.failover.planning.cleanup import CleanInput, CleanResult
+from outlive.failover.planning.cleanup import CleanResult
 from outlive.failover.planning.repack import RepackInput, smallest_slots
 from outlive.failover.planning.select import Missing, PauseInput, SelectInput, SelectResult, next_pause_s, short
 from outlive.failover.planning.suspects import suspects
@@ -138,7 +138,7 @@ class PeriodicCycle:
     ) -> tuple[CleanResult, frozenset[str]]:
         """What was taken out, and for which VMs a rule did not hold before."""
         parts = self._parts
-        judging = _Judging(parts, self._config, seen, views)
+        judging = Judging(parts, self._config, seen, views)
         found = await self._share(suspects(seen.slots, views, seen.active, self._compat))
         result = await self._decided(judging.about(found.slots, memberships=found.memberships))
         parts.reporter.brake(result.brake)
@@ -369,43 +369,6 @@ class PeriodicCycle:
             return await deciding
         except OutliveError as error:
             raise Aborted(Step.DECIDE, error) from error
-
-
-class _Judging:
-    """Decides about clean-up in one cycle, as the cycle has seen VMs and hosts."""
-
-    def __init__(self, parts: Parts, config: FailoverConfig, seen: Observation, views: Mapping[str, VmView]) -> None:
-        self.views = views
-        self._parts = parts
-        self._config = config
-        self._active = seen.merged.sightings
-        self._memberships = 0
-
-    async def about(self, slots: Sequence[SlotView], *, memberships: int) -> CleanResult:
-        """``slots`` are all that have to be looked at; ``memberships`` are those of all slots."""
-        self._memberships = memberships
-        active: dict[str, list[str]] = {}
-        members = dict.fromkeys(vm for slot in slots for vm in slot.members)
-        for vm in members:
-            if vm in self._active:
-                active.setdefault(self._active[vm], []).append(vm)
-        settings = self._parts.settings
-        given = CleanInput(
-            vms=tuple(self.views[vm] for vm in members if vm in self.views),
-            hosts=tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items())),
-            slots=tuple(slots),
-            memberships=memberships,
-            now=self._parts.clock.now(),
-            grace_s=settings.grace_pauses * self._config.reconcile_interval_s,
-            brake_share=settings.brake_share,
-            brake_number=settings.brake_number,
-            compat=self._config.deviations,
-        )
-        return await self._parts.decider.clean(given)
-
-    async def judge(self, slot: SlotView, others: Sequence[SlotView]) -> CleanResult:
-        """A slot turned out to be another than was seen."""
-        return await self.about([slot, *others], memberships=self._memberships)
 
 
 def _by_id(vms: Sequence[VmView]) -> Portions[dict[str, VmView]]:
