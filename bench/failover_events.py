@@ -1,20 +1,25 @@
 """One VM's event on the state that upkeep keeps: what changed is taken over, decided about, and its writes taken over.
 
-The very code that ``outlive up`` runs, decision log included, without the store and without asking placement; the
-offers of placement are new ones for each event.
+The very code that ``outlive up`` runs, decision log and log lines included, without the store and without asking
+placement; the offers of placement are new ones for each event.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
 
 import msgspec
+import structlog
 
 from bench.failover_cloud import ZONE, Cloud, vm_view
 from bench.figures import Figure
 from outlive.base.clock import SystemClock
+from outlive.base.logging import configure_logging
 from outlive.base.random import Random
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
@@ -133,6 +138,16 @@ def reservation(slot: SlotView) -> Reservation:
 
 def events(cloud: Cloud, result: PlanResult) -> list[Figure]:
     """Median times of one VM's event on the fleet of ``result``."""
+    with Path(os.devnull).open("w") as nowhere:
+        with redirect_stderr(nowhere):
+            configure_logging(form="json")
+        try:
+            return _events(cloud, result)
+        finally:
+            structlog.reset_defaults()
+
+
+def _events(cloud: Cloud, result: PlanResult) -> list[Figure]:
     random, world = Random(7), Follower(cloud, result)
     times: dict[str, list[float]] = {"appears": [], "moves": [], "disappears": []}
 

@@ -345,7 +345,11 @@ class Tallies(Touching):
         crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
         if not crowded and len(distinct) == 1 + sum(map(len, hosts)) - len(hosts):
             return 0
-        return sum(self.tally(vm, host) > 1 for host in distinct)
+        counts = {self._vm_host[vm]: 1 - len(hosts)}
+        for touched in hosts:
+            for host, count in touched.items():
+                counts[host] = counts.get(host, 0) + count
+        return sum(count > 1 for count in counts.values())
 
     def _slots_at_fault(self) -> int:
         """The slots that have a member for which a rule does not hold, as a bit set."""

@@ -113,13 +113,13 @@ class Greedy:
             offer = self._reuse[need.offer_class] = ReuseHosts(self.counters, given)
         counters = self.counters
         number = counters.vm(vm.id)
-        usable = offer.slots(counters) & counters.fitting((vm.cpu_milli, vm.memory_bytes))
+        usable = counters.fitting((vm.cpu_milli, vm.memory_bytes))
         if not self._takes_unready:
             usable &= counters.open_slots
         usable &= ~self._full
         if not usable:
             return None
-        slot = counters.fullest(usable & counters.admissible(number))
+        slot = offer.fullest(usable & counters.admissible(number))
         if slot is None:
             return None
         counters.join_slot(number, slot, proven=True)

@@ -17,6 +17,9 @@ from outlive.placement.ties import host_hashes, tie_keys
 NO_LIMIT = 2**62
 """Free amount of a host without a figure that limits it."""
 
+LOOKED_UP = 8
+"""Slots of an offer that are looked up one by one before all of them are worked out."""
+
 Ints = NDArray[np.int64]
 
 
@@ -64,24 +67,28 @@ class FreeLedger:
         self._new_here = np.zeros(1, dtype=bool)
         self._names: tuple[str, ...] = ()
         self._numbers: Ints = np.zeros(0, dtype=np.int64)
+        self._renewed: FreeAmounts | None = None
 
     def renew(self, free: FreeAmounts) -> None:
         """Begin again with these amounts; nothing was opened yet."""
-        if free.names is not self._names:
-            self._numbers = np.array(self._tallies.hosts(free.names), dtype=np.int64)
-            self._names = free.names
-        self.grow()
-        self._unknown = NO_LIMIT if self._unlimited_unknown or not free.names else 0
-        self._amounts[:] = self._unknown
-        self._amounts[self._numbers] = np.clip(free.amounts, -NO_LIMIT, NO_LIMIT)
-        self._new_here[:] = False
+        self._renewed = free
 
     def grow(self) -> None:
-        """Take in hosts that the tallies learnt since."""
+        """Take over what was renewed, and hosts that the tallies learnt since; before anything is asked."""
+        free, self._renewed = self._renewed, None
+        if free is not None:
+            if free.names is not self._names:
+                self._numbers = np.array(self._tallies.hosts(free.names), dtype=np.int64)
+                self._names = free.names
+            self._unknown = NO_LIMIT if self._unlimited_unknown or not free.names else 0
         more = len(self._tallies.host_names) - len(self._amounts)
         if more > 0:
             self._amounts = np.vstack([self._amounts, np.full((more, 2), self._unknown, dtype=np.int64)])
             self._new_here = np.concatenate([self._new_here, np.zeros(more, dtype=bool)])
+        if free is not None:
+            self._amounts[:] = self._unknown
+            self._amounts[self._numbers] = np.clip(free.amounts, -NO_LIMIT, NO_LIMIT)
+            self._new_here[:] = False
 
     def take(self, host: int, cpu_milli: int, memory_bytes: int) -> None:
         """Deduct a slot."""
@@ -117,28 +124,46 @@ class FreeLedger:
 
 
 class ReuseHosts:
-    """The slots on the hosts of one offer, as a bit set that follows along as slots are added."""
+    """The slots on the hosts of one offer: looked up one by one at first, then as a bit set that follows along."""
 
     def __init__(self, tallies: Tallies, offer: Offer) -> None:
-        self._hosts = set(tallies.hosts(offer.hosts))
-        self._begin(tallies)
+        self._tallies = tallies
+        self._names = offer.hosts
+        self._asked = 0
+        self._hosts: set[int] = set()
+        self._slots: int | None = None
+        self._generation = 0
+        self._seen = 0
 
-    def _begin(self, tallies: Tallies) -> None:
-        self._slots = tallies.slots_on(self._hosts)
-        self._generation = tallies.generation
-        self._seen = len(tallies.slot_log)
+    def fullest(self, slots: int) -> int | None:
+        """The slot with the most members in a bit set that is on an offered host; among equals the first by rank."""
+        tallies = self._tallies
+        while self._slots is None and self._asked < LOOKED_UP:
+            slot = tallies.fullest(slots)
+            if slot is None:
+                return None
+            self._asked += 1
+            if tallies.host_names[tallies.slot_host(slot)] in self._names:
+                return slot
+            slots &= ~tallies.slot_bit(slot)
+        return tallies.fullest(slots & self._current())
 
-    def slots(self, tallies: Tallies) -> int:
+    def _current(self) -> int:
         """The bit set as of now. Slots that are gone may still be in it."""
-        if self._generation != tallies.generation:
-            self._begin(tallies)
+        tallies = self._tallies
+        found = self._slots
+        if found is None or self._generation != tallies.generation:
+            self._hosts = self._hosts or set(tallies.hosts(self._names))
+            found, self._generation = tallies.slots_on(self._hosts), tallies.generation
+            self._seen = len(tallies.slot_log)
         log = tallies.slot_log
         while self._seen < len(log):
             slot = log[self._seen]
             self._seen += 1
             bit = tallies.slot_bit(slot)
-            self._slots = self._slots | bit if tallies.slot_host(slot) in self._hosts else self._slots & ~bit
-        return self._slots
+            found = found | bit if tallies.slot_host(slot) in self._hosts else found & ~bit
+        self._slots = found
+        return found
 
 
 class HostHashes:
