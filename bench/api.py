@@ -165,10 +165,12 @@ async def serve() -> None:
     from outlive.base.random import Random
     from outlive.placement.service import PlacementService
     from outlive.resources import ObjectMeta, VirtualMachine
+    from outlive.runtime import collector
     from outlive.runtime.metrics import Metrics
     from outlive.store.memory import MemoryStore
 
     configure_logging(level="warning")
+    collector.spare()  # as outlive up does
     clock, metrics = SystemClock(), Metrics()
     store = MemoryStore(clock, SystemIds())
     await store.create(VirtualMachine(metadata=ObjectMeta(name="vm-000")))
@@ -186,6 +188,7 @@ async def serve() -> None:
         )
     )
     async with serving(app, "127.0.0.1", 0) as server:
+        collector.settle()
         print(server.url.rpartition(":")[2], flush=True)
         await server.until_stopped()
 
