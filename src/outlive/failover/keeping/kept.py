@@ -275,7 +275,10 @@ class KeptState:
 
         Until it is done the state is the old one. Changes that come meanwhile have to be told afterwards.
         """
-        attributes = self._attributes if vms is None else {vm.id: vm for vm in vms}
+        attributes = self._attributes if vms is None else dict[str, VmView]()
+        for listed in portioned(vms or ()):
+            attributes.update((vm.id, vm) for vm in listed)
+            yield
         sightings = Sightings()
         for portion in portioned(hosts, HOSTS_OF_A_PORTION):
             for host in portion:
