@@ -298,3 +298,20 @@ def test_group_sized_slots_carry_the_group() -> None:
     (action,) = result.actions
     assert isinstance(action, Open)
     assert (action.group, action.cpu_milli) == ("g", 8000)
+
+
+def test_with_d1_and_d2_switched_back_slots_are_found_as_the_reference_finds_them() -> None:
+    """A probe on a host that the VM already uses spoils every later verdict, so a new slot is opened instead."""
+    mine, probed, good = slot("a", "h2", v="h1"), slot("b", "h2", w="h4"), slot("c", "h3", x="h5")
+    wanted = [vm("v", "h1")]
+    reuse, new = Offer(hosts=("h2", "h3")), Offer(hosts=("h6",))
+    product = assign(given_(wanted, [mine, probed, good], reuse=reuse, new=new))
+    assert [(type(one), getattr(one, "slot", "")) for one in product.actions] == [(Join, "c")]
+    compat = Compat(ids=("D1", "D2"))
+    assert find_eligible_reservations(wanted[0], [mine, probed, good], compat=compat) == []
+    back = assign(given_(wanted, [mine, probed, good], reuse=reuse, new=new, compat=compat))
+    assert [type(one) for one in back.actions] == [Open]
+    twice = assign(
+        given_([vm("p", "h1"), vm("q", "h2")], [], reuse=Offer(hosts=("h5",)), new=Offer(hosts=("h5",)), compat=compat)
+    )
+    assert [type(one) for one in twice.actions] == [Open, Join], "a slot that was opened is found as well"

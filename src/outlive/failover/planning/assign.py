@@ -13,6 +13,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.rules import find_eligible_reservations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.greedy import Greedy
@@ -83,6 +84,8 @@ def assign(given: AssignInput) -> AssignResult:
         key_prefix=given.key_prefix,
         compat=given.compat,
     )
+    if given.compat.reverted("D1") or given.compat.reverted("D2"):
+        greedy.verdicts = _ReferenceVerdicts(slots, given.compat)
     greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
     vms = {vm.id: vm for vm in given.vms}
     unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
@@ -91,6 +94,26 @@ def assign(given: AssignInput) -> AssignResult:
     actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
     joined = {action.slot for action in actions if isinstance(action, Join)}
     return result_of([slot for slot in slots if slot.name in joined], actions, greedy.opened)
+
+
+class _ReferenceVerdicts:
+    """Finds slots as the reference does, probe after probe on one graph, with what leaks from probe to probe."""
+
+    def __init__(self, slots: Sequence[SlotView], compat: Compat) -> None:
+        self._slots = {slot.name: slot for slot in slots}
+        self._compat = compat
+
+    def admissible(self, vm: VmView, greedy: Greedy) -> int:
+        """The slots, as a bit set by slot number."""
+        found = find_eligible_reservations(vm, list(self._slots.values()), compat=self._compat)
+        names = {slot.name for slot in found}
+        counters = greedy.counters
+        return sum(counters.slot_bit(number) for number, name in enumerate(counters.slot_names) if name in names)
+
+    def joined(self, slot: str | SlotView, vm: VmView) -> None:
+        """The VM is a member of the slot from now on; of a new one the view, without members."""
+        view = self._slots[slot] if isinstance(slot, str) else slot
+        self._slots[view.name] = msgspec.structs.replace(view, members={**view.members, vm.id: vm.host})
 
 
 def _without_excluded(given: AssignInput) -> list[SlotView]:

@@ -8,6 +8,7 @@ It holds the state between calls, so that following one VM's event costs what th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,18 @@ from outlive.failover.sizing import resource_group
 
 _AFTER_ALL_NAMES = "\U0010ffff"
 """Ranks of new slots begin with this: where names break ties, they come after existing slots, oldest first."""
+
+
+class Verdicts(Protocol):
+    """Another judge of which slots a VM may join."""
+
+    def admissible(self, vm: VmView, greedy: Greedy) -> int:
+        """The slots, as a bit set by slot number."""
+        ...
+
+    def joined(self, slot: str | SlotView, vm: VmView) -> None:
+        """The VM is a member of the slot from now on; of a new one the view, without members."""
+        ...
 
 
 class Greedy:
@@ -45,6 +58,8 @@ class Greedy:
         """
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
+        self.verdicts: Verdicts | None = None
+        """Who judges instead of the counters, where deviation D1 or D2 is switched back."""
         self._hashes = HostHashes(counters)
         self._one_new_per_host = one_new_per_host
         reverted = (compat or Compat()).reverted
@@ -119,10 +134,13 @@ class Greedy:
         usable &= ~self._full
         if not usable:
             return None
-        slot = offer.fullest(usable & counters.admissible(number))
+        admissible = counters.admissible(number) if self.verdicts is None else self.verdicts.admissible(vm, self)
+        slot = offer.fullest(usable & admissible)
         if slot is None:
             return None
-        counters.join_slot(number, slot, proven=True)
+        counters.join_slot(number, slot, proven=self.verdicts is None)
+        if self.verdicts is not None:
+            self.verdicts.joined(counters.slot_names[slot], vm)
         if self._most_members:
             self._note_full(slot)
         host = counters.host_names[counters.slot_host(slot)]
@@ -175,6 +193,8 @@ class Greedy:
         self.opened[key] = slot
         number = self.counters.add_slot(slot, rank=rank)
         self.counters.join_slot(self.counters.vm(vm.id), number, proven=True)
+        if self.verdicts is not None:
+            self.verdicts.joined(slot, vm)
         place = self.counters.slot_host(number)
         self.ledger.take(place, slot.cpu_milli, slot.memory_bytes)
         self.ledger.mark_new([place])
