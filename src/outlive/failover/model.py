@@ -17,6 +17,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     name: str
     zone: str = ""
+    domains: dict[str, str] = {}
+    """Failure domains by name, such as ``{"rack": "r3"}``: the labels ``outlive.dev/domain-<name>``."""
     active: tuple[str, ...] = ()
     """Ids of the VMs that it reports as active."""
 
@@ -38,6 +40,13 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     os_type: str = ""
     disk_gib: int = 0
     status: str = ""
+    server_group: str = ""
+    group_policy: str = ""
+    """The group's policy: ``anti-affinity``, ``affinity``; others bind nobody."""
+    level: str = ""
+    """Protection level that the VM itself asks for."""
+    priority: int | None = None
+    """Restart priority of the VM itself, larger is earlier."""
     created_at: float = 0.0
     source: str = ""
     """Who gave the location: ``database``, ``hypervisor`` or ``resource``."""

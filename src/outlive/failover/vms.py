@@ -16,7 +16,7 @@ import msgspec
 from outlive.failover.model import HostView, VmView
 from outlive.failover.portions import Portions, portioned, whole
 from outlive.failover.sizing import MIB, MILLI
-from outlive.resources import CPU, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
+from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
 
 HOSTS_OF_A_PORTION = 50
 """Hosts that are looked at together; each may report many VMs."""
@@ -203,6 +203,10 @@ def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
         os_type=spec.os_type or "unknown",
         disk_gib=spec.disk_gib,
         status=vm.status.phase,
+        server_group=spec.server_group,
+        group_policy=spec.server_group_policy,
+        level=spec.protection,
+        priority=spec.restart_priority,
         created_at=created.timestamp() if created else 0.0,
         source="resource",
         age_s=max(0.0, now - observed.timestamp()) if observed and now else 0.0,
@@ -221,6 +225,11 @@ def host_view(host: Hypervisor) -> HostView:
     return HostView(
         name=host.name,
         zone=host.metadata.labels.get(ZONE_LABEL, ""),
+        domains={
+            label.removeprefix(DOMAIN_LABEL_PREFIX): value
+            for label, value in sorted(host.metadata.labels.items())
+            if label.startswith(DOMAIN_LABEL_PREFIX) and value
+        },
         active=tuple(instance.id for instance in host.status.instances if instance.active),
     )
 

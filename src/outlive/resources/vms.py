@@ -22,6 +22,12 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     os_type: str = ""
     zone: str = ""
     server_group: str = ""
+    server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
+    """What the group asks for; the soft policies and the empty one bind nobody."""
+    protection: str = ""
+    """Protection level (docs/concepts/coverage.md#levels); empty: by project, flavor, or the default level."""
+    restart_priority: int | None = None
+    """Whose slots come first and who restarts first: larger is earlier. Absent: that of the level."""
     power_state: Literal["running", "stopped"] = "running"
 
 

@@ -192,6 +192,9 @@ FULL: tuple[r.Resource, ...] = (
             os_type="linux",
             zone="z",
             server_group="sg",
+            server_group_policy="anti-affinity",
+            protection="critical",
+            restart_priority=7,
             power_state="stopped",
         ),
         status=r.VirtualMachineStatus(

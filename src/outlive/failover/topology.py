@@ -1,0 +1,60 @@
+"""What fails together and what has to stay apart: units of failure, failure domains, server groups.
+
+The rules count *units* (docs/reference/failover.md#units-of-failure). A unit is a host unless the settings name a
+failure domain: then all hosts of one rack, say, are one unit, and whoever satisfies the rules survives the failure of
+any k racks. Apart from that, slots may be asked to avoid the domain of their VM and of each other, and the policies of
+server groups bind slots as they bind VMs. Plain data and pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from outlive.failover.model import HostView
+
+HOST_UNIT = "host"
+"""The unit of failure unless a domain is named."""
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a decision has to know of failure domains and groups."""
+
+    units: dict[str, str] = {}
+    """Host → its unit of failure; a host that is missing here is a unit of its own, so empty means: hosts."""
+    apart: dict[str, dict[str, str]] = {}
+    """Domain name → host → its value, for domains in which no two of a VM's own host and its slots may be. A host
+    without a value is in nobody's domain."""
+    server_groups: bool = True
+    """Whether the policies of server groups bind slots."""
+
+    def unit(self, host: str) -> str:
+        """The unit of failure of a host."""
+        return self.units.get(host, host)
+
+
+def units_of(hosts: Iterable[HostView], domain: str) -> dict[str, str]:
+    """Host → unit, where all hosts with the same value of this domain are one unit; empty for ``host``.
+
+    A host without the label is a unit of its own. The unit's name, ``rack=r3``, cannot be a host's.
+    """
+    if domain == HOST_UNIT:
+        return {}
+    return {host.name: f"{domain}={host.domains[domain]}" for host in hosts if domain in host.domains}
+
+
+def topology_of(
+    hosts: Iterable[HostView], *, unit: str = HOST_UNIT, apart: Iterable[str] = (), server_groups: bool = True
+) -> Topology:
+    """The topology of these hosts under the settings ``failureUnit``, ``keepApart`` and ``serverGroups``."""
+    views = list(hosts)
+    return Topology(
+        units=units_of(views, unit),
+        apart={name: _values(views, name) for name in sorted(set(apart))},
+        server_groups=server_groups,
+    )
+
+
+def _values(hosts: Iterable[HostView], domain: str) -> dict[str, str]:
+    return {host.name: host.domains[domain] for host in hosts if domain in host.domains}
