@@ -1,56 +1,147 @@
-"""How many host failures are survived: exact, by brute force over all sets of hosts."""
+"""How many failures are survived: exact, by brute force over all sets of hosts or racks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import msgspec
+import pytest
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.assurance.covers import fewest
+from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
+from outlive.failover.eligibility.rules import fits
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planning.actions import Offer
+from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.topology import topology_of
+
+FLEETS = 1_000
+BATCHES = 5
 
 
-def brute_force(vm: VmView, slots: list[SlotView], location: dict[str, str], hosts: list[str]) -> int:
-    """The largest j such that the VM survives every set of j hosts that has its own."""
-    others = [host for host in hosts if host != vm.host]
-    mine = [slot for slot in slots if vm.id in slot.members and slot.ready is not False]
-    for failures in range(1, len(hosts) + 1):
-        for more in combinations(others, failures - 1):
-            down = {vm.host, *more}
-            if not any(
-                slot.host not in down and not any(location[w] in down for w in slot.members if w != vm.id)
-                for slot in mine
-            ):
-                return failures - 1
-    return len(hosts)
-
-
-@given(st.integers(0, 2**32))
-def test_tolerance_equals_brute_force_where_rules_hold_and_where_they_are_broken(seed: int) -> None:
-    random = Random(seed)
-    on = fleets.hosts(random.randint(3, 9))
-    vms = fleets.vms(random, random.randint(1, 8), on)
-    slots = fleets.filled(random, fleets.slots(random, random.randint(1, 6), on), vms, random.randint(1, 14))
-    slots = [
-        SlotView(
-            name=slot.name,
-            host=slot.host,
-            cpu_milli=slot.cpu_milli,
-            memory_bytes=slot.memory_bytes,
-            members=slot.members,
-            ready=random.random() < 0.9,
-        )
-        for slot in slots
+def broken_fleet(random: Random) -> tuple[list[HostView], list[VmView], list[SlotView]]:
+    """At most 12 hosts in racks, with memberships that heed no rule; some slots are not ready, small or out of date."""
+    names = fleets.hosts(random.randint(2, 12))
+    racks = random.randint(1, 5)
+    hosts = [
+        HostView(name=name, domains={"rack": f"r{random.randrange(racks)}"} if random.random() < 0.9 else {})
+        for name in names
     ]
-    location = {vm.id: vm.host for vm in vms}
-    result = tolerance(ToleranceInput(vms=tuple(vms), required={vm.id: 1 for vm in vms}, slots=tuple(slots)))
-    expected = {vm.id: brute_force(vm, slots, location, on) for vm in vms}
-    assert result.vms == expected
-    assert result.fleet == min(expected.values())
-    assert list(result.vms.values()) == sorted(result.vms.values())
+    vms = fleets.vms(random, random.randint(1, 8), names, sizes=(1, 2))
+    slots = fleets.slots(random, random.randint(1, 14), names, sizes=(2, 2, 2, 1))
+    slots = fleets.filled(random, slots, vms, random.randint(1, 30))
+    return hosts, vms, [spoilt(random, slot, names) for slot in slots]
+
+
+def spoilt(random: Random, slot: SlotView, names: Sequence[str]) -> SlotView:
+    members = {vm: random.choice(names) if random.random() < 0.1 else host for vm, host in slot.members.items()}
+    if random.random() < 0.1:
+        members["gone"] = random.choice(names)
+    return msgspec.structs.replace(slot, members=members, ready=random.choice((True, True, None, None, False)))
+
+
+def brute_force(vm: VmView, slots: Sequence[SlotView], units: Mapping[str, str], location: Mapping[str, str]) -> int:
+    """The largest j such that the VM survives every set of j units that has its own."""
+
+    def unit(host: str) -> str:
+        return units.get(host, host)
+
+    mine = [s for s in slots if s.members.get(vm.id) == vm.host and s.ready is not False and fits(vm, s)]
+    claims = [{unit(s.host), *(unit(location[w]) for w in s.members if w != vm.id)} for s in mine]
+    others = sorted(set().union(*claims) - {unit(vm.host)})
+    for further in range(len(others) + 1):
+        for more in combinations(others, further):
+            down = {unit(vm.host), *more}
+            if not any(claim.isdisjoint(down) for claim in claims):
+                return further
+    raise AssertionError("a VM survives the end of the world")
+
+
+def located(vms: Sequence[VmView], slots: Sequence[SlotView]) -> dict[str, str]:
+    recorded = {vm: host for slot in slots for vm, host in slot.members.items()}
+    return {**recorded, **{vm.id: vm.host for vm in vms}}
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_tolerance_equals_brute_force_on_random_states_by_hosts_and_by_racks(batch: int) -> None:
+    for seed in range(batch * FLEETS // BATCHES, (batch + 1) * FLEETS // BATCHES):
+        hosts, vms, slots = broken_fleet(Random(seed))
+        location = located(vms, slots)
+        for by in ("host", "rack"):
+            units = topology_of(hosts, unit=by).units
+            result = judged(vms, slots, units)
+            expected = {vm.id: brute_force(vm, slots, units, location) for vm in vms}
+            assert result.vms == expected, (seed, by)
+            assert (result.fleet, result.understated) == (min(expected.values()), ())
+            assert list(result.vms) == sorted(expected, key=lambda vm: (expected[vm], vm))
+            assert sum(result.counts.values()) == len(vms)
+
+
+def judged(vms: Sequence[VmView], slots: Sequence[SlotView], units: Mapping[str, str]) -> ToleranceResult:
+    required = {vm.id: 1 for vm in vms}
+    return tolerance(
+        ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=dict(units), weakest=100)
+    )
+
+
+def test_the_failures_named_for_a_weak_vm_are_too_many_and_as_few_as_can_be() -> None:
+    for seed in range(200):
+        hosts, vms, slots = broken_fleet(Random(seed))
+        units = topology_of(hosts, unit="rack").units
+        location = located(vms, slots)
+        for weak in judged(vms, slots, units).weakest:
+            assert len(set(weak.case)) == weak.tolerance + 1
+            assert weak.case[0] == units.get(weak.host, weak.host)
+            for slot in slots:
+                others = {units.get(location[w], location[w]) for w in slot.members if w != weak.vm}
+                vm = next(one for one in vms if one.id == weak.vm)
+                counts = slot.ready is not False and slot.members.get(vm.id) == vm.host and fits(vm, slot)
+                assert not counts or not ({units.get(slot.host, slot.host)} | others).isdisjoint(weak.case)
+
+
+def test_a_vm_with_all_its_slots_survives_as_many_hosts_as_it_has_slots() -> None:
+    names = fleets.hosts(12)
+    vms = fleets.vms(Random(7), 40, names)
+    offers = {"c": Offer(hosts=tuple(names))}
+    result = plan(
+        PlanInput(
+            vms=tuple(vms),
+            required={vm.id: 2 for vm in vms},
+            classes={vm.id: "c" for vm in vms},
+            reuse=offers,
+            new=offers,
+            free=dict.fromkeys(names, (10**9, 10**15)),
+            hosts=tuple(names),
+        )
+    )
+    assert judged(vms, result.slots, {}).counts == {"2": 40}
+    two_racks = {name: f"rack={number % 2}" for number, name in enumerate(names)}
+    assert judged(vms, result.slots, two_racks).fleet == 0
+
+
+def test_more_slots_than_a_signature_holds_are_judged_exactly() -> None:
+    vm = VmView(id="v", host="own")
+    others = [VmView(id=f"w{number}", host=f"shared{number // 3}") for number in range(18)]
+    slots = [
+        SlotView(name=f"s{number:02}", host=f"h{number:02}", members={"v": "own", f"w{number}": f"shared{number // 3}"})
+        for number in range(18)
+    ]
+    result = judged([vm, *others], slots, {})
+    assert result.vms["v"] == 6
+
+
+def test_a_search_that_ends_early_understates_and_says_so() -> None:
+    random = Random(1)
+    masks = [sum(1 << random.randrange(24) for _ in range(1)) | 1 << random.randrange(24) for _ in range(60)]
+    masks += [1 << bit for bit in range(24)]
+    full = (1 << 24) - 1
+    exact, early = fewest(full, masks), fewest(full, masks, steps=5)
+    assert exact.exact
+    assert not early.exact
+    assert 0 < early.size <= exact.size == len(exact.masks)
 
 
 def test_only_vms_that_need_slots_count_and_each_zone_has_its_weakest() -> None:
@@ -62,10 +153,13 @@ def test_only_vms_that_need_slots_count_and_each_zone_has_its_weakest() -> None:
     slots = (SlotView(name="s", host="h9", members={"a": "h1", "b": "h2"}),)
     result = tolerance(ToleranceInput(vms=vms, required={"a": 1, "b": 1}, slots=slots))
     assert (result.fleet, result.zones, result.vms) == (1, {"x": 1, "y": 1}, {"a": 1, "b": 1})
-    assert tolerance(ToleranceInput(vms=vms, required={}, slots=slots)).fleet == 0
+    assert [one.case for one in result.weakest] == [("h1", "h2"), ("h2", "h1")]
+    nobody = tolerance(ToleranceInput(vms=vms, required={}, slots=slots))
+    assert (nobody.fleet, nobody.zones, nobody.vms, nobody.weakest) == (0, {}, {}, ())
 
 
-def test_a_slot_that_is_too_small_saves_nobody() -> None:
+def test_a_slot_that_is_too_small_or_lists_the_vm_elsewhere_saves_nobody() -> None:
     vms = (VmView(id="a", host="h1", cpu_milli=2),)
-    slots = (SlotView(name="s", host="h9", cpu_milli=1, members={"a": "h1"}),)
-    assert tolerance(ToleranceInput(vms=vms, required={"a": 1}, slots=slots)).fleet == 0
+    small = SlotView(name="s", host="h9", cpu_milli=1, members={"a": "h1"})
+    stale = SlotView(name="t", host="h9", cpu_milli=2, members={"a": "h2"})
+    assert tolerance(ToleranceInput(vms=vms, required={"a": 1}, slots=(small, stale))).fleet == 0
