@@ -30,7 +30,7 @@ from outlive.failover.planning.actions import Action, Join, Open
 from outlive.failover.planning.plan import PlanResult
 from outlive.failover.portions import whole
 from outlive.failover.ports import Inline
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands
 from outlive.failover.sizing import resolve_size
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -55,7 +55,7 @@ class Follower:
 
     def __init__(self, cloud: Cloud, result: PlanResult) -> None:
         self.cloud = cloud
-        self.state = KeptState(Requirements({"*": 2}), trust_hosts=True)
+        self.state = KeptState(Demands({"*": 2}), trust_hosts=True)
         self.on: dict[str, dict[str, None]] = {name: {} for name in cloud.names}
         for vm in cloud.vms:
             self.on[vm.host][vm.id] = None

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "outlive.yaml"
 SETTINGS_ANNOTATION = "outlive.dev/settings"
-"""On ``Cluster/default``: the sections ``failover`` and ``failoverUpkeep`` of the server, as JSON."""
-KEPT_SECTIONS = ("failover", "failoverUpkeep")
+"""On ``Cluster/default``: the sections ``failover``, ``failoverUpkeep`` and ``protection`` of the server, as JSON."""
+KEPT_SECTIONS = ("failover", "failoverUpkeep", "protection")
 
 
 def all_sections() -> dict[str, type[msgspec.Struct]]:
@@ -83,7 +83,7 @@ def kept_settings(sections: Mapping[str, Any]) -> str:
 
 
 def _in_environment() -> bool:
-    prefixes = tuple(f"OUTLIVE_{name}__" for name in ("FAILOVER", "FAILOVER_UPKEEP", "SCHEDULER"))
+    prefixes = tuple(f"OUTLIVE_{name}__" for name in ("FAILOVER", "FAILOVER_UPKEEP", "PROTECTION", "SCHEDULER"))
     return any(name.upper().startswith(prefixes) for name in os.environ)
 
 

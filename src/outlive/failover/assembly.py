@@ -27,7 +27,7 @@ from outlive.failover.keeping.upkeep import Upkeep
 from outlive.failover.keeping.validation import ChangedHosts, SlotValidation, doubts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.ports import Computer, PlacementPort, VMSource
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.telling.gauges import Gauges
 from outlive.failover.telling.reporting import Events, Reporter
 from outlive.placement.blocking import blocked_hosts
@@ -84,6 +84,7 @@ class Failover:
         random: Random,
         ids: Ids,
         source: VMSource | None = None,
+        protection: ProtectionSettings = ProtectionSettings(),
     ) -> None:
         """``source`` is a database; without one VMs are our own objects, from ``informers.vms``."""
         if placement.needs_candidates:
@@ -98,7 +99,7 @@ class Failover:
             share=settings.brake_share, number=settings.brake_number, unlimited=compat.reverted("D12")
         )
         state = KeptState(
-            Requirements(config.requirements), trust_hosts=config.trust_hypervisor_location, compat=compat
+            Demands(config.requirements, protection), trust_hosts=config.trust_hypervisor_location, compat=compat
         )
         writing = partial(SlotWriter, store, clock=clock, ids=ids, creator=config.creator, compat=compat)
         writer = writing()
@@ -117,6 +118,7 @@ class Failover:
             ids=ids,
             config=config,
             settings=settings,
+            protection=protection,
             turn=turn,
         )
         self.parts = parts

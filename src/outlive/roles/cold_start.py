@@ -17,7 +17,7 @@ from outlive.failover.decisions import PLAN
 from outlive.failover.keeping.observe import is_slot
 from outlive.failover.planning.plan import PlanInput, PlanResult
 from outlive.failover.ports import Computer
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.roles.planned import write_plan
 from outlive.roles.planning import gather, plan_input
@@ -80,14 +80,15 @@ class ColdStart:
     def _is_cold(self) -> bool:
         """Whether most VMs that need slots have none, and they are too many for a few cycles."""
         config = self._settings.failover
-        requirements = Requirements(config.requirements)
+        demands = Demands(config.requirements, self._settings.protection)
         held = {
             member
             for slot in self._informers.reservations.items()
             if is_slot(slot) and slot.status.failover_reservation is not None
             for member in slot.status.failover_reservation.allocations
         }
-        needing = [vm.name for vm in self._informers.vms.items() if requirements.required(vm.spec.flavor) > 0]
+        specs = ((vm.name, vm.spec) for vm in self._informers.vms.items())
+        needing = [name for name, vm in specs if demands.required_by(vm.protection, vm.project, vm.flavor) > 0]
         bare = sum(1 for name in needing if name not in held)
         return bare > max(BARE_SHARE * len(needing), BARE_CYCLES * max(0, config.max_vms_to_process))
 

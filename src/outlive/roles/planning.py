@@ -18,8 +18,9 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.plan import PlanInput
 from outlive.failover.planning.select import SelectInput, select
+from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
@@ -37,6 +38,10 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation
     required: dict[str, int]
     """VM → slots that it needs; VMs that need none are left out."""
+    priorities: dict[str, int]
+    """VM → priority, larger is earlier; VMs of priority 0 are left out."""
+    demands: Demands
+    """What any VM needs by these settings."""
     sizes: dict[str, ResolvedSize]
     """VM → size of its slots."""
     fleet: Fleet
@@ -63,12 +68,12 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
     """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
     world = StoreWorld(store)
     observation = await observe(world, source, trust_hosts=settings.failover.trust_hypervisor_location)
-    requirements = Requirements({"*": k} if k is not None else settings.failover.requirements)
-    counts = {vm.id: k if k is not None else requirements.required(vm.flavor) for vm in observation.vms}
+    demands = Demands(settings.failover.requirements, settings.protection, everybody=k)
+    demanded = whole(demands.among(observation.vms))
     grouped = settings.failover.use_flavor_group_resources
     groups = groups_by_flavor(await world.groups()) if grouped else None
-    whole = settings.compat.reverted("D13")
-    sizes = {vm.id: enough_for(vm, resolve_size(vm, groups, whole_mib=whole)) for vm in observation.vms}
+    whole_mib = settings.compat.reverted("D13")
+    sizes = {vm.id: enough_for(vm, resolve_size(vm, groups, whole_mib=whole_mib)) for vm in observation.vms}
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
@@ -79,7 +84,9 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
         pipelines.put(pipeline, settings.scheduler)
     return Gathered(
         observation=observation,
-        required={vm: count for vm, count in counts.items() if count > 0},
+        required=demanded.required,
+        priorities=demanded.priorities,
+        demands=demands,
         sizes=sizes,
         fleet=fleet,
         engine=Engine(fleet, pipelines),
@@ -106,6 +113,7 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
     return PlanInput(
         vms=observation.vms,
         required=gathered.required,
+        priorities=gathered.priorities,
         slots=observation.slots,
         sizes=gathered.sizes,
         classes={wish.vm.id: wish.offer_class for wish in wishes},
@@ -125,6 +133,7 @@ def _wishes(gathered: Gathered) -> list[Wanted]:
             vms=observation.vms,
             slots=observation.slots,
             required=gathered.required,
+            priorities=gathered.priorities,
             compat=gathered.settings.compat,
         )
     ).missing

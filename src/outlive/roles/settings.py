@@ -15,6 +15,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.protection import ProtectionSettings, check_protection
 from outlive.failover.requirements import Requirements
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
@@ -59,6 +60,7 @@ class ElectionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "failover": FailoverConfig,
     "failoverUpkeep": FailoverUpkeepSettings,
+    "protection": ProtectionSettings,
     "scheduler": PlacementSettings,
     "election": ElectionSettings,
     "metrics": MetricsSettings,
@@ -72,6 +74,7 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     failover: FailoverConfig = FailoverConfig()
     upkeep: FailoverUpkeepSettings = FailoverUpkeepSettings()
+    protection: ProtectionSettings = ProtectionSettings()
     scheduler: PlacementSettings = PlacementSettings()
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -93,11 +96,14 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
     upkeep: FailoverUpkeepSettings = sections["failoverUpkeep"]
     failover: FailoverConfig = sections["failover"].apply_defaults().for_profile(upkeep.profile)
     check_requirements(failover)
+    protection: ProtectionSettings = sections["protection"]
+    check_protection(protection)
     if upkeep.vm_source == "database":
         upkeep.address_of(failover.datasource_name)
     return RoleSettings(
         failover=failover,
         upkeep=upkeep,
+        protection=protection,
         scheduler=sections["scheduler"].with_compat(Compat.parse(failover.compat).ids),
         election=sections["election"],
         metrics=sections["metrics"],

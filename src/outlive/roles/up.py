@@ -100,6 +100,7 @@ class UpRole:
             random=random,
             ids=ids,
             source=ports.source,
+            protection=settings.protection,
         )
         cold_start = ColdStart(
             store,

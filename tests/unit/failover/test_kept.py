@@ -9,7 +9,7 @@ from outlive.base.random import Random
 from outlive.failover.keeping.kept import AUDITED, KeptState
 from outlive.failover.model import VmView
 from outlive.failover.portions import whole
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,
@@ -73,7 +73,7 @@ class Follower:
         self.kept = self.empty()
 
     def empty(self) -> KeptState:
-        return KeptState(Requirements({"f1": 1, "f2": 2}), trust_hosts=self.trust)
+        return KeptState(Demands({"f1": 1, "f2": 2}), trust_hosts=self.trust)
 
     def rebuilt(self) -> KeptState:
         fresh = self.empty()

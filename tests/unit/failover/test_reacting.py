@@ -20,7 +20,7 @@ from outlive.failover.planning.assign import AssignInput, assign
 from outlive.failover.planning.cleanup import Cause, CleanInput, clean
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import Inline
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands
 from outlive.failover.sizing import resolve_size
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -64,7 +64,7 @@ class World:
 
     def __init__(self) -> None:
         self.log = DecisionLog(SystemClock())
-        self.state = KeptState(Requirements({"*": 2}), trust_hosts=True)
+        self.state = KeptState(Demands({"*": 2}), trust_hosts=True)
         self.reactions = Reactions(self.state, Decider(self.log, Inline(), clock=SystemClock()))
         self.slots: dict[str, Reservation] = {}
         self.active: dict[str, list[str]] = {name: [] for name in HOSTS}
@@ -228,7 +228,7 @@ def test_only_vms_that_give_reason_are_looked_at() -> None:
 
 
 def test_with_d18_switched_back_nobody_outgrows_a_slot() -> None:
-    state = KeptState(Requirements({"*": 1}), trust_hosts=True, compat=Compat.parse(["D18"]))
+    state = KeptState(Demands({"*": 1}), trust_hosts=True, compat=Compat.parse(["D18"]))
     state.see_host("h1", host("h1", "a"))
     state.see_vm("a", vm("a", "h1", cpu=2000))
     state.see_slot("s", slot("s", "h2", 1000, {"a": "h1"}))

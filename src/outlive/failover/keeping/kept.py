@@ -17,8 +17,9 @@ from outlive.failover.eligibility.rules import fits
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
+from outlive.failover.planning.select import service_rank
 from outlive.failover.portions import SLOTS, Portions, portioned
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demands
 from outlive.failover.sightings import Sightings
 from outlive.failover.vms import HOSTS_OF_A_PORTION
 from outlive.resources import Hypervisor, Reservation, Resource
@@ -47,14 +48,14 @@ class Shown(Protocol[Kind]):
 class KeptState:
     """VMs, slots and counters, and the VMs that changes concerned since they were last asked for."""
 
-    def __init__(self, requirements: Requirements, *, trust_hosts: bool, compat: Compat = Compat()) -> None:
+    def __init__(self, demands: Demands, *, trust_hosts: bool, compat: Compat = Compat()) -> None:
         self.sightings = Sightings()
         self.slots: dict[str, SlotView] = {}
         self.located: dict[str, VmView] = {}
         self.counters = Counters()
         self.strangers: set[str] = set()
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
-        self._requirements = requirements
+        self._demands = demands
         self._trust_hosts = trust_hosts
         self._compat = compat
         self._literal = compat.reverted("D10")
@@ -189,7 +190,13 @@ class KeptState:
 
     def required(self, vm: VmView) -> int:
         """Slots that the VM needs."""
-        return self._requirements.required(vm.flavor)
+        return self._demands.required(vm)
+
+    def rank(self, vm_id: str) -> tuple[int, int, int, str]:
+        """Sorts located VMs that miss slots in the order of service."""
+        vm = self.located[vm_id]
+        present = self.required(vm) - self.counters.misses(vm_id)
+        return service_rank(vm, priority=self._demands.priority(vm), present=present, compat=self._compat)
 
     def known(self, vm_id: str) -> VmView | None:
         """What the source said of the VM."""
@@ -299,7 +306,7 @@ class KeptState:
         for reported in portioned(sightings):
             strangers.update(vm for vm in reported if vm not in located)
             yield
-        needs = yield from self._requirements.of(located.values())
+        needs = (yield from self._demands.among(located.values())).required
         ordered = [views[name] for name in sorted(views)]
         counters = yield from Counters.building(ordered, located.values(), needs)
         self._attributes, self.sightings, self.slots = attributes, sightings, views

@@ -19,6 +19,7 @@ from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.protection import ProtectionSettings
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FlavorGroupSpec
@@ -45,6 +46,7 @@ class Parts:
     ids: Ids
     config: FailoverConfig
     settings: FailoverUpkeepSettings = field(default_factory=FailoverUpkeepSettings)
+    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Whoever places or removes members holds it (module ``turns``)."""
     fails: dict[str, Fail] = field(default_factory=dict)

@@ -36,7 +36,7 @@ from outlive.failover.planning.repack import RepackInput, smallest_slots
 from outlive.failover.planning.select import Missing, PauseInput, SelectInput, SelectResult, next_pause_s, short
 from outlive.failover.planning.suspects import suspects
 from outlive.failover.portions import Portions, in_portions, portioned
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import Demanded, Demands
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
 from outlive.resources import CoverageStatus, FlavorGroupSpec
@@ -62,7 +62,7 @@ class PeriodicCycle:
         self._parts = parts
         self._config = parts.config.apply_defaults()
         self._compat = self._config.deviations
-        self._requirements = Requirements(self._config.requirements)
+        self._demands = Demands(self._config.requirements, parts.protection)
         self._watcher = watcher or Watcher()
         self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
         self._looking = Looking(
@@ -75,7 +75,7 @@ class PeriodicCycle:
             free_on=lambda host: parts.free().of_host(host),
         )
         self._cycle = 0
-        for pattern, why in self._requirements.malformed.items():
+        for pattern, why in self._demands.malformed.items():
             _log.warning("pattern.malformed", pattern=pattern, why=why)
 
     async def run(self) -> None:
@@ -106,14 +106,16 @@ class PeriodicCycle:
         self._watcher.cycle_begins()
         seen = await self._looking.look()
         self._parts.reporter.observed(seen)
-        required = await self._share(self._requirements.of(seen.vms))
+        demanded = await self._share(self._demands.among(seen.vms))
+        required = demanded.required
+        self._parts.reporter.unknown_levels(demanded.unknown)
         await self._watcher.cycle_seen(seen)
         hand = Hand(seen.slots, seen.objects)
         views = await self._share(_by_id(seen.vms))
         cleaned, broken = await self._clean_up(seen, views, hand)
         slots_kept = len(hand)
         groups = await self._groups()
-        chosen = await self._select(seen, hand, required)
+        chosen = await self._select(seen, hand, demanded)
         summary = await self._serve(seen, views, hand, chosen.selected, groups, greq)
         summary = msgspec.structs.replace(
             summary,
@@ -152,13 +154,15 @@ class PeriodicCycle:
         await CleanUp(parts.writer, judging, parts.reporter, turn=self._turn).carry_out(result, hand)
         return result, found.broken
 
-    async def _select(self, seen: Observation, hand: Hand, required: Mapping[str, int]) -> SelectResult:
+    async def _select(self, seen: Observation, hand: Hand, demanded: Demanded) -> SelectResult:
         """Who misses slots, and who of them is served."""
+        required, priorities = demanded.required, demanded.priorities
         vms, slots = await self._share(short(seen.vms, hand.views, required, self._compat))
         given = SelectInput(
             vms=vms,
             slots=slots,
             required={vm.id: required[vm.id] for vm in vms},
+            priorities={vm.id: priorities[vm.id] for vm in vms if vm.id in priorities},
             limit=self._config.max_vms_to_process,
             rotation=self._config.vm_selection_rotation_interval or 0,
             cycle=self._cycle,

@@ -263,7 +263,7 @@ class Upkeep(Watcher):
         ]
         if not missing:
             return []
-        missing.sort(key=lambda vm: (-state.located[vm].memory_bytes, vm))
+        missing.sort(key=state.rank)
         groups = await self._groups()
         with_project = pins_projects(self._following.hypervisors.items())
         wishes = [

@@ -34,6 +34,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     vms: tuple[VmView, ...]
     required: dict[str, int]
     """VM → slots that it needs; missing means none."""
+    priorities: dict[str, int] = {}
+    """VM → priority, larger is earlier; missing means 0."""
     slots: tuple[SlotView, ...] = ()
     sizes: dict[str, ResolvedSize] = {}
     """VM → size of its slots; missing means its own."""
@@ -66,14 +68,20 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 def plan(given: PlanInput) -> PlanResult:
-    """Serve every VM that misses slots, largest memory first.
+    """Serve every VM that misses slots, in the order of service.
 
     With ``packing`` the plan is made with several limits on the members of a slot, and the best one is returned: fewest
     VMs without slots, then least reserved memory, then fewest slots.
     """
     slots = sorted(given.slots, key=lambda slot: slot.name)
     chosen = select(
-        SelectInput(vms=given.vms, slots=tuple(slots), required=given.required, compat=given.compat)
+        SelectInput(
+            vms=given.vms,
+            slots=tuple(slots),
+            required=given.required,
+            priorities=given.priorities,
+            compat=given.compat,
+        )
     ).selected
     tried = [_greedy_plan(given, slots, chosen, most) for most in _limits(given, chosen)]
     return min(tried, key=lambda one: (one.failed, sum(slot.memory_bytes for slot in one.slots), len(one.slots)))

@@ -35,6 +35,8 @@ class SelectInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     slots: tuple[SlotView, ...]
     required: dict[str, int]
     """VM → slots that it needs; missing means none."""
+    priorities: dict[str, int] = {}
+    """VM → priority, larger is earlier; missing means 0."""
     limit: int = 0
     """VMs served in a cycle; 0 or less: all."""
     rotation: int = 0
@@ -50,7 +52,7 @@ class SelectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """Who misses slots, and who of them is served."""
 
     missing: tuple[Missing, ...] = ()
-    """Everybody, largest memory first, then by id."""
+    """Everybody, in the order of service."""
     selected: tuple[Missing, ...] = ()
     limit_hit: bool = False
     start: int = 0
@@ -87,8 +89,11 @@ def select(given: SelectInput) -> SelectResult:
         for vm in given.vms
         if (wanted := given.required.get(vm.id, 0)) > present.get(vm.id, 0)
     ]
-    by_id = not given.compat.reverted("D4")
-    missing.sort(key=lambda pair: (-pair[0].memory_bytes, pair[0].id if by_id else ""))
+    missing.sort(
+        key=lambda pair: service_rank(
+            pair[0], priority=given.priorities.get(pair[0].id, 0), present=pair[1].present, compat=given.compat
+        )
+    )
     listed = tuple(one for _, one in missing)
     if given.limit <= 0 or given.limit >= len(listed):
         return SelectResult(missing=listed, selected=listed)
@@ -96,6 +101,18 @@ def select(given: SelectInput) -> SelectResult:
     start = min(int(given.draw * len(listed)), len(listed) - 1) if rotates else 0
     selected = (listed[start:] + listed[:start])[: given.limit]
     return SelectResult(missing=listed, selected=selected, limit_hit=True, start=start)
+
+
+def service_rank(vm: VmView, *, priority: int, present: int, compat: Compat) -> tuple[int, int, int, str]:
+    """Sorts VMs that miss slots in the order of service (docs/reference/failover.md#assigning).
+
+    Highest priority first, then the most exposed (fewest slots present), largest memory, id. With deviation D19
+    switched back memory alone counts, with D4 switched back equal VMs stay in the order given.
+    """
+    last = "" if compat.reverted("D4") else vm.id
+    if compat.reverted("D19"):
+        return (0, 0, -vm.memory_bytes, last)
+    return (-priority, present, -vm.memory_bytes, last)
 
 
 def short(

@@ -6,6 +6,7 @@ tells the same of the same object again is one event with a count; whoever recor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -22,6 +23,8 @@ SOURCE = "failover-reservation-controller"
 CYCLE_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 ALL_ZONES = ""
 """The label value of figures over all zones."""
+LEVEL_EVENTS = 50
+"""Events about unknown protection levels that one cycle writes."""
 VM_KIND = "VirtualMachine"
 SLOT_KIND = "Reservation"
 CLUSTER = ObjectRef(kind="Cluster", name="default")
@@ -60,6 +63,7 @@ class Reporter:
 
     def __init__(self, metrics: Metrics, events: Events) -> None:
         self._events = events
+        self._unknown_levels: dict[str, str] = {}
         zone = ("availability_zone",)
         name = "failover_reconciliation_"
         self._runs = metrics.counter(f"{name}runs_total", "Cycles that ran to their end", zone)
@@ -97,6 +101,9 @@ class Reporter:
             "failover_reaction_seconds", "From a change to the end of the reaction to it"
         )
         self._uncovered = metrics.gauge("failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",))
+        self._without_level = metrics.gauge(
+            "failover_vms_unknown_level", "VMs that name a protection level that there is not"
+        )
         for gauge in self._gauges.values():
             gauge.labels(ALL_ZONES)
         for counter in (*self._counters.values(), self._runs):
@@ -131,6 +138,22 @@ class Reporter:
         self._uncovered.clear()
         for reason, count in sorted(by_reason.items()):
             self._uncovered.labels(reason).set(count)
+
+    def unknown_levels(self, levels: Mapping[str, str]) -> None:
+        """VM → the protection level that it names and that settings do not have; told once, a few a cycle."""
+        self._without_level.set(len(levels))
+        told = {vm: level for vm, level in self._unknown_levels.items() if levels.get(vm) == level}
+        new = [vm for vm in sorted(levels) if vm not in told][:LEVEL_EVENTS]
+        for vm in new:
+            self._events.emit(
+                ObjectRef(kind=VM_KIND, name=vm),
+                "UnknownProtectionLevel",
+                f"there is no protection level {levels[vm][:80]!r}, so the VM is treated as naming none; add it to "
+                "protection.levels, or correct spec.protection",
+                type="Warning",
+                action="Assign",
+            )
+        self._unknown_levels = {**told, **{vm: levels[vm] for vm in new}}
 
     def brake(self, brake: Brake | None) -> None:
         """The mass-removal brake (deviation D12) held, or did not have to."""
