@@ -34,6 +34,7 @@ def _dec_hook(kind: type, value: Any) -> Any:
 
 _encoder = msgspec.json.Encoder(enc_hook=_enc_hook, order=None)
 _canonical = msgspec.json.Encoder(enc_hook=_enc_hook, order="sorted")
+_ordered = msgspec.json.Encoder(enc_hook=_enc_hook, order="deterministic")
 
 
 def encode(value: object) -> bytes:
@@ -44,6 +45,11 @@ def encode(value: object) -> bytes:
 def encode_canonical(value: object) -> bytes:
     """As JSON with sorted keys: equal values have equal bytes, for digests."""
     return _canonical.encode(value)
+
+
+def encode_ordered(value: object) -> bytes:
+    """As JSON with sorted keys of maps and the fields of structs as they are declared: faster than canonical."""
+    return _ordered.encode(value)
 
 
 def to_builtins(value: object) -> Any:

@@ -9,13 +9,14 @@ versions, uids, times and what is merely derived, so that the same cluster dumpe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, Literal, Union
+from typing import Final, Literal, TypeAlias, Union
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
+from outlive.base.pausing import collector_paused
 from outlive.resources import (
     API_VERSION,
     KINDS,
@@ -25,8 +26,8 @@ from outlive.resources import (
     HypervisorUsage,
     Resource,
 )
-from outlive.resources.amounts import Amounts
-from outlive.resources.codec import decode_as, encode, encode_canonical
+from outlive.resources.codec import decode_as, encode
+from outlive.resources.digest import facts
 from outlive.resources.documents import Problems, json_error
 
 STATE_VERSION: Final = 1
@@ -36,7 +37,7 @@ NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (Coverage, Election, Event, Hy
 """Kinds that do not count in a digest: derived from others, or changing all the time."""
 DUMPED: Final[tuple[type[Resource], ...]] = tuple(kind for kind in KINDS.values() if kind not in NOT_DUMPED)
 """Kinds of a state file."""
-_METADATA_NOT_DIGESTED = ("resourceVersion", "uid", "generation")
+_AnyKind: TypeAlias = Union[DUMPED]  # type: ignore[valid-type]  # noqa: UP007
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -47,12 +48,19 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: int = STATE_VERSION
 
 
-class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _Head(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     api_version: str = API_VERSION
     kind: Literal["State"] = "State"
     version: int = STATE_VERSION
     taken_at: datetime
+
+
+class _Wire(_Head, frozen=True, kw_only=True):
     objects: tuple[msgspec.Raw, ...] = ()
+
+
+class _Whole(_Head, frozen=True, kw_only=True):
+    objects: tuple[_AnyKind, ...] = ()
 
 
 def encode_state(state: State) -> bytes:
@@ -65,6 +73,23 @@ def encode_state(state: State) -> bytes:
 
 def decode_state(raw: bytes, place: str = "state file") -> State:
     """The state of a file; ``BadInput`` names the line or the object that is wrong."""
+    with collector_paused():
+        try:
+            whole: _Whole = decode_as(_Whole, raw)
+        except (Invalid, RecursionError):
+            return _decode_part_by_part(raw, place)
+        objects = whole.objects
+        if not _readable(whole) or len(set(map(_order, objects))) < len(objects):
+            return _decode_part_by_part(raw, place)
+        return State(taken_at=whole.taken_at, objects=objects, version=whole.version)
+
+
+def _readable(wire: _Head) -> bool:
+    return wire.api_version == API_VERSION and wire.version <= STATE_VERSION
+
+
+def _decode_part_by_part(raw: bytes, place: str) -> State:
+    """The same more slowly: every problem is told with the object that has it."""
     try:
         wire = msgspec.json.decode(raw, type=_Wire)
     except msgspec.ValidationError as error:
@@ -74,7 +99,7 @@ def decode_state(raw: bytes, place: str = "state file") -> State:
         message, line = json_error(error, raw)
         remedy = "the file is broken or cut off: dump it again"
         raise BadInput(f"not JSON: {message}", place=f"{place}:{line}", remedy=remedy) from None
-    if wire.api_version != API_VERSION or wire.version > STATE_VERSION:
+    if not _readable(wire):
         what = f"{wire.api_version} version {wire.version}"
         remedy = f"this Outlive reads {API_VERSION} version {STATE_VERSION}; use the newer Outlive that wrote it"
         raise BadInput(f"a state file of {what}", place=place, remedy=remedy)
@@ -85,10 +110,9 @@ def _objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:
     problems = Problems()
     objects: list[Resource] = []
     seen: set[tuple[str, str, str]] = set()
-    union = Union[DUMPED]  # type: ignore[valid-type]  # noqa: UP007
     for index, raw in enumerate(raws):
         try:
-            item: Resource = decode_as(union, raw)
+            item: Resource = decode_as(_AnyKind, raw)
         except BadInput as error:
             problems.add(f"{place}: objects[{index}]", error.message, "correct or leave out the object")
             continue
@@ -108,36 +132,10 @@ def state_digest(objects: Iterable[Resource]) -> str:
     (docs/reference/cli.md#state-files).
     """
     digest = hashlib.sha256()
-    for item in sorted((o for o in objects if not isinstance(o, NOT_DIGESTED)), key=_order):
-        digest.update(encode_canonical(_facts(item)))
-        digest.update(b"\n")
+    with collector_paused():
+        for item in sorted((o for o in objects if not isinstance(o, NOT_DIGESTED)), key=_order):
+            digest.update(facts(item) + b"\n")
     return f"sha256:{digest.hexdigest()}"
-
-
-def _facts(item: Resource) -> Any:
-    plain = msgspec.to_builtins(item, enc_hook=_amounts, builtin_types=(datetime,))
-    for name in _METADATA_NOT_DIGESTED:
-        plain["metadata"].pop(name, None)
-    return _timeless(plain)
-
-
-def _amounts(value: Any) -> Any:
-    if isinstance(value, Amounts):
-        return value.wire()
-    raise TypeError(f"{type(value).__name__} has no wire form")
-
-
-def _timeless(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        reference = "kind" in value and "name" in value
-        return {
-            key: _timeless(item)
-            for key, item in value.items()
-            if not isinstance(item, datetime) and not (reference and key == "uid")
-        }
-    if isinstance(value, list | tuple):
-        return [_timeless(item) for item in value]
-    return value
 
 
 def _order(item: Resource) -> tuple[str, str, str]:
