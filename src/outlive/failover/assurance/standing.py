@@ -9,14 +9,15 @@ VM, of the names of the slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import SlotView, VmView
+
+WORD_BITS = 64
 
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
@@ -63,57 +64,79 @@ class Standing:
                 if ready and view.host == recorded and fits(view, slot):
                     claims.append((vm, slot.name, at))
         claims.sort()
-        self.slot_unit: Ints = np.array([self._unit(slot.host) for slot in slots], dtype=np.int64)
+        on = [self._unit(slot.host) for slot in slots]
+        elsewhere = [self._unit(host) for host in where]
         self.claim_vm: Ints = np.array([claim[0] for claim in claims], dtype=np.int64)
         self.claim_slot: Ints = np.array([claim[2] for claim in claims], dtype=np.int64)
         self.degree: Ints = np.bincount(self.claim_vm, minlength=len(self.vms))
         self.first: Ints = np.cumsum(self.degree) - self.degree
         """The first claim of each VM."""
-        sizes = np.array([len(slot.members) for slot in slots], dtype=np.int64)
-        self._member: Ints = np.array(member, dtype=np.int64)
-        self._begins: Ints = np.cumsum(sizes) - sizes
-        self._sizes: Ints = sizes
-        at_stranger = np.array([self._unit(host) for host in where], dtype=np.int64)
-        self._member_unit: Ints = np.zeros(len(member), dtype=np.int64)
-        known_here = self._member >= 0
-        self._member_unit[known_here] = self.own[self._member[known_here]]
-        self._member_unit[~known_here] = at_stranger[-1 - self._member[~known_here]]
         for host in hosts:
             self._unit(host)
         self.unit_names = list(self._unit_number)
+        self.slot_unit: Ints = np.array(on, dtype=np.int64)
+        self._touch(np.array(member, dtype=np.int64), np.array(elsewhere, dtype=np.int64))
+
+    def _touch(self, member: Ints, strangers: Ints) -> None:
+        """Which units each slot touches, and how often the unit of a claim's own VM."""
+        sizes = np.array([len(slot.members) for slot in self.slots], dtype=np.int64)
+        at: Ints = np.zeros(len(member), dtype=np.int64)
+        at[member >= 0] = self.own[member[member >= 0]]
+        at[member < 0] = strangers[-1 - member[member < 0]]
+        by = np.arange(len(self.slots), dtype=np.int64)
+        units = len(self.unit_names)
+        keys = np.concatenate([np.repeat(by, sizes) * units + at, by * units + self.slot_unit])
+        pairs, counts = np.unique(keys, return_counts=True)
+        self._member_unit = at
+        self._begins: Ints = np.cumsum(sizes) - sizes
+        self._touching: Ints = pairs // max(1, units)
+        self.touched: Ints = pairs % max(1, units)
+        """Units by slot: those of slot s are from ``touched_from[s]`` to ``touched_from[s + 1]``, ascending."""
+        self.touched_from: Ints = np.searchsorted(self._touching, np.arange(len(self.slots) + 1, dtype=np.int64))
+        mine = np.searchsorted(pairs, self.claim_slot * units + self.own[self.claim_vm])
+        self.alone: Truths = counts[mine] == 1 if len(pairs) else np.zeros(0, dtype=bool)
+        """Whether nothing else of the claim's slot is on the unit of its VM; else that unit spoils the slot for it."""
 
     def _unit(self, host: str) -> int:
         return self._unit_number.setdefault(self._units.get(host, host), len(self._unit_number))
 
     def unit_number(self, name: str) -> int | None:
-        """The number of a unit; ``None`` where nothing is on it."""
+        """The number of a unit; ``None`` where there is none of that name."""
         return self._unit_number.get(name)
 
-    def spoilers(self, begin: int, end: int) -> tuple[Ints, Ints]:
-        """(claim, unit) for the claims ``begin`` to ``end``, each pair once, in that order."""
-        slots = self.claim_slot[begin:end]
-        sizes = self._sizes[slots]
-        claim = np.repeat(np.arange(begin, end, dtype=np.int64), sizes)
-        offset = np.arange(len(claim), dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        at = np.repeat(self._begins[slots], sizes) + offset
-        other = self._member[at] != self.claim_vm[claim]
-        claims = np.concatenate([claim[other], np.arange(begin, end, dtype=np.int64)])
-        units = np.concatenate([self._member_unit[at[other]], self.slot_unit[slots]])
-        pairs = np.unique(claims * len(self.unit_names) + units)
-        return pairs // len(self.unit_names), pairs % len(self.unit_names)
+    def rows(self) -> NDArray[np.uint64]:
+        """A row of bits per slot, one for each unit that it touches."""
+        words = -(-len(self.unit_names) // WORD_BITS)
+        rows = np.zeros(len(self.slots) * words, dtype=np.uint64)
+        cells = self._touching * words + self.touched // WORD_BITS
+        np.bitwise_or.at(rows, cells, np.uint64(1) << (self.touched % WORD_BITS).astype(np.uint64))
+        return rows.reshape(len(self.slots), words)
 
-    def chunks(self, claims: int) -> list[tuple[int, int]]:
-        """The VMs in runs (from, to) with about so many claims each, one VM at least."""
-        if not len(self.vms):
-            return []
-        ends = self.first + self.degree
-        borders = [0]
-        while borders[-1] < len(self.vms):
-            start = int(self.first[borders[-1]])
-            borders.append(max(borders[-1] + 1, int(np.searchsorted(ends, start + claims, side="right"))))
-        return list(pairwise(borders))
+    def spoilers(self, claim: int) -> list[int]:
+        """The units whose failure spoils the claim, ascending; the VM's own only where it does."""
+        slot = int(self.claim_slot[claim])
+        units: list[int] = self.touched[self.touched_from[slot] : self.touched_from[slot + 1]].tolist()
+        if self.alone[claim]:
+            units.remove(int(self.own[self.claim_vm[claim]]))
+        return units
 
-    def claims_of(self, begin: int, end: int) -> tuple[int, int]:
-        """The claims (from, to) of the VMs ``begin`` to ``end``."""
-        last = end - 1
-        return int(self.first[begin]), int(self.first[last] + self.degree[last])
+    def claims_of(self, vm: int) -> range:
+        """The claims of a VM."""
+        first = int(self.first[vm])
+        return range(first, first + int(self.degree[vm]))
+
+    def members_down(self, slot: int, down: Container[int]) -> list[str]:
+        """The members of a slot that run on these units, in the order of the slot."""
+        begin = int(self._begins[slot])
+        members = self.slots[slot].members
+        units = self._member_unit[begin : begin + len(members)].tolist()
+        return [name for name, unit in zip(members, units, strict=True) if unit in down]
+
+    def by_degree(self, claims: int) -> Iterator[tuple[Ints, Ints]]:
+        """(VMs, their claims, a line each), for VMs with equally many claims, about so many claims at a time."""
+        for degree in sorted(set(self.degree.tolist()) - {0}):
+            vms = np.nonzero(self.degree == degree)[0]
+            step = max(1, claims // degree)
+            for begin in range(0, len(vms), step):
+                some = vms[begin : begin + step]
+                yield some, self.first[some][:, None] + np.arange(degree)

@@ -14,16 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from outlive.failover.assurance.covers import Cover, fewest
-from outlive.failover.assurance.standing import Ints, Standing
+from outlive.failover.assurance.standing import WORD_BITS, Ints, Standing
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import Portions, whole
 
-CLAIMS_TOGETHER = 1 << 14
-"""Pairs of a VM and a slot that are judged in one go; bounds memory and the time between two turns."""
-SIGNATURE_SLOTS = 6
-"""VMs with up to so many slots are judged by a signature of 64 bits; beyond that one by one."""
+WORDS_TOGETHER = 1 << 17
+"""Words of bit rows that are looked at together: 1 MiB."""
+SLOTS_AT_ONCE = 6
+"""VMs with up to so many slots are judged many at once, by a signature of 64 bits; beyond that one by one."""
 WEAKEST_SHOWN = 10
 """VMs that are told with a set of failures which they do not survive, unless more are asked for."""
 
@@ -114,18 +115,75 @@ def judged(standing: Standing) -> Portions[Tolerances]:
     """The tolerance of every VM, in portions."""
     levels: Ints = np.zeros(len(standing.vms), dtype=np.int64)
     understated: list[str] = []
-    for begin, end in standing.chunks(CLAIMS_TOGETHER):
-        understated += [standing.vms[at].id for at in _judge(standing, begin, end, levels)]
+    rows = standing.rows()
+    yield
+    for vms, claims in standing.by_degree(max(1, WORDS_TOGETHER // max(1, rows.shape[1]))):
+        if claims.shape[1] > SLOTS_AT_ONCE:
+            understated += [standing.vms[at].id for at in vms.tolist() if not _by_search(standing, at, levels)]
+        else:
+            levels[vms] = _at_once(standing, rows, vms, claims)
         yield
     ids = (vm.id for vm in standing.vms)
     return Tolerances(levels=dict(zip(ids, levels.tolist(), strict=True)), understated=tuple(sorted(understated)))
+
+
+def _at_once(standing: Standing, rows: NDArray[np.uint64], vms: Ints, claims: Ints) -> Ints:
+    """The tolerances of VMs with equally many slots, from the bit rows of these."""
+    spoiled = rows[standing.claim_slot[claims]]
+    own = standing.own[vms]
+    here = np.arange(len(vms))
+    spoiled[here, :, own // WORD_BITS] &= ~(np.uint64(1) << (own % WORD_BITS).astype(np.uint64))[:, None]
+    usable = standing.alone[claims]
+    spoiled[~usable] = 0
+    bits = np.left_shift(1, np.arange(claims.shape[1], dtype=np.int64))
+    levels: Ints = usable.sum(axis=1)
+    seen, meet = spoiled[:, 0].copy(), np.zeros_like(spoiled[:, 0])
+    for column in range(1, claims.shape[1]):
+        meet |= seen & spoiled[:, column]
+        seen |= spoiled[:, column]
+    entangled = np.nonzero(meet.any(axis=1))[0]
+    if not len(entangled):
+        return levels
+    signatures = _signatures(spoiled[entangled])
+    kinds = np.stack([(usable[entangled] * bits).sum(axis=1).astype(np.uint64), signatures], axis=1)
+    unique, which = np.unique(kinds, axis=0, return_inverse=True)
+    sizes = [_cover(full, [*_members(signature), *bits.tolist()]).size for full, signature in unique.tolist()]
+    levels[entangled] = np.array(sizes, dtype=np.int64)[which.reshape(-1)]
+    return levels
+
+
+def _signatures(spoiled: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A number per VM whose bit m says that one unit spoils all slots of the mask m, of two slots at least."""
+    found: NDArray[np.uint64] = np.zeros(len(spoiled), dtype=np.uint64)
+    together: dict[int, NDArray[np.uint64]] = {0: np.full_like(spoiled[:, 0], ~np.uint64(0))}
+    for mask in range(1, 1 << spoiled.shape[1]):
+        top = mask.bit_length() - 1
+        together[mask] = together[mask & ~(1 << top)] & spoiled[:, top]
+        if mask & (mask - 1):
+            found |= together[mask].any(axis=1).astype(np.uint64) << np.uint64(mask)
+    return found
+
+
+def _members(signature: int) -> list[int]:
+    """The masks that a signature has."""
+    return [mask for mask in range(signature.bit_length()) if signature >> mask & 1]
+
+
+def _by_search(standing: Standing, at: int, levels: Ints) -> bool:
+    """The tolerance of one VM with many slots; whether it is exact."""
+    spoiled = _spoiled_by(standing, at)
+    full = _usable(standing, at, spoiled)
+    cover = _cover(full, spoiled.values())
+    levels[at] = cover.size
+    return cover.exact
 
 
 def killers(standing: Standing, at: int) -> tuple[str, ...]:
     """The fewest units that VM number ``at`` does not survive, its own first, the others by name."""
     spoiled = _spoiled_by(standing, at)
     own = standing.unit_names[int(standing.own[at])]
-    full = ~spoiled.pop(own, 0) & ((1 << int(standing.degree[at])) - 1)
+    full = _usable(standing, at, spoiled)
+    spoiled.pop(own, None)
     names = _one_each(spoiled, _cover(full, spoiled.values()), full)
     return (own, *sorted(names))
 
@@ -149,13 +207,18 @@ def _one_each(spoiled: dict[str, int], cover: Cover, full: int) -> list[str]:
 
 def _spoiled_by(standing: Standing, at: int) -> dict[str, int]:
     """Unit → mask of the VM's slots that it spoils."""
-    first, last = standing.claims_of(at, at + 1)
     spoiled: dict[str, int] = {}
-    claims, units = standing.spoilers(first, last)
-    for claim, unit in zip(claims.tolist(), units.tolist(), strict=True):
-        name = standing.unit_names[unit]
-        spoiled[name] = spoiled.get(name, 0) | 1 << (claim - first)
+    for place, claim in enumerate(standing.claims_of(at)):
+        for unit in standing.spoilers(claim):
+            name = standing.unit_names[unit]
+            spoiled[name] = spoiled.get(name, 0) | 1 << place
     return spoiled
+
+
+def _usable(standing: Standing, at: int, spoiled: Mapping[str, int]) -> int:
+    """The mask of the slots that the VM's own unit leaves it."""
+    own = standing.unit_names[int(standing.own[at])]
+    return ~spoiled.get(own, 0) & ((1 << int(standing.degree[at])) - 1)
 
 
 def _weak(standing: Standing, at: int, level: int) -> Weak:
@@ -168,74 +231,3 @@ def _weak(standing: Standing, at: int, level: int) -> Weak:
         slots=int(standing.degree[at]),
         case=killers(standing, at),
     )
-
-
-def _judge(standing: Standing, begin: int, end: int, levels: Ints) -> list[int]:
-    """Write the levels of the VMs ``begin`` to ``end``; the numbers of those whose search ended early."""
-    first, last = standing.claims_of(begin, end)
-    claim, unit = standing.spoilers(first, last)
-    vm = standing.claim_vm[claim]
-    usable = np.ones(last - first, dtype=bool)
-    usable[claim[unit == standing.own[vm]] - first] = False
-    left = np.bincount(standing.claim_vm[first:last] - begin, weights=usable, minlength=end - begin).astype(np.int64)
-    levels[begin:end] = left
-    here = usable[claim - first]
-    claim, unit, vm = claim[here], unit[here], vm[here]
-    order = np.argsort(vm * len(standing.unit_names) + unit, kind="stable")
-    claim, unit, vm = claim[order], unit[order], vm[order]
-    new = np.ones(len(vm), dtype=bool)
-    new[1:] = (vm[1:] != vm[:-1]) | (unit[1:] != unit[:-1])
-    entangled = np.unique(vm[~new])
-    if not len(entangled):
-        return []
-    chosen = np.isin(vm, entangled)
-    # A slot's bit is its place among the VM's usable slots.
-    running = np.cumsum(usable) - 1
-    before = np.concatenate([[0], np.cumsum(left)[:-1]])
-    place = running[claim[chosen] - first] - before[vm[chosen] - begin]
-    starts = np.nonzero(new[chosen])[0]
-    return _search(vm[chosen], place, starts, left, begin, levels)
-
-
-def _search(vm: Ints, place: Ints, starts: Ints, left: Ints, begin: int, levels: Ints) -> list[int]:
-    """Find the levels of VMs some of whose slots are spoiled together.
-
-    ``vm``, ``place``: which slot of which VM; ``starts``: where the next unit of failure begins.
-    """
-    few = left[vm - begin] <= SIGNATURE_SLOTS
-    group_vm = vm[starts]
-    masks = np.bitwise_or.reduceat(np.where(few, np.int64(1) << np.where(few, place, 0), 0), starts)
-    small = few[starts]
-    of_small = group_vm[small]
-    if len(of_small):
-        has = np.uint64(1) << masks[small].astype(np.uint64)
-        heads = np.concatenate([[0], np.nonzero(np.diff(of_small))[0] + 1])
-        signatures = np.bitwise_or.reduceat(has, heads)
-        vms = of_small[heads]
-        kinds = np.stack([left[vms - begin].astype(np.uint64), signatures], axis=1)
-        unique, which = np.unique(kinds, axis=0, return_inverse=True)
-        sizes = [_cover((1 << bits) - 1, _members(signature)).size for bits, signature in unique.tolist()]
-        levels[vms] = np.array(sizes, dtype=np.int64)[which.reshape(-1)]
-    heads_of_units = np.zeros(len(vm), dtype=np.int64)
-    heads_of_units[starts] = 1
-    return _one_by_one(vm[~few], place[~few], np.cumsum(heads_of_units)[~few], levels)
-
-
-def _one_by_one(vm: Ints, place: Ints, group: Ints, levels: Ints) -> list[int]:
-    """The same for VMs with many slots."""
-    masks: dict[int, dict[int, int]] = {}
-    for number, bit, unit in zip(vm.tolist(), place.tolist(), group.tolist(), strict=True):
-        of_unit = masks.setdefault(number, {})
-        of_unit[unit] = of_unit.get(unit, 0) | 1 << bit
-    early = []
-    for number, of_unit in masks.items():
-        cover = _cover((1 << int(levels[number])) - 1, of_unit.values())
-        levels[number] = cover.size
-        if not cover.exact:
-            early.append(number)
-    return early
-
-
-def _members(signature: int) -> list[int]:
-    """The masks that a signature has."""
-    return [mask for mask in range(1 << SIGNATURE_SLOTS) if signature >> mask & 1]
