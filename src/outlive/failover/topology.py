@@ -3,15 +3,16 @@
 The rules count *units* (docs/reference/failover.md#units-of-failure). A unit is a host unless the settings name a
 failure domain: then all hosts of one rack, say, are one unit, and whoever satisfies the rules survives the failure of
 any k racks. Apart from that, slots may be asked to avoid the domain of their VM and of each other, and the policies of
-server groups bind slots as they bind VMs. Plain data and pure functions.
+server groups bind slots as they bind VMs (docs/reference/failover.md#separation). Plain data and pure functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from outlive.failover.compat import Compat
 from outlive.failover.model import HostView
 
 HOST_UNIT = "host"
@@ -33,24 +34,69 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         """The unit of failure of a host."""
         return self.units.get(host, host)
 
+    def narrowed(self, hosts: Iterable[str]) -> Topology:
+        """The same about these hosts only."""
+        if not self.units and not self.apart:
+            return self
+        names = set(hosts)
+        return Topology(
+            units={host: unit for host, unit in self.units.items() if host in names},
+            apart={
+                domain: {host: value for host, value in values.items() if host in names}
+                for domain, values in self.apart.items()
+            },
+            server_groups=self.server_groups,
+        )
 
-def units_of(hosts: Iterable[HostView], domain: str) -> dict[str, str]:
-    """Host → unit, where all hosts with the same value of this domain are one unit; empty for ``host``.
 
-    A host without the label is a unit of its own. The unit's name, ``rack=r3``, cannot be a host's.
+HOSTS_ALONE = Topology()
+"""Every host is a unit, no domain is kept apart."""
+
+
+class TopologyChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings ask for: ``failureUnit``, ``keepApart`` and ``serverGroups``."""
+
+    unit: str = HOST_UNIT
+    apart: tuple[str, ...] = ()
+    server_groups: bool = True
+
+    @property
+    def domains(self) -> bool:
+        """Whether the failure domains of hosts matter."""
+        return self.unit != HOST_UNIT or bool(self.apart)
+
+    def of(self, hosts: Iterable[HostView]) -> Topology:
+        """The topology of these hosts."""
+        if not self.domains:
+            return Topology(server_groups=self.server_groups)
+        return topology_of(hosts, unit=self.unit, apart=self.apart, server_groups=self.server_groups)
+
+    def in_force(self, compat: Compat) -> TopologyChoice:
+        """Nothing where deviation D20 is switched back."""
+        return TopologyChoice(server_groups=False) if compat.reverted("D20") else self
+
+
+def in_force(topology: Topology, compat: Compat) -> Topology:
+    """What binds a decision: with deviation D20 switched back units are hosts and nothing is kept apart."""
+    return Topology(server_groups=False) if compat.reverted("D20") else topology
+
+
+def unit_of(domains: Mapping[str, str], domain: str) -> str | None:
+    """The unit of a host with these failure domains, or ``None`` where it is a unit of its own.
+
+    The unit's name, ``rack=r3``, cannot be a host's.
     """
-    if domain == HOST_UNIT:
-        return {}
-    return {host.name: f"{domain}={host.domains[domain]}" for host in hosts if domain in host.domains}
+    return f"{domain}={domains[domain]}" if domain != HOST_UNIT and domain in domains else None
 
 
 def topology_of(
     hosts: Iterable[HostView], *, unit: str = HOST_UNIT, apart: Iterable[str] = (), server_groups: bool = True
 ) -> Topology:
-    """The topology of these hosts under the settings ``failureUnit``, ``keepApart`` and ``serverGroups``."""
+    """The topology of these hosts: all hosts with the same value of the domain ``unit`` are one unit."""
     views = list(hosts)
+    units = {host.name: name for host in views if (name := unit_of(host.domains, unit)) is not None}
     return Topology(
-        units=units_of(views, unit),
+        units=units,
         apart={name: _values(views, name) for name in sorted(set(apart))},
         server_groups=server_groups,
     )

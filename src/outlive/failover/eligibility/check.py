@@ -2,6 +2,7 @@
 
 Independent of how memberships came about. Faults are found on columns (module ``meetings``), so that a clean
 fleet of 10,000 VMs takes milliseconds, and every fault is named (docs/reference/failover.md#checking-and-coverage).
+Memberships that are not as far apart as asked are faults here, although no clean-up removes them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from outlive.failover.compat import Compat
-from outlive.failover.eligibility.graph import Breach
+from outlive.failover.eligibility.graph import Breach, with_hosts
 from outlive.failover.eligibility.meetings import find_meetings
 from outlive.failover.eligibility.rules import check_vms_still_eligible, fits
+from outlive.failover.eligibility.separation import Separation, separations
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.topology import HOSTS_ALONE, Topology, in_force
 
 
 class Fault(enum.StrEnum):
@@ -29,6 +32,8 @@ class Fault(enum.StrEnum):
     RULE_3 = "rule-3"
     RULE_4 = "rule-4"
     RULE_5 = "rule-5"
+    DOMAIN = "domain"
+    SERVER_GROUP = "server-group"
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -49,6 +54,9 @@ class CheckInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
     vms: tuple[VmView, ...]
     slots: tuple[SlotView, ...]
+    required: dict[str, int] = {}
+    """VM → slots that it needs; affinity groups are not judged without."""
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -67,30 +75,34 @@ def check(given: CheckInput) -> CheckResult:
     """Look at every allocation. Rules are judged with current locations, recorded ones where a VM is unknown."""
     views = {vm.id: vm for vm in given.vms}
     locations = {vm.id: vm.host for vm in given.vms}
+    topology = in_force(given.topology, given.compat)
     found = [
         *_stale(given.slots, views),
-        *(_violation(breach) for breach in breaches(given.slots, locations)),
+        *(_violation(breach) for breach in breaches(given.slots, locations, topology)),
+        *(_apart(one) for one in separations(given.vms, given.slots, topology, given.required)),
     ]
     return CheckResult(
         allocations=sum(len(slot.members) for slot in given.slots),
         slots=len(given.slots),
         holds=not found,
         violations=tuple(found),
-        remove=check_vms_still_eligible(views, given.slots, compat=given.compat) if found else {},
+        remove=check_vms_still_eligible(views, given.slots, compat=given.compat, topology=topology) if found else {},
     )
 
 
-def breaches(slots: tuple[SlotView, ...], locations: Mapping[str, str]) -> list[Breach]:
+def breaches(
+    slots: tuple[SlotView, ...], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+) -> list[Breach]:
     """Every rule that is broken, once: a breach that two VMs see alike is told of the first by id."""
     found: list[Breach] = []
     seen: set[tuple[int, frozenset[str], tuple[str, ...]]] = set()
-    for meeting in find_meetings(slots, locations):
+    for meeting in find_meetings(slots, locations, topology):
         for breach in meeting.breaches():
             key = (breach.rule, frozenset((breach.vm, *breach.others)), breach.slots)
             if key not in seen:
                 seen.add(key)
                 found.append(breach)
-    return found
+    return list(with_hosts(found, slots, locations, topology))
 
 
 def _stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator[Violation]:
@@ -107,6 +119,17 @@ def _stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator
             if not fits(vm, slot):
                 text = f"VM {member} does not fit into slot {slot.name}"
                 yield Violation(fault=Fault.TOO_SMALL, vm=member, slots=(slot.name,), host=slot.host, message=text)
+
+
+def _apart(one: Separation) -> Violation:
+    return Violation(
+        fault=Fault(one.why),
+        vm=one.vm,
+        slots=(one.slot,),
+        host=one.host,
+        others=one.others,
+        message=one.detail,
+    )
 
 
 def _violation(breach: Breach) -> Violation:

@@ -1,20 +1,21 @@
 """Memberships as numpy columns, and the rules for all VMs at once.
 
 One pass over the views makes the columns; after that a fleet is judged in milliseconds. The test is the counter formula
-of docs/reference/failover.md#counters on bit rows: a row per slot with a bit for each host that the slot touches (its
-own and its members'). For a member the rows of its slots may share no host but its own. This module says who is at
-fault and on which host; ``outlive.failover.eligibility.meetings`` says why.
+of docs/reference/failover.md#counters on bit rows: a row per slot with a bit for each unit of failure, as a rule each
+host, that the slot touches (its own and its members'). For a member the rows of its slots may share no unit but its
+own. This module says who is at fault and in which unit; ``outlive.failover.eligibility.meetings`` says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 WORD_BITS = 64
 CHUNK_WORDS = 1 << 17
@@ -24,30 +25,42 @@ Ints = NDArray[np.int64]
 
 
 class Columns:
-    """Slots and members by number. A VM without slots has no number."""
+    """Slots and members by number. A VM without slots has no number.
 
-    def __init__(self, slots: Sequence[SlotView], locations: Mapping[str, str]) -> None:
+    Hosts are there as units of failure: ``location`` and ``slot_host`` are numbers of units, ``host_names`` their
+    names; without ``topology.units`` these are the hosts themselves.
+    """
+
+    def __init__(
+        self, slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+    ) -> None:
         """``locations``: VM → host, wins over what slots have recorded; among records the last slot listed wins."""
-        whole(self._fill(slots, locations.get))
+        whole(self._fill(slots, locations.get, topology))
 
     @classmethod
-    def built(cls, slots: Sequence[SlotView], views: Mapping[str, VmView]) -> Portions[Columns]:
+    def built(
+        cls, slots: Sequence[SlotView], views: Mapping[str, VmView], topology: Topology = HOSTS_ALONE
+    ) -> Portions[Columns]:
         """The columns, in portions; VMs are where their views say."""
 
         def location(vm: str, recorded: str) -> str:
             view = views.get(vm)
             return recorded if view is None else view.host
 
-        return (yield from cls.placed(slots, location))
+        return (yield from cls.placed(slots, location, topology))
 
     @classmethod
-    def placed(cls, slots: Sequence[SlotView], location: Callable[[str, str], str]) -> Portions[Columns]:
+    def placed(
+        cls, slots: Sequence[SlotView], location: Callable[[str, str], str], topology: Topology = HOSTS_ALONE
+    ) -> Portions[Columns]:
         """The columns, in portions; ``location``: VM and the host that its last slot recorded → host."""
         columns = cls.__new__(cls)
-        yield from columns._fill(slots, location)
+        yield from columns._fill(slots, location, topology)
         return columns
 
-    def _fill(self, slots: Sequence[SlotView], location: Callable[[str, str], str]) -> Portions[None]:
+    def _fill(
+        self, slots: Sequence[SlotView], location: Callable[[str, str], str], topology: Topology
+    ) -> Portions[None]:
         vm_index: dict[str, int] = {}
         recorded: list[str] = []
         member_vm: list[int] = []
@@ -65,10 +78,14 @@ class Columns:
             yield
         host_index: dict[str, int] = {}
         at: list[int] = []
+        unit = topology.units.get
         for pairs in portioned(zip(vm_index, recorded, strict=True)):
-            at += [host_index.setdefault(location(vm, host), len(host_index)) for vm, host in pairs]
+            hosts: Iterable[str] = (location(vm, host) for vm, host in pairs)
+            if topology.units:
+                hosts = (unit(host, host) for host in hosts)
+            at += [host_index.setdefault(host, len(host_index)) for host in hosts]
             yield
-        on = [host_index.setdefault(slot.host, len(host_index)) for slot in slots]
+        on = [host_index.setdefault(unit(slot.host, slot.host), len(host_index)) for slot in slots]
         self.slots = slots
         self.vm_ids = list(vm_index)
         self.host_names = list(host_index)

@@ -15,6 +15,7 @@ from outlive.failover.eligibility.tallies import Tallies
 from outlive.failover.eligibility.touching import bits
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 
 class Counters(Tallies):
@@ -26,20 +27,28 @@ class Counters(Tallies):
 
     @classmethod
     def build(
-        cls, slots: Iterable[SlotView], vms: Iterable[VmView] = (), required: Mapping[str, int] | None = None
+        cls,
+        slots: Iterable[SlotView],
+        vms: Iterable[VmView] = (),
+        required: Mapping[str, int] | None = None,
+        topology: Topology = HOSTS_ALONE,
     ) -> Counters:
         """The state of these slots and VMs; ``required``: VM → slots that it needs.
 
         ``BadInput`` where two slots have one name.
         """
-        return whole(cls.building(slots, vms, required))
+        return whole(cls.building(slots, vms, required, topology))
 
     @classmethod
     def building(
-        cls, slots: Iterable[SlotView], vms: Iterable[VmView] = (), required: Mapping[str, int] | None = None
+        cls,
+        slots: Iterable[SlotView],
+        vms: Iterable[VmView] = (),
+        required: Mapping[str, int] | None = None,
+        topology: Topology = HOSTS_ALONE,
     ) -> Portions[Counters]:
         """``build`` in portions."""
-        counters, needs = cls(), required or {}
+        counters, needs = cls(topology), required or {}
         for some in portioned(vms):
             for vm in some:
                 counters.add_vm(vm, needs.get(vm.id, 0))
@@ -56,18 +65,25 @@ class Counters(Tallies):
                     raise BadInput(f"slot {slot.name!r} is there twice", remedy="give every slot a name of its own")
                 counters.fill(counters.new_slot(slot, slot.name), [counters._vm_number[vm] for vm in slot.members])
             yield
-        columns = yield from Columns.placed(listed, lambda vm, recorded: counters.location(vm))
+        columns = yield from Columns.placed(listed, lambda vm, recorded: counters.location(vm), topology)
         faults = yield from columns.faults()
         yield from counters.filled(counters._vm_number[columns.vm_ids[number]] for number in faults.tolist())
         return counters
 
     def blocked(self, vm: str) -> frozenset[str]:
-        """Hosts that already occur for the VM: its own, its slots', its co-users'."""
-        return frozenset(self.host_names[host] for host in self.blocked_hosts(self._vm_number[vm]))
+        """Units that already occur for the VM: that of its own host, of its slots' and of its co-users'."""
+        return frozenset(self.unit_names[unit] for unit in self.blocked_units(self._vm_number[vm]))
 
     def count(self, vm: str, host: str) -> int:
-        """How often the host occurs for the VM; all rules hold for it while no host occurs twice."""
-        return self.tally(self._vm_number[vm], self._host_number.get(host, -1))
+        """How often the host's unit occurs for the VM; all rules hold for it while no unit occurs twice."""
+        number = self._host_number.get(host)
+        unit = self._unit_number.get(self._units.get(host, host), -1) if number is None else self._unit_of[number]
+        return self.tally(self._vm_number[vm], unit)
+
+    def crowded(self, vm: str) -> list[str]:
+        """Units that occur more than once for the VM, by name."""
+        number = self._vm_number[vm]
+        return sorted(self.unit_names[unit] for unit in self.blocked_units(number) if self.tally(number, unit) > 1)
 
     def holds_for(self, vm: str) -> bool:
         """Whether all five rules hold for the VM."""
@@ -160,6 +176,34 @@ class Counters(Tallies):
         """The VM runs elsewhere now; it stays in its slots."""
         self._move(self._vm_number[vm], self.host(host))
 
+    def relabel(self, host: str, unit: str | None, domains: Mapping[str, str]) -> bool:
+        """The host belongs to this unit (``None``: to its own) and is in these failure domains; whether that is new.
+
+        Slots on it and VMs that run there count for the new unit from now on.
+        """
+        if unit is not None:
+            self._units[host] = unit
+            self.has_units = True
+        else:
+            self._units.pop(host, None)
+        number = self._host_number.get(host)
+        placed = 0 if number is None else self._placed_on[number]
+        changed = self.domains.relabel(host, domains, placed)
+        if number is None or self.unit_names[self._unit_of[number]] == (unit or host):
+            return changed
+        before, now = self._unit_of[number], self._unit(unit or host)
+        self._unit_of[number], self._unit_array = now, None
+        for slot in bits(placed):
+            self._uncount(slot, before)
+            self._count(slot, now)
+        concerned = {vm for slot in bits(placed) for vm in self._members[slot]}
+        for vm, place in enumerate(self._vm_host):
+            if place == number:
+                self._regard(vm, now)
+        for vm in concerned:
+            self._judge(vm)
+        return True
+
     def add_slot(self, slot: SlotView, *, rank: str | None = None) -> int:
         """Add a slot with its members and return its number. ``rank`` stands in for the name where names break ties.
 
@@ -183,9 +227,11 @@ class Counters(Tallies):
         unused = [self.vm_names[vm] for vm in members if not self._slots_of[vm] and not self._vm_added[vm]]
         for name in unused:
             self._forget(self._vm_number[name])
-        self._uncount(number, self._slot_host[number])
-        self._placed_on[self._slot_host[number]] &= ~self._bit[number]
+        host = self._slot_host[number]
+        self._uncount(number, self._unit_of[host])
         gone = ~self._bit[number]
+        self._placed_on[host] &= gone
+        self.domains.remove(self._bit[number], self.host_names[host])
         self._alive &= gone
         self._open &= gone
         self._by_members.remove(self._bit[number], 0)

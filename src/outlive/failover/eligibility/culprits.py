@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.failover.eligibility.graph import Breach
+from outlive.failover.eligibility.graph import Breach, with_hosts
 from outlive.failover.eligibility.hitting import least_hitting_set
 from outlive.failover.eligibility.meetings import Meeting, find_meetings
 from outlive.failover.model import SlotView
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 EXACT_ALLOCATIONS = 20
 """The largest component for which the smallest set is found exactly."""
@@ -34,7 +35,9 @@ class Culprit(NamedTuple):
     breach: Breach | None = None
 
 
-def find_culprits(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
+def find_culprits(
+    slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+) -> list[Culprit]:
     """The memberships to remove, by slot and VM. ``locations``: VM → host as known now.
 
     A member without a known location is never removed, keeps its recorded location and counts as a co-user. A clash
@@ -47,11 +50,18 @@ def find_culprits(slots: Sequence[SlotView], locations: Mapping[str, str]) -> li
         if vm in locations and locations[vm] != host
     ]
     rest = without(slots, [(one.slot, one.vm) for one in found])
-    own_fault = _at_fault_alone(rest, locations)
+    own_fault = _at_fault_alone(rest, locations, topology)
     found.extend(own_fault)
     rest = without(rest, [(one.slot, one.vm) for one in own_fault])
-    found.extend(_clashing(rest, locations))
-    return sorted(found, key=lambda one: (one.slot, one.vm))
+    found.extend(_clashing(rest, locations, topology))
+    return sorted(_with_hosts(found, slots, locations, topology), key=lambda one: (one.slot, one.vm))
+
+
+def _with_hosts(
+    found: list[Culprit], slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology
+) -> list[Culprit]:
+    told = with_hosts((one.breach for one in found if one.breach is not None), slots, locations, topology)
+    return [one if one.breach is None else one._replace(breach=next(told)) for one in found]
 
 
 def without(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotView]:
@@ -69,21 +79,24 @@ def without(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotV
     ]
 
 
-def _at_fault_alone(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
-    """Members of a slot on their own host, and all but the last by name of a VM's slots on one host."""
+def _at_fault_alone(
+    slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+) -> list[Culprit]:
+    """Members of a slot in their own unit, and all but the last by name of a VM's slots in one unit."""
     found: list[Culprit] = []
     first: dict[tuple[str, str], str] = {}
     for slot in sorted(slots, key=lambda one: one.name, reverse=True):
+        unit = topology.unit(slot.host)
         for vm, host in slot.members.items():
             if vm not in locations:
                 continue
-            if slot.host == host:
-                breach = Breach(rule=1, vm=vm, host=host, slots=(slot.name,))
+            if unit == topology.unit(host):
+                breach = Breach(rule=1, vm=vm, host=unit, slots=(slot.name,))
                 found.append(Culprit(slot.name, vm, breach=breach))
                 continue
-            kept = first.setdefault((vm, slot.host), slot.name)
+            kept = first.setdefault((vm, unit), slot.name)
             if kept != slot.name:
-                breach = Breach(rule=2, vm=vm, host=slot.host, slots=(slot.name, kept))
+                breach = Breach(rule=2, vm=vm, host=unit, slots=(slot.name, kept))
                 found.append(Culprit(slot.name, vm, breach=breach))
     return found
 
@@ -96,9 +109,9 @@ class _Knot(NamedTuple):
     """Empty for what cannot be removed, such as the VM itself."""
 
 
-def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Culprit]:
+def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology) -> list[Culprit]:
     found: list[Culprit] = []
-    for component in _components(_knots(slots, locations)):
+    for component in _components(_knots(slots, locations, topology)):
         first: dict[Membership, Meeting] = {}
         for knot in component:
             for source in knot.sources:
@@ -110,9 +123,9 @@ def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[C
     return found
 
 
-def _knots(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[_Knot]:
+def _knots(slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE) -> list[_Knot]:
     knots = []
-    for meeting in find_meetings(slots, locations):
+    for meeting in find_meetings(slots, locations, topology):
         vm = meeting.vm
         sources = [()] if meeting.own else list[tuple[Membership, ...]]()
         sources += [_removable(locations, (slot, vm)) for slot in meeting.slots]

@@ -8,11 +8,12 @@ and both are held against each other by tests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from outlive.failover.model import SlotView
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -22,7 +23,9 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """1 to 5, as numbered in docs/reference/failover.md#the-five-rules."""
     vm: str
     host: str
-    """The host on which two things meet."""
+    """The host on which two things meet; where units have names of their own, the unit."""
+    hosts: tuple[str, ...] = ()
+    """Where ``host`` is a unit of several hosts: those on which the things are that meet, by name."""
     slots: tuple[str, ...] = ()
     """The slots of the VM that are involved, in name order."""
     others: tuple[str, ...] = ()
@@ -31,29 +34,51 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     def sentence(self) -> str:
         """What is wrong, in one sentence."""
         slots, others = " and ".join(self.slots), " and ".join(self.others)
+        at = f"in {self.host} (on {' and '.join(self.hosts)})" if self.hosts else f"on {self.host}"
         match self.rule:
             case 1:
-                return f"slot {slots} of VM {self.vm} is on {self.host}, where the VM runs"
+                return f"slot {slots} of VM {self.vm} is {at}, where the VM runs"
             case 2:
-                return f"slots {slots} of VM {self.vm} are both on {self.host}"
+                return f"slots {slots} of VM {self.vm} are both {at}"
             case 3:
-                return f"VMs {self.vm} and {others} both run on {self.host} and are members of slot {slots}"
+                return f"VMs {self.vm} and {others} both run {at} and are members of slot {slots}"
             case 4:
-                return f"VM {others} runs on {self.host}, where its fellow member {self.vm} has slot {slots}"
+                return f"VM {others} runs {at}, where its fellow member {self.vm} has slot {slots}"
         if len(self.others) == 1:
             return f"VMs {self.vm} and {others} share more than one slot: {slots}"
-        return f"VMs {others} both run on {self.host} and share slots {slots} with VM {self.vm}"
+        return f"VMs {others} both run {at} and share slots {slots} with VM {self.vm}"
+
+
+def with_hosts(
+    found: Iterable[Breach], slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology
+) -> Iterator[Breach]:
+    """The breaches with the hosts behind each unit. ``locations``: VM → host, wins over what slots have recorded."""
+    if not topology.units:
+        yield from found
+        return
+    breaches, units = list(found), set(topology.units.values())
+    on = {slot.name: slot.host for slot in slots} if breaches else {}
+    at = {vm: host for slot in slots for vm, host in slot.members.items()} | dict(locations) if breaches else {}
+    for breach in breaches:
+        if breach.host not in units:
+            yield breach
+            continue
+        involved = {at[vm] for vm in (breach.vm, *breach.others) if vm in at} | {on[slot] for slot in breach.slots}
+        hosts = sorted(host for host in involved if topology.unit(host) == breach.host)
+        yield msgspec.structs.replace(breach, hosts=tuple(hosts))
 
 
 class DependencyGraph:
     """VM → slots, VM → host, VM → slot hosts, slot → VMs, slot → host.
 
-    Empty entries and absent ones mean the same. ``counted=False`` keeps a VM's slot hosts as a set, as the reference
+    Hosts are there as units of failure, by name; without ``topology.units`` these are the hosts themselves. Empty
+    entries and absent ones mean the same. ``counted=False`` keeps a VM's slot hosts as a set, as the reference
     does: removing one of two memberships on one host then forgets the host (deviation D1 switched back).
     """
 
-    def __init__(self, *, counted: bool = True) -> None:
+    def __init__(self, *, counted: bool = True, topology: Topology = HOSTS_ALONE) -> None:
         self.counted = counted
+        self._unit = topology.unit
         self.vm_slots: dict[str, set[str]] = {}
         self.vm_host: dict[str, str] = {}
         self.vm_slot_hosts: dict[str, Counter[str]] = {}
@@ -62,23 +87,29 @@ class DependencyGraph:
 
     @classmethod
     def build(
-        cls, slots: Iterable[SlotView], *, counted: bool = True, locations: Mapping[str, str] | None = None
+        cls,
+        slots: Iterable[SlotView],
+        *,
+        counted: bool = True,
+        locations: Mapping[str, str] | None = None,
+        topology: Topology = HOSTS_ALONE,
     ) -> DependencyGraph:
         """The graph of these slots.
 
         A VM's host is the one in ``locations``, else the one recorded by the last slot in the list.
         """
-        graph = cls(counted=counted)
+        graph = cls(counted=counted, topology=topology)
         known = locations or {}
         for slot in slots:
             graph.slot_vms.setdefault(slot.name, set())
-            graph.slot_host[slot.name] = slot.host
+            graph.slot_host[slot.name] = graph._unit(slot.host)
             for vm, host in slot.members.items():
                 graph.add(vm, known.get(vm, host), slot.name, slot.host)
         return graph
 
     def add(self, vm: str, vm_host: str, slot: str, slot_host: str) -> None:
         """Make the VM a member; its host becomes ``vm_host`` in the whole graph."""
+        vm_host, slot_host = self._unit(vm_host), self._unit(slot_host)
         hosts = self.vm_slot_hosts.setdefault(vm, Counter())
         if slot not in self.vm_slots.setdefault(vm, set()) or slot_host not in hosts:
             hosts[slot_host] = hosts[slot_host] + 1 if self.counted else 1
@@ -91,6 +122,7 @@ class DependencyGraph:
         """Take the VM out of the slot; nothing happens when it is no member."""
         if slot not in self.vm_slots.get(vm, ()):
             return
+        slot_host = self._unit(slot_host)
         self.vm_slots[vm].discard(slot)
         self.slot_vms[slot].discard(vm)
         hosts = self.vm_slot_hosts[vm]

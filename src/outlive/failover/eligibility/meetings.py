@@ -1,8 +1,9 @@
-"""Where things meet that must not: every host that occurs more than once for a VM, and what brings it there.
+"""Where things meet that must not: every unit that occurs more than once for a VM, and what brings it there.
 
-Found on columns, told by name. A *meeting* is one VM and one host on which two or more of these are: the VM itself, its
-slots, its co-users. All five rules hold for a VM that has none (docs/reference/failover.md#counters), and each broken
-rule can be read off a meeting. Tests hold this against the literal rules of ``outlive.failover.eligibility.graph``.
+Found on columns, told by name. A *meeting* is one VM and one unit of failure, as a rule one host, in which two or more
+of these are: the VM itself, its slots, its co-users. All five rules hold for a VM that has none
+(docs/reference/failover.md#counters), and each broken rule can be read off a meeting. Tests hold this against the
+literal rules of ``outlive.failover.eligibility.graph``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import NamedTuple
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.graph import Breach
 from outlive.failover.model import SlotView
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 
 class Meeting(NamedTuple):
-    """What is on one host in the eyes of one VM."""
+    """What is in one unit in the eyes of one VM."""
 
     vm: str
     host: str
+    """The unit's name, which is a host's where that is a unit by itself."""
     own: bool
     """The VM itself runs there."""
     slots: tuple[str, ...]
@@ -50,9 +53,11 @@ class Meeting(NamedTuple):
         return Breach(rule=rule, vm=self.vm, host=self.host, slots=tuple(slots), others=others)
 
 
-def find_meetings(slots: Sequence[SlotView], locations: Mapping[str, str]) -> list[Meeting]:
-    """All meetings, by VM and host. ``locations``: VM → host, wins over what slots have recorded."""
-    columns = Columns(slots, locations)
+def find_meetings(
+    slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+) -> list[Meeting]:
+    """All meetings, by VM and unit. ``locations``: VM → host, wins over what slots have recorded."""
+    columns = Columns(slots, locations, topology)
     vms, hosts = columns.meetings()
     if not len(vms):
         return []

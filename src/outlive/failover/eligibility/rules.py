@@ -14,6 +14,7 @@ from outlive.failover.compat import Compat
 from outlive.failover.eligibility.culprits import find_culprits
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.topology import HOSTS_ALONE, Topology
 from outlive.resources import Reservation
 
 __all__ = [
@@ -36,7 +37,12 @@ def fits(vm: VmView, slot: SlotView) -> bool:
 
 
 def is_vm_eligible_for_reservation(
-    vm: VmView, reservation: SlotView, all_reservations: Sequence[SlotView], *, compat: Compat | None = None
+    vm: VmView,
+    reservation: SlotView,
+    all_reservations: Sequence[SlotView],
+    *,
+    compat: Compat | None = None,
+    topology: Topology = HOSTS_ALONE,
 ) -> bool:
     """Whether the VM may join the slot, all five rules holding for every member afterwards.
 
@@ -48,13 +54,17 @@ def is_vm_eligible_for_reservation(
         return False
     listed = any(slot.name == reservation.name for slot in all_reservations)
     slots = all_reservations if listed else [*all_reservations, reservation]
-    graph = DependencyGraph.build(slots, counted=not (compat or Compat()).reverted("D1"))
+    graph = DependencyGraph.build(slots, counted=not (compat or Compat()).reverted("D1"), topology=topology)
     graph.add(vm.id, vm.host, reservation.name, reservation.host)
     return graph.holds_in(reservation.name)
 
 
 def find_eligible_reservations(
-    vm: VmView, reservations: Sequence[SlotView], *, compat: Compat | None = None
+    vm: VmView,
+    reservations: Sequence[SlotView],
+    *,
+    compat: Compat | None = None,
+    topology: Topology = HOSTS_ALONE,
 ) -> list[SlotView]:
     """The slots that the VM fits into and may join, in the order of the list.
 
@@ -63,13 +73,13 @@ def find_eligible_reservations(
     on a host that the VM already uses makes every later verdict a no.
     """
     compat = compat or Compat()
-    graph = DependencyGraph.build(reservations, counted=not compat.reverted("D1"))
+    graph = DependencyGraph.build(reservations, counted=not compat.reverted("D1"), topology=topology)
     found = []
     for slot in reservations:
         if not fits(vm, slot) or vm.id in slot.members:
             continue
         if not compat.reverted("D2"):
-            graph = _fresh_if_uncounted(graph, reservations)
+            graph = _fresh_if_uncounted(graph, reservations, topology)
         graph.add(vm.id, vm.host, slot.name, slot.host)
         if graph.holds_in(slot.name):
             found.append(slot)
@@ -77,13 +87,17 @@ def find_eligible_reservations(
     return found
 
 
-def _fresh_if_uncounted(graph: DependencyGraph, slots: Sequence[SlotView]) -> DependencyGraph:
+def _fresh_if_uncounted(graph: DependencyGraph, slots: Sequence[SlotView], topology: Topology) -> DependencyGraph:
     """Removing is exact on a counted graph; an uncounted one has to be built again for each probe."""
-    return graph if graph.counted else DependencyGraph.build(slots, counted=False)
+    return graph if graph.counted else DependencyGraph.build(slots, counted=False, topology=topology)
 
 
 def check_vms_still_eligible(
-    vms: Mapping[str, VmView], reservations: Sequence[SlotView], *, compat: Compat | None = None
+    vms: Mapping[str, VmView],
+    reservations: Sequence[SlotView],
+    *,
+    compat: Compat | None = None,
+    topology: Topology = HOSTS_ALONE,
 ) -> dict[str, list[str]]:
     """Slot name → ids of the members to remove, by id; slots that keep everybody are left out.
 
@@ -93,26 +107,30 @@ def check_vms_still_eligible(
     """
     compat = compat or Compat()
     if compat.reverted("D3"):
-        return check_in_order(vms, reservations, counted=not compat.reverted("D1"))
+        return check_in_order(vms, reservations, counted=not compat.reverted("D1"), topology=topology)
     removed: dict[str, list[str]] = {}
     locations = {vm_id: vm.host for vm_id, vm in vms.items()}
-    for culprit in find_culprits(reservations, locations):
+    for culprit in find_culprits(reservations, locations, topology):
         removed.setdefault(culprit.slot, []).append(culprit.vm)
     return {slot: sorted(ids) for slot, ids in sorted(removed.items())}
 
 
 def check_in_order(
-    vms: Mapping[str, VmView], reservations: Sequence[SlotView], *, counted: bool = True
+    vms: Mapping[str, VmView],
+    reservations: Sequence[SlotView],
+    *,
+    counted: bool = True,
+    topology: Topology = HOSTS_ALONE,
 ) -> dict[str, list[str]]:
     """The reference's walk: slots as listed, members by id, each removal seen by the checks after it."""
-    graph = DependencyGraph.build(reservations, counted=counted)
+    graph = DependencyGraph.build(reservations, counted=counted, topology=topology)
     removed: dict[str, list[str]] = {}
     for slot in reservations:
         for member in sorted(slot.members):
             vm = vms.get(member)
             if vm is None:
                 continue
-            if vm.host == graph.vm_host[member] and graph.holds_in(slot.name):
+            if topology.unit(vm.host) == graph.vm_host[member] and graph.holds_in(slot.name):
                 continue
             removed.setdefault(slot.name, []).append(member)
             graph.remove(member, slot.name, slot.host)

@@ -1,9 +1,9 @@
 """Memberships of VMs in slots, counted, and the answers to "which slots may it join": by number, for planners.
 
-For every slot it is counted how often each host occurs: as the slot's own and as its members'
-(docs/reference/failover.md#counters). A VM's counters are sums of those of its slots, so that a change touches only
-what it concerns: joining and leaving cost the VM's few slots, a move costs the members of these. Sets of slots are
-whole numbers used as bit sets, and "all slots that this VM may join" is a handful of ORs over them.
+For every slot it is counted how often each unit of failure, as a rule each host, occurs: as that of the slot's own
+host and as those of its members (docs/reference/failover.md#counters). A VM's counters are sums of those of its slots,
+so that a change touches only what it concerns: joining and leaving cost the VM's few slots, a move costs the members of
+these. Sets of slots are whole numbers used as bit sets, and "all slots that this VM may join" is a handful of ORs.
 
 The verdicts are those of the literal rules in every state, also where rules are broken: VMs for which a rule does not
 hold are kept as a set, and a slot with such a member admits nobody. ``counters`` is the same by name.
@@ -16,10 +16,12 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from outlive.failover.eligibility.domains import Domains
 from outlive.failover.eligibility.fullness import ByCount
 from outlive.failover.eligibility.touching import Touching, bits
 from outlive.failover.model import SlotView
 from outlive.failover.portions import Portions, portioned
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
@@ -30,8 +32,10 @@ LOG_LENGTH = 100_000
 class Tallies(Touching):
     """Hosts, slots and VMs by number. Numbers of slots stay while the slot is there; those of VMs do not."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, topology: Topology = HOSTS_ALONE) -> None:
+        super().__init__(topology.units)
+        self.topology = topology
+        self.domains = Domains(topology.apart)
         self.slot_names: list[str] = []
         self.vm_names: list[str] = []
         self.generation = 0
@@ -51,6 +55,7 @@ class Tallies(Touching):
         self._by_members = ByCount()
         self._vm_number: dict[str, int] = {}
         self._vm_host: list[int] = []
+        self._vm_unit: list[int] = []
         self._vm_size: list[tuple[int, int]] = []
         self._vm_added: list[bool] = []
         self._slots_of: list[list[int]] = []
@@ -64,6 +69,10 @@ class Tallies(Touching):
     def vm(self, name: str) -> int:
         """The number of a VM."""
         return self._vm_number[name]
+
+    def slot(self, name: str) -> int:
+        """The number of a slot."""
+        return self._slot_number[name]
 
     def slot_host(self, slot: int) -> int:
         """The number of the host that a slot is on."""
@@ -84,24 +93,32 @@ class Tallies(Touching):
             return _union(self._placed_on[host] for host in hosts)
         return self._alive & ~_union(self._placed_on[host] for host in others)
 
+    def placed_on(self, hosts: Iterable[int]) -> int:
+        """The slots that are on one of a few hosts, as a bit set."""
+        return _union(self._placed_on[host] for host in hosts)
+
     @property
     def open_slots(self) -> int:
         """The slots that are ready, as a bit set."""
         return self._open
 
-    def blocked_hosts(self, vm: int) -> set[int]:
-        """Numbers of the hosts that occur for the VM."""
-        return {self._vm_host[vm]}.union(*[self._hosts_of[slot] for slot in self._slots_of[vm]])
+    def blocked_units(self, vm: int) -> set[int]:
+        """Numbers of the units that occur for the VM; while no unit has several hosts, the numbers of these hosts."""
+        return {self._vm_unit[vm]}.union(*[self._units_of[slot] for slot in self._slots_of[vm]])
+
+    def slot_numbers(self, vm: int) -> list[int]:
+        """The slots that the VM is a member of; not to be changed."""
+        return self._slots_of[vm]
 
     def admissible(self, vm: int) -> int:
         """The slots that the VM may join by the rules, as a bit set.
 
-        Refused are slots that touch a host which occurs for the VM; that share a member with a slot which touches the
-        VM's own host (for that member the VM's host occurs already); and that have a member for which a rule is broken.
+        Refused are slots that touch a unit which occurs for the VM; that share a member with a slot which touches the
+        VM's own unit (for that member the VM's unit occurs already); and that have a member for which a rule is broken.
         """
         if vm in self._faulty:
             return 0
-        own = self._vm_host[vm]
+        own = self._vm_unit[vm]
         near = self._near
         refused = self._touching[own] | self._slots_at_fault()
         for slot in self._slots_at[own]:
@@ -138,7 +155,9 @@ class Tallies(Touching):
         if number is None:
             number = self._vm_number[name] = len(self.vm_names)
             self.vm_names.append(name)
-            self._vm_host.append(self.host(host))
+            place = self.host(host)
+            self._vm_host.append(place)
+            self._vm_unit.append(self._unit_of[place])
             self._vm_size.append((0, 0))
             self._vm_added.append(False)
             self._slots_of.append([])
@@ -174,7 +193,8 @@ class Tallies(Touching):
         self._open = self._open | bit if slot.ready is not False else self._open & ~bit
         self._alive |= bit
         self._by_members.add(bit, 0)
-        self._count(number, host)
+        self.domains.put(bit, slot.host)
+        self._count(number, self._unit_of[host])
         for wanted in self._fitting:
             if _fits(wanted, size):
                 self._fitting[wanted] |= bit
@@ -187,18 +207,18 @@ class Tallies(Touching):
 
     def fill(self, slot: int, members: list[int]) -> None:
         """Put members into an empty slot at once; ``filled`` has to follow when all slots are filled."""
-        hosts = self._hosts_of[slot]
+        units = self._units_of[slot]
         for vm in members:
             self._slots_of[vm].append(slot)
-            host = self._vm_host[vm]
-            hosts[host] = hosts.get(host, 0) + 1
+            unit = self._vm_unit[vm]
+            units[unit] = units.get(unit, 0) + 1
         bit = self._bit[slot]
         self._members[slot] = dict.fromkeys(members)
         self._by_members.move(bit, 0, len(members))
-        self._crowded[slot] = sum(count > 1 for count in hosts.values())
-        for host in hosts:
-            self._touching[host] |= bit
-            self._slots_at[host][slot] = None
+        self._crowded[slot] = sum(count > 1 for count in units.values())
+        for unit in units:
+            self._touching[unit] |= bit
+            self._slots_at[unit][slot] = None
 
     def filled(self, faulty: Iterable[int]) -> Portions[None]:
         """Finish after ``fill``: what follows from memberships, and for exactly which VMs a rule does not hold."""
@@ -223,9 +243,9 @@ class Tallies(Touching):
         for other in self._slots_of[vm]:
             self._link(slot, other)
         self._by_members.move(self._bit[slot], len(members), len(members) + 1)
-        self._count(slot, self._vm_host[vm])
+        self._count(slot, self._vm_unit[vm])
         if not proven:
-            self._note_more(members, self._vm_host[vm])
+            self._note_more(members, self._vm_unit[vm])
         members[vm] = None
         self._slots_of[vm].append(slot)
         self._counting[vm] += self._covers(vm, slot)
@@ -251,6 +271,7 @@ class Tallies(Touching):
         return (
             self.vm_names,
             self._vm_host,
+            self._vm_unit,
             self._vm_size,
             self._vm_added,
             self._slots_of,
@@ -276,61 +297,66 @@ class Tallies(Touching):
         self._note_missing(vm)
         del members[vm]
         self._slots_of[vm].remove(slot)
-        self._uncount(slot, self._vm_host[vm])
+        self._uncount(slot, self._vm_unit[vm])
         for other in self._slots_of[vm]:
             self._unlink(slot, other)
         if self._faulty:
-            self._note_less(members, self._vm_host[vm])
+            self._note_less(members, self._vm_unit[vm])
             if vm in self._faulty:
                 self._judge(vm)
 
     def _move(self, vm: int, host: int) -> None:
-        before = self._vm_host[vm]
-        if before == host:
+        self._vm_host[vm] = host
+        self._regard(vm, self._unit_of[host])
+
+    def _regard(self, vm: int, unit: int) -> None:
+        """The VM runs in this unit."""
+        before = self._vm_unit[vm]
+        if before == unit:
             return
         for slot in self._slots_of[vm]:
             others = [one for one in self._members[slot] if one != vm]
             self._uncount(slot, before)
             if self._faulty:
                 self._note_less(others, before)
-            self._count(slot, host)
-            self._note_more(others, host)
-        self._vm_host[vm] = host
+            self._count(slot, unit)
+            self._note_more(others, unit)
+        self._vm_unit[vm] = unit
         if self._slots_of[vm]:
             self._judge(vm)
 
-    def tally(self, vm: int, host: int) -> int:
-        """How often the host occurs for the VM."""
-        slots, hosts_of = self._slots_of[vm], self._hosts_of
-        here = self._vm_host[vm] == host
+    def tally(self, vm: int, unit: int) -> int:
+        """How often the unit occurs for the VM."""
+        slots, units_of = self._slots_of[vm], self._units_of
+        here = self._vm_unit[vm] == unit
         total = here * (1 - len(slots))
         for slot in slots:
-            total += hosts_of[slot].get(host, 0)
+            total += units_of[slot].get(unit, 0)
         return total
 
-    def _note_more(self, vms: Iterable[int], host: int) -> None:
-        """The host occurs once more for each of these VMs, because of one slot that they share."""
-        slots_of, hosts_of, vm_host = self._slots_of, self._hosts_of, self._vm_host
+    def _note_more(self, vms: Iterable[int], unit: int) -> None:
+        """The unit occurs once more for each of these VMs, because of one slot that they share."""
+        slots_of, units_of, vm_unit = self._slots_of, self._units_of, self._vm_unit
         for vm in vms:
             slots = slots_of[vm]
-            total = 1 - len(slots) if vm_host[vm] == host else 0  # ``tally``, in line: it runs for every co-user
+            total = 1 - len(slots) if vm_unit[vm] == unit else 0  # ``tally``, in line: it runs for every co-user
             for slot in slots:
-                total += hosts_of[slot].get(host, 0)
+                total += units_of[slot].get(unit, 0)
             if total == 2:
                 self._faulty[vm] = self._faulty.get(vm, 0) + 1
                 self._faulty_slots = None
 
-    def _note_less(self, vms: Iterable[int], host: int) -> None:
-        """The host occurs once less for each of these VMs."""
+    def _note_less(self, vms: Iterable[int], unit: int) -> None:
+        """The unit occurs once less for each of these VMs."""
         for vm in vms:
-            if vm in self._faulty and self.tally(vm, host) == 1:
+            if vm in self._faulty and self.tally(vm, unit) == 1:
                 self._faulty[vm] -= 1
                 self._faulty_slots = None
                 if not self._faulty[vm]:
                     del self._faulty[vm]
 
     def _judge(self, vm: int) -> None:
-        """Find out how many hosts occur more than once for the VM, in whatever way that came about."""
+        """Find out how many units occur more than once for the VM, in whatever way that came about."""
         excess = self._excess(vm)
         if excess or vm in self._faulty:
             self._faulty_slots = None
@@ -340,15 +366,15 @@ class Tallies(Touching):
             self._faulty.pop(vm, None)
 
     def _excess(self, vm: int) -> int:
-        hosts = [self._hosts_of[slot] for slot in self._slots_of[vm]]
-        distinct = {self._vm_host[vm]}.union(*hosts)
+        units = [self._units_of[slot] for slot in self._slots_of[vm]]
+        distinct = {self._vm_unit[vm]}.union(*units)
         crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
-        if not crowded and len(distinct) == 1 + sum(map(len, hosts)) - len(hosts):
+        if not crowded and len(distinct) == 1 + sum(map(len, units)) - len(units):
             return 0
-        counts = {self._vm_host[vm]: 1 - len(hosts)}
-        for touched in hosts:
-            for host, count in touched.items():
-                counts[host] = counts.get(host, 0) + count
+        counts = {self._vm_unit[vm]: 1 - len(units)}
+        for touched in units:
+            for unit, count in touched.items():
+                counts[unit] = counts.get(unit, 0) + count
         return sum(count > 1 for count in counts.values())
 
     def _slots_at_fault(self) -> int:

@@ -1,35 +1,51 @@
-"""Which slots touch which hosts, how often, and which slots have members in common: by number.
+"""Which slots touch which units of failure, how often, and which slots have members in common: by number.
 
-The ground that module ``tallies`` stands on. A slot touches the host that it is on and the hosts that its
-members run on. Sets of slots are whole numbers used as bit sets.
+The ground that module ``tallies`` stands on. A slot touches the unit of the host that it is on and the units of the
+hosts that its members run on (docs/reference/failover.md#units-of-failure). Hosts and units have numbers of their own;
+as long as every host is a unit by itself they are the same. Sets of slots are whole numbers used as bit sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 
 class Touching:
-    """Counts of (slot, host), the same seen from hosts, and pairs of slots."""
+    """Counts of (slot, unit), the same seen from units, and pairs of slots."""
 
-    def __init__(self) -> None:
+    def __init__(self, units: Mapping[str, str]) -> None:
+        """``units``: host → its unit of failure, where that is not the host itself."""
         self.host_names: list[str] = []
+        self.unit_names: list[str] = []
+        self.has_units = bool(units)
+        """Whether any host belongs to a unit with another name than its own."""
+        self._units = dict(units)
         self._host_number: dict[str, int] = {}
+        self._unit_number: dict[str, int] = {}
+        self._unit_of: list[int] = []
+        """By host: its unit."""
+        self._unit_array: Ints | None = None
+        """The same as an array, as far as it is known."""
         self._touching: list[int] = []
-        """By host: the slots that touch it, as a bit set."""
+        """By unit: the slots that touch it, as a bit set."""
         self._slots_at: list[dict[int, None]] = []
         """The same as numbers."""
         self._placed_on: list[int] = []
         """By host: the slots that are on it, as a bit set."""
-        self._hosts_of: list[dict[int, int]] = []
-        """By slot: host → how often the slot touches it."""
+        self._units_of: list[dict[int, int]] = []
+        """By slot: unit → how often the slot touches it."""
         self._crowded: list[int] = []
-        """By slot: how many hosts it touches more than once."""
+        """By slot: how many units it touches more than once."""
         self._near: list[int] = []
         """By slot: itself and the slots that it has a member in common with."""
         self._meeting: list[int | None] = []
-        """By slot: the slots that touch a host which it touches; ``None`` while not known."""
+        """By slot: the slots that touch a unit which it touches; ``None`` while not known."""
         self._bit: list[int] = []
         self._shared: dict[tuple[int, int], int] = {}
         """Pairs of slots with more than one member in common, and how many; only where rules are broken."""
@@ -40,10 +56,32 @@ class Touching:
         if number is None:
             number = self._host_number[name] = len(self.host_names)
             self.host_names.append(name)
-            self._touching.append(0)
-            self._slots_at.append({})
+            self._unit_of.append(self._unit(self._units.get(name, name)))
             self._placed_on.append(0)
         return number
+
+    def _unit(self, name: str) -> int:
+        """The number of a unit; a new name gets a new one."""
+        number = self._unit_number.get(name)
+        if number is None:
+            number = self._unit_number[name] = len(self.unit_names)
+            self.unit_names.append(name)
+            self._touching.append(0)
+            self._slots_at.append({})
+        return number
+
+    def unit_of(self, host: int) -> int:
+        """The number of a host's unit of failure."""
+        return self._unit_of[host]
+
+    def units_at(self, hosts: Ints) -> Ints:
+        """The numbers of these hosts' units."""
+        if not self.has_units:
+            return hosts
+        if self._unit_array is None or len(self._unit_array) != len(self._unit_of):
+            self._unit_array = np.array(self._unit_of, dtype=np.int64)
+        units: Ints = self._unit_array[hosts]
+        return units
 
     def hosts(self, names: Sequence[str]) -> list[int]:
         """The numbers of hosts."""
@@ -54,56 +92,56 @@ class Touching:
 
     def _grow(self, slot: int) -> None:
         """Make room for one more slot, which has the next number."""
-        self._hosts_of.append({})
+        self._units_of.append({})
         self._crowded.append(0)
         self._bit.append(1 << slot)
         self._near.append(1 << slot)
         self._meeting.append(1 << slot)
 
-    def _count(self, slot: int, host: int) -> None:
-        hosts = self._hosts_of[slot]
-        count = hosts.get(host, 0)
-        hosts[host] = count + 1
+    def _count(self, slot: int, unit: int) -> None:
+        units = self._units_of[slot]
+        count = units.get(unit, 0)
+        units[unit] = count + 1
         if count == 0:
-            self._meet(slot, host)
-            self._touching[host] |= self._bit[slot]
-            self._slots_at[host][slot] = None
+            self._meet(slot, unit)
+            self._touching[unit] |= self._bit[slot]
+            self._slots_at[unit][slot] = None
         elif count == 1:
             self._crowded[slot] += 1
 
-    def _uncount(self, slot: int, host: int) -> None:
-        hosts = self._hosts_of[slot]
-        count = hosts[host]
+    def _uncount(self, slot: int, unit: int) -> None:
+        units = self._units_of[slot]
+        count = units[unit]
         if count == 1:
-            del hosts[host]
-            self._touching[host] &= ~self._bit[slot]
-            del self._slots_at[host][slot]
+            del units[unit]
+            self._touching[unit] &= ~self._bit[slot]
+            del self._slots_at[unit][slot]
             self._meeting[slot] = None
-            for other in self._slots_at[host]:
+            for other in self._slots_at[unit]:
                 self._meeting[other] = None
             return
-        hosts[host] = count - 1
+        units[unit] = count - 1
         if count == 2:
             self._crowded[slot] -= 1
 
-    def _meet(self, slot: int, host: int) -> None:
-        """The slot begins to touch the host, and so meets all slots that do."""
+    def _meet(self, slot: int, unit: int) -> None:
+        """The slot begins to touch the unit, and so meets all slots that do."""
         meeting, bit = self._meeting, self._bit[slot]
         known = meeting[slot]
         if known is not None:
-            meeting[slot] = known | self._touching[host]
-        for other in self._slots_at[host]:
+            meeting[slot] = known | self._touching[unit]
+        for other in self._slots_at[unit]:
             known = meeting[other]
             if known is not None:
                 meeting[other] = known | bit
 
     def _meeting_slots(self, slot: int) -> int:
-        """The slots that touch a host which this one touches. Known until one of them lets go of a host."""
+        """The slots that touch a unit which this one touches. Known until one of them lets go of a unit."""
         known = self._meeting[slot]
         if known is None:
             known = self._bit[slot]
-            for host in self._hosts_of[slot]:
-                known |= self._touching[host]
+            for unit in self._units_of[slot]:
+                known |= self._touching[unit]
             self._meeting[slot] = known
         return known
 

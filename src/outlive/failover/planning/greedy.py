@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
@@ -18,6 +19,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
 from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host
+from outlive.failover.planning.separating import Separating
 from outlive.failover.sizing import resource_group
 
 _AFTER_ALL_NAMES = "\U0010ffff"
@@ -50,6 +52,7 @@ class Greedy:
         one_new_per_host: bool = False,
         key_prefix: str = "new-",
         most_members: int = 0,
+        separating: Separating | None = None,
         compat: Compat | None = None,
     ) -> None:
         """``hosts``: all of them, for the numbers in reasons; read when one is needed.
@@ -60,6 +63,7 @@ class Greedy:
         self.opened: dict[str, SlotView] = {}
         self.verdicts: Verdicts | None = None
         """Who judges instead of the counters, where deviation D1 or D2 is switched back."""
+        self.separating = separating or Separating(counters)
         self._hashes = HostHashes(counters)
         self._one_new_per_host = one_new_per_host
         reverted = (compat or Compat()).reverted
@@ -134,8 +138,8 @@ class Greedy:
         usable &= ~self._full
         if not usable:
             return None
-        admissible = counters.admissible(number) if self.verdicts is None else self.verdicts.admissible(vm, self)
-        slot = offer.fullest(usable & admissible)
+        usable &= counters.admissible(number) if self.verdicts is None else self.verdicts.admissible(vm, self)
+        slot = offer.fullest(self.separating.among(vm.id, usable))
         if slot is None:
             return None
         counters.join_slot(number, slot, proven=self.verdicts is None)
@@ -145,6 +149,12 @@ class Greedy:
             self._note_full(slot)
         host = counters.host_names[counters.slot_host(slot)]
         return Join(slot=counters.slot_names[slot], vm=vm.id, vm_host=vm.host, host=host)
+
+    def close(self, slots: Iterable[str]) -> None:
+        """Nobody joins these."""
+        for name in slots:
+            if self.counters.has_slot(name):
+                self._full |= self.counters.slot_bit(self.counters.slot(name))
 
     def _note_full(self, slot: int) -> None:
         if self.counters.slot_members(slot) >= self._most_members:
@@ -163,12 +173,25 @@ class Greedy:
         possible = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
         if self._one_new_per_host:
             possible &= ~self.ledger.new_here(offer.hosts)
-        blocked = self.counters.blocked_hosts(self.counters.vm(vm.id))
-        possible[offer.places(blocked)] = False
+        self._exclude(vm.id, offer, possible)
         place = offer.best(vm.id, possible)
         if place is None:
             return no_host(vm.id, size.cpu_milli, size.memory_bytes, self._count(vm, need, offer), missing)
         return self._opened(vm, need, offer.names[place])
+
+    def _exclude(self, vm: str, offer: NewHosts, possible: NDArray[np.bool_]) -> None:
+        """Strike out the offered hosts that the rules or separation keep from holding a new slot of the VM."""
+        counters = self.counters
+        blocked = counters.blocked_units(counters.vm(vm))
+        if counters.has_units:
+            counts = np.zeros(len(counters.unit_names), dtype=bool)
+            counts[list(blocked)] = True
+            possible &= ~counts[counters.units_at(offer.hosts)]
+        else:
+            possible[offer.places(blocked)] = False
+        closed = self.separating.closed(vm)
+        if closed is not None:
+            possible &= ~closed[offer.hosts]
 
     def _new_hosts(self, offer_class: str) -> NewHosts | None:
         offer = self._new.get(offer_class)
@@ -217,11 +240,12 @@ class Greedy:
         return f"{self._key_prefix}{self._serial}"
 
     def _clash(self, vm: VmView, missing: int) -> Fail:
-        hosts = sorted(host for host in self.counters.blocked(vm.id) if self.counters.count(vm.id, host) > 1)
+        unit = self.counters.crowded(vm.id)[0]
+        what = unit if self.counters.has_units else f"host {unit}"
         return Fail(
             vm=vm.id,
             reason=Reason.MEMBERSHIPS_CLASH,
-            detail=f"the rules are broken for the slots that it has: host {hosts[0]} occurs more than once",
+            detail=f"the rules are broken for the slots that it has: {what} occurs more than once",
             remedy="the next clean-up takes the clash away",
             missing=missing,
         )
@@ -229,16 +253,14 @@ class Greedy:
     def _count(self, vm: VmView, need: Need, offer: NewHosts) -> HostCount:
         """Each offered host by what keeps it from holding the slot."""
         counters, size = self.counters, need.size
-        number = counters.vm(vm.id)
-        blocked = counters.blocked_hosts(number)
         own = counters.host(vm.host)
         rest = np.ones(len(offer.hosts), dtype=bool)
-        excluded = offer.places(blocked)
-        rest[excluded] = False
+        self._exclude(vm.id, offer, rest)
+        excluded = np.nonzero(~rest)[0]
         room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
         new_here = self.ledger.new_here(offer.hosts) if self._one_new_per_host else np.zeros(len(rest), dtype=bool)
         everywhere = self._everywhere()
-        open_hosts = everywhere[~np.isin(everywhere, np.fromiter(blocked, dtype=np.int64))]
+        open_hosts = everywhere[~self._barred(vm.id, everywhere)]
         runs_here = bool(len(offer.places([own])))
         others = sorted(offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host)
         return HostCount(
@@ -260,14 +282,30 @@ class Greedy:
             self.ledger.grow()
         return self._all_hosts
 
+    def _barred(self, vm: str, hosts: Ints) -> NDArray[np.bool_]:
+        """For each of these hosts whether the rules or separation keep it from holding a new slot of the VM."""
+        counters = self.counters
+        blocked = np.fromiter(counters.blocked_units(counters.vm(vm)), dtype=np.int64)
+        found: NDArray[np.bool_] = np.isin(counters.units_at(hosts), blocked)
+        closed = self.separating.closed(vm)
+        return found if closed is None else found | closed[hosts]
+
     def _example(self, vm: str, host: str) -> str:
-        for slot in self.counters.slots_of(vm):
-            if self.counters.host_of_slot(slot) == host:
-                return f"{host} has its slot {slot}"
-            for other in self.counters.members(slot):
-                if other != vm and self.counters.location(other) == host:
-                    return f"{host} runs {other}, a member of its slot {slot}"
-        return host
+        counters, unit = self.counters, self._unit_of(host)
+        here = f"{host} is in {unit}, which" if unit != host else host
+        for slot in counters.slots_of(vm):
+            if self._unit_of(counters.host_of_slot(slot)) == unit:
+                return f"{here} has its slot {slot}"
+            for other in counters.members(slot):
+                if other != vm and self._unit_of(counters.location(other)) == unit:
+                    return f"{here} runs {other}, a member of its slot {slot}"
+        if unit == self._unit_of(counters.location(vm)):
+            return f"{here} runs the VM"
+        return self.separating.why(vm, host) or host
+
+    def _unit_of(self, host: str) -> str:
+        counters = self.counters
+        return counters.unit_names[counters.unit_of(counters.host(host))]
 
     def _roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> str:
         found = self.ledger.roomiest(hosts, cpu_milli, memory_bytes)
