@@ -1,6 +1,6 @@
 """Which deliberate differences from the reference are switched back, for runs side by side with it.
 
-Every difference has an id, ``D1`` to ``D19`` (docs/reference/failover.md#deviations). A decision takes a ``Compat``
+Every difference has an id, ``D1`` to ``D20`` (docs/reference/failover.md#deviations). A decision takes a ``Compat``
 as part of its input, so that a replayed decision carries the behaviour that it was made under.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.base.errors import BadInput
 
-DEVIATIONS = tuple(f"D{number}" for number in range(1, 20))
+DEVIATIONS = tuple(f"D{number}" for number in range(1, 21))
 """Ids of all deviations."""
 
 

@@ -8,6 +8,7 @@ an error there and here. Durations stay text until they are read through the ``â
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
+from outlive.failover.topology import HOST_UNIT, TopologyChoice
 
 DEFAULT_REQUIREMENTS = {"*": 2}
 DEFAULT_RECONCILE_INTERVAL = "30s"
@@ -28,6 +30,8 @@ DEFAULT_CREATOR = "cortex-failover-controller"
 """The value of the creator label that selectors and dashboards of existing installations look for."""
 DEFAULT_DATASOURCE = "nova-servers"
 DEFAULT_SCHEDULER_URL = "http://localhost:8080/scheduler/nova/external"
+_DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,53}[A-Za-z0-9])?")
+"""What may follow ``outlive.dev/domain-`` in the name of a label, which has at most 63 characters there."""
 
 
 Profile = Literal["general", "dedicated"]
@@ -194,9 +198,23 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
     """React to VM and host changes at once; off leaves everything to the cycle."""
     validation_workers: int = 4
     """Slots validated at the same time."""
+    failure_unit: str = HOST_UNIT
+    """What fails together and counts as one in the rules: ``host``, or a failure domain such as ``rack``."""
+    keep_apart: list[str] = msgspec.field(default_factory=list)
+    """Failure domains in which no two of a VM's own host and its slots shall be, such as ``["rack", "power"]``."""
+    server_groups: bool = True
+    """Whether the policies of server groups bind slots as well."""
 
     def __post_init__(self) -> None:
         _check_duration(_key(self, "database_timeout"), self.database_timeout)
+        for name, domains in (("failureUnit", [self.failure_unit]), ("keepApart", self.keep_apart)):
+            for domain in domains:
+                if not _DOMAIN.fullmatch(domain):
+                    raise ValueError(
+                        f"{name} names {domain!r}; write a domain as in the label outlive.dev/domain-<name>"
+                    )
+        if HOST_UNIT in self.keep_apart:
+            raise ValueError("keepApart names host; slots are on different hosts anyway, so name failure domains only")
         if not 0.0 <= self.brake_share <= 1.0:
             raise ValueError(f"brakeShare is {self.brake_share}; write a share between 0 and 1")
         for name in ("brake_number", "grace_pauses", "inline_planning_vms"):
@@ -220,6 +238,13 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
                 remedy=f"add it to failoverUpkeep.dataSources; known: {', '.join(known) or 'none'}",
             )
         return address
+
+    @property
+    def topology_choice(self) -> TopologyChoice:
+        """Units of failure and separation, as settings ask for them."""
+        return TopologyChoice(
+            unit=self.failure_unit, apart=tuple(sorted(set(self.keep_apart))), server_groups=self.server_groups
+        )
 
     @property
     def database_timeout_s(self) -> float:

@@ -17,6 +17,7 @@ from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.protection import ProtectionSettings, check_protection
 from outlive.failover.requirements import Requirements
+from outlive.failover.topology import TopologyChoice
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
 from outlive.runtime.units import Duration
@@ -89,6 +90,11 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     def compat(self) -> Compat:
         """Deviations of failover that are switched back."""
         return Compat.parse(self.failover.compat)
+
+    @property
+    def topology_choice(self) -> TopologyChoice:
+        """Units of failure and separation, as they are in force."""
+        return self.upkeep.topology_choice.in_force(self.compat)
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:

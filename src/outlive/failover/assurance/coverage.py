@@ -21,6 +21,7 @@ from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.reasons import Reason, amounts
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
+from outlive.failover.topology import Topology, in_force
 from outlive.resources import Amounts, CoverageStatus
 
 
@@ -33,6 +34,7 @@ class CoverageInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     slots: tuple[SlotView, ...] = ()
     hosts: tuple[HostView, ...] = ()
     fails: tuple[Fail, ...] = ()
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -118,7 +120,8 @@ def coverage(given: CoverageInput) -> CoverageResult:
 
 def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
-    columns = Columns(given.slots, {vm.id: vm.host for vm in given.vms})
+    topology = in_force(given.topology, given.compat)
+    columns = Columns(given.slots, {vm.id: vm.host for vm in given.vms}, topology)
     return assess(
         given.vms,
         given.required,

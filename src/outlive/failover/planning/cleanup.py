@@ -16,6 +16,7 @@ from outlive.failover.eligibility.culprits import Culprit, find_culprits, withou
 from outlive.failover.eligibility.rules import check_vms_still_eligible
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.leaving import Cause, Deletion, Drop, departure, emptied
+from outlive.failover.topology import Topology, in_force
 
 __all__ = ["Brake", "Cause", "CleanInput", "CleanResult", "Deletion", "Drop", "LeaveInput", "clean", "leave"]
 
@@ -44,6 +45,7 @@ class CleanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """How old a slot without a failover status must be to be deleted (deviation D7)."""
     brake_share: float = 0.20
     brake_number: int = 50
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -154,11 +156,13 @@ def _departures(
 
 
 def _clashes(slots: Sequence[SlotView], given: CleanInput) -> list[Drop]:
+    topology = in_force(given.topology, given.compat)
     if given.compat.reverted("D3"):
-        removed = check_vms_still_eligible({vm.id: vm for vm in given.vms}, slots, compat=given.compat)
+        views = {vm.id: vm for vm in given.vms}
+        removed = check_vms_still_eligible(views, slots, compat=given.compat, topology=topology)
         detail = "the rules do not hold for every member of the slot"
         return [Drop(slot=slot, vm=vm, cause=Cause.CLASH, detail=detail) for slot, vms in removed.items() for vm in vms]
-    return [_drop_of(culprit) for culprit in find_culprits(slots, {vm.id: vm.host for vm in given.vms})]
+    return [_drop_of(culprit) for culprit in find_culprits(slots, {vm.id: vm.host for vm in given.vms}, topology)]
 
 
 def _drop_of(culprit: Culprit) -> Drop:

@@ -15,6 +15,7 @@ from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Offer
+from outlive.failover.topology import Topology
 
 CANDIDATES = 8
 """The smallest slots that one cycle tries to empty."""
@@ -33,6 +34,7 @@ class RepackInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """Class → hosts whose slots such VMs may join."""
     limit: int = 0
     """Memberships that may change."""
+    topology: Topology = Topology()
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -72,7 +74,9 @@ class _Work:
         self._given = given
         self._vms = {vm.id: vm for vm in given.vms}
         self._slots = {slot.name: slot for slot in given.slots}
-        self._counters = Counters.build(sorted(given.slots, key=lambda slot: slot.name), given.vms, given.required)
+        self._counters = Counters.build(
+            sorted(given.slots, key=lambda slot: slot.name), given.vms, given.required, given.topology
+        )
         self._emptied: set[str] = set()
         self._used: set[str] = set()
 

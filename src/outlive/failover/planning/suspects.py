@@ -17,6 +17,7 @@ from outlive.failover.eligibility.columns import Columns
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
 from outlive.failover.portions import SLOTS, Portions, portioned
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 
 class Suspects(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +32,11 @@ class Suspects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suspects(
-    slots: Sequence[SlotView], views: Mapping[str, VmView], active: Collection[str], compat: Compat
+    slots: Sequence[SlotView],
+    views: Mapping[str, VmView],
+    active: Collection[str],
+    compat: Compat,
+    topology: Topology = HOSTS_ALONE,
 ) -> Portions[Suspects]:
     """The slots without members, those with a member that has to leave, and those of VMs for which a rule is broken.
 
@@ -54,7 +59,7 @@ def suspects(
                 if departure(vm, slot, view, active=vm in active, compat=compat) is not None:
                     found.add(slot.name)
         yield
-    columns = yield from Columns.built(slots, views)
+    columns = yield from Columns.built(slots, views, topology)
     numbers = yield from columns.faults()
     broken = frozenset(columns.vm_ids[number] for number in numbers.tolist())
     # Of unlisted VMs the last record counts as their location, so that all their records have to be seen together.
