@@ -1,0 +1,267 @@
+"""What survives: named cases of failure, or every set of K failed units.
+
+A VM is *lost* in a case if its unit fails and none of its slots is left to it alone
+(docs/reference/failover.md#surviving). That every set of K units is survived is known without looking at the sets: it
+is so exactly if the tolerance of every VM that needs slots is at least K. Sets of fewer units are parts of these and
+lose nobody else. Where it does not hold, or where somebody wants to see it, the sets are enumerated.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from itertools import combinations
+from math import comb
+
+import msgspec
+
+from outlive.base.errors import BadInput, LimitExceeded
+from outlive.failover.assurance.cases import CaseResult, Cases, Landing, Lost, LostReason
+from outlive.failover.assurance.enumeration import Tally, effort, enumerated
+from outlive.failover.assurance.standing import Standing
+from outlive.failover.assurance.tolerance import Tolerances, judged, killers
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.portions import whole
+
+PAIRS_LIMIT = 2_000_000_000
+"""Pairs of a case and an affected VM that an enumeration on request may look at."""
+PAIRS_UNASKED = 50_000_000
+"""The same where it was not asked for: beyond it every lost VM is told with the fewest failures that lose it."""
+LOST_LISTED = 10_000
+"""Lost pairs of VM and case that are listed; the count is always of all."""
+CASES_LIMIT = 1_000_000
+"""Cases that are told one by one."""
+WORST_SHOWN = 10
+"""Cases that are told because they lose most."""
+
+
+class Method(enum.StrEnum):
+    """How the answer was found."""
+
+    CASES = "cases"
+    """The named cases were looked at."""
+    TOLERANCE = "tolerance"
+    """By the tolerance of every VM, which is exact; each lost VM is listed once, with the fewest failures."""
+    ENUMERATION = "enumeration"
+    """Every set of so many units was looked at; each lost VM is listed with every set."""
+
+
+class FailuresInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A state, and what fails: named ``cases``, or any ``failures`` units."""
+
+    vms: tuple[VmView, ...]
+    required: dict[str, int]
+    """VM → slots that it needs; missing means none."""
+    slots: tuple[SlotView, ...] = ()
+    hosts: tuple[HostView, ...] = ()
+    units: dict[str, str] = {}
+    """Host → its unit of failure; a host that is missing here is a unit of its own."""
+    priorities: dict[str, int] = {}
+    """VM → restart priority, larger is earlier; missing means 0."""
+    cases: tuple[tuple[str, ...], ...] = ()
+    """Sets of units that fail together; each is a case of its own."""
+    failures: int = 0
+    """Without ``cases``: how many units fail, whichever they are."""
+    enumerate: bool = False
+    """Look at every set, also where the answer is known without."""
+
+
+class WorstCase(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A case that loses many."""
+
+    case: tuple[str, ...]
+    affected: int
+    lost: int
+
+
+class FailuresResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is lost."""
+
+    failures: int
+    """Units that fail at once; of several named cases the most."""
+    cases: int
+    """Sets of units that the answer is about."""
+    lost: tuple[Lost, ...]
+    """By VM and case; the first ``LOST_LISTED`` where there are more."""
+    holds: bool
+    method: Method
+    lost_count: int
+    """Pairs of VM and case that are lost."""
+    lost_vms: int
+    """VMs that are lost in some case."""
+    affected: int
+    """Pairs of a case and a VM that needs slots and runs on what fails."""
+    unprotected: int
+    """VMs that need no slots and run on what may fail; nobody promised them anything."""
+    worst: tuple[WorstCase, ...] = ()
+    """Cases that lose most VMs, where any loses one."""
+    landing: tuple[Landing, ...] | None = None
+    """For a single named case: where each affected VM goes."""
+
+
+def survive(given: FailuresInput) -> FailuresResult:
+    """Who is lost. ``BadInput`` for an unknown unit, ``LimitExceeded`` where there are too many sets to look at."""
+    standing = standing_of(given)
+    if given.cases:
+        return _named(given, standing)
+    if given.failures < 1:
+        raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
+    failures = min(given.failures, max(1, len(standing.unit_names)))
+    levels = whole(judged(standing))
+    weak = [at for at, vm in enumerate(standing.vms) if levels.levels[vm.id] < failures]
+    pairs = effort(standing, failures)
+    doubtful = bool(weak) and not set(levels.understated).isdisjoint(standing.vms[at].id for at in weak)
+    enumerate_all = given.enumerate or doubtful
+    if enumerate_all and pairs > PAIRS_LIMIT:
+        raise LimitExceeded(
+            f"{comb(len(standing.unit_names), failures):,} sets of {failures} units are too many to look at: "
+            f"{pairs:,} landings, at most {PAIRS_LIMIT:,}",
+            place="failures",
+            remedy="leave the enumeration out: the answer by tolerance is exact too; or let fewer units fail",
+        )
+    if enumerate_all or (weak and pairs <= PAIRS_UNASKED):
+        return _enumeration(given, standing, failures)
+    return _by_tolerance(given, standing, failures, levels, weak)
+
+
+def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
+    """The cases one by one, with where everybody lands; ``LimitExceeded`` where there are too many to tell."""
+    standing = standing_of(given)
+    answers = Cases(standing, given.required, given.priorities)
+    if given.cases:
+        for case in given.cases:
+            yield case, answers.result(_numbers(standing, case), case)
+        return
+    names = sorted(standing.unit_names)
+    failures = min(given.failures, len(names))
+    count = comb(len(names), failures)
+    if count > CASES_LIMIT:
+        raise LimitExceeded(
+            f"{count:,} cases are too many to tell one by one, at most {CASES_LIMIT:,}",
+            place="failures",
+            remedy="let fewer units fail, or leave --cases out: totals are computed for all of them",
+        )
+    for case in combinations(names, failures):
+        yield case, answers.result(_numbers(standing, case), case)
+
+
+def standing_of(given: FailuresInput) -> Standing:
+    """The state in numbers."""
+    needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
+    hosts = [host.name for host in given.hosts]
+    return Standing(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units, hosts)
+
+
+def _numbers(standing: Standing, case: tuple[str, ...]) -> frozenset[int]:
+    numbers = {name: standing.unit_number(name) for name in case}
+    unknown = [name for name, number in numbers.items() if number is None]
+    if unknown:
+        raise BadInput(f"there is no {unknown[0]!r} to fail", place="cases", remedy="name hosts or units of this state")
+    return frozenset(number for number in numbers.values() if number is not None)
+
+
+def _named(given: FailuresInput, standing: Standing) -> FailuresResult:
+    answers = Cases(standing, given.required, given.priorities)
+    lost: list[Lost] = []
+    worst: list[WorstCase] = []
+    affected = 0
+    count = 0
+    vms: set[str] = set()
+    result = CaseResult(landing=(), lost=())
+    for case in given.cases:
+        down = _numbers(standing, case)
+        result = answers.result(down, case)
+        here = len(answers.affected(down))
+        affected += here
+        count += len(result.lost)
+        vms.update(one.vm for one in result.lost)
+        lost.extend(result.lost[: LOST_LISTED - len(lost)])
+        if result.lost:
+            worst.append(WorstCase(case=case, affected=here, lost=len(result.lost)))
+    worst.sort(key=lambda one: (-one.lost, one.case))
+    single = len(given.cases) == 1
+    return FailuresResult(
+        failures=max(len(set(case)) for case in given.cases),
+        cases=len(given.cases),
+        lost=tuple(sorted(lost, key=lambda one: (one.vm, one.case))),
+        holds=not count,
+        method=Method.CASES,
+        lost_count=count,
+        lost_vms=len(vms),
+        affected=affected,
+        unprotected=_unprotected(given, {name for case in given.cases for name in case}),
+        worst=() if single else tuple(worst[:WORST_SHOWN]),
+        landing=result.landing if single else None,
+    )
+
+
+def _unprotected(given: FailuresInput, failing: set[str] | None) -> int:
+    """VMs that need no slots, on these units or on any."""
+    return sum(
+        1
+        for vm in given.vms
+        if given.required.get(vm.id, 0) <= 0 and (failing is None or given.units.get(vm.host, vm.host) in failing)
+    )
+
+
+def _enumeration(given: FailuresInput, standing: Standing, failures: int) -> FailuresResult:
+    tally = enumerated(standing, failures, listed=LOST_LISTED, worst=WORST_SHOWN)
+    names = standing.unit_names
+    answers = Cases(standing, given.required, given.priorities)
+    told: dict[tuple[int, ...], CaseResult] = {}
+    return FailuresResult(
+        failures=failures,
+        cases=comb(len(names), failures),
+        lost=_listed(standing, tally, answers, told),
+        holds=not tally.lost,
+        method=Method.ENUMERATION,
+        lost_count=tally.lost,
+        lost_vms=int((tally.lost_vms > 0).sum()),
+        affected=tally.landed + tally.lost,
+        unprotected=_unprotected(given, None),
+        worst=tuple(
+            WorstCase(
+                case=tuple(sorted(names[unit] for unit in units)), affected=len(answers.affected(units)), lost=count
+            )
+            for units, count in tally.worst
+        ),
+    )
+
+
+def _listed(
+    standing: Standing, tally: Tally, answers: Cases, told: dict[tuple[int, ...], CaseResult]
+) -> tuple[Lost, ...]:
+    """The lost pairs of a tally in full."""
+    found = []
+    for at, units in tally.pairs:
+        if units not in told:
+            case = tuple(sorted(standing.unit_names[unit] for unit in units))
+            told[units] = answers.result(frozenset(units), case)
+        vm = standing.vms[at].id
+        found.append(next(one for one in told[units].lost if one.vm == vm))
+    return tuple(sorted(found, key=lambda one: (one.vm, one.case)))
+
+
+def _by_tolerance(
+    given: FailuresInput, standing: Standing, failures: int, levels: Tolerances, weak: list[int]
+) -> FailuresResult:
+    answers = Cases(standing, given.required, given.priorities)
+    lost = []
+    for at in sorted(weak, key=lambda one: (levels.levels[standing.vms[one].id], standing.vms[one].id))[:LOST_LISTED]:
+        case = killers(standing, at)
+        result = answers.result(_numbers(standing, case), case)
+        lost += [one for one in result.lost if one.vm == standing.vms[at].id]
+    return FailuresResult(
+        failures=failures,
+        cases=comb(len(standing.unit_names), failures),
+        lost=tuple(sorted(lost, key=lambda one: (one.vm, one.case))),
+        holds=not weak,
+        method=Method.TOLERANCE,
+        lost_count=len(weak),
+        lost_vms=len(weak),
+        affected=effort(standing, failures),
+        unprotected=_unprotected(given, None),
+    )
+
+
+__all__ = ["FailuresInput", "FailuresResult", "Landing", "Lost", "LostReason", "Method", "WorstCase", "survive"]
