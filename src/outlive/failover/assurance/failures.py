@@ -107,21 +107,21 @@ def survive(given: FailuresInput) -> FailuresResult:
     if given.failures < 1:
         raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
     failures = min(given.failures, max(1, len(standing.unit_names)))
-    levels = whole(judged(standing))
-    weak = [at for at, vm in enumerate(standing.vms) if levels.levels[vm.id] < failures]
     pairs = effort(standing, failures)
-    doubtful = bool(weak) and not set(levels.understated).isdisjoint(standing.vms[at].id for at in weak)
-    enumerate_all = given.enumerate or doubtful
-    if enumerate_all and pairs > PAIRS_LIMIT:
+    if not given.enumerate:
+        levels = whole(judged(standing))
+        weak = [at for at, vm in enumerate(standing.vms) if levels.levels[vm.id] < failures]
+        doubtful = not set(levels.understated).isdisjoint(standing.vms[at].id for at in weak)
+        if not doubtful and (not weak or pairs > PAIRS_UNASKED):
+            return _by_tolerance(given, standing, failures, levels, weak)
+    if pairs > PAIRS_LIMIT:
         raise LimitExceeded(
             f"{comb(len(standing.unit_names), failures):,} sets of {failures} units are too many to look at: "
             f"{pairs:,} landings, at most {PAIRS_LIMIT:,}",
             place="failures",
             remedy="leave the enumeration out: the answer by tolerance is exact too; or let fewer units fail",
         )
-    if enumerate_all or (weak and pairs <= PAIRS_UNASKED):
-        return _enumeration(given, standing, failures)
-    return _by_tolerance(given, standing, failures, levels, weak)
+    return _enumeration(given, standing, failures)
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
