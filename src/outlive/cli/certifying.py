@@ -1,0 +1,232 @@
+"""``outlive failover certify`` and ``verify``: a claim about a state that somebody else can check, and the check.
+
+The certificate's digest is of the very objects that were read: the whole state is read once, kept in memory, and
+everything else is worked out from there. The check reads files and knows nothing of how the certificate was made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import BadInput, ExitCode, Refused
+from outlive.cli.access import Access
+from outlive.cli.output import Report
+from outlive.cli.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from outlive.failover.certificate.making import CertifyResult
+    from outlive.failover.verify.cases import Landing
+    from outlive.failover.verify.checking import Verdict
+    from outlive.resources import Resource
+    from outlive.store import Store
+
+NAMED = 10
+"""VMs or violations that are named to people; JSON names more."""
+
+
+async def certify(
+    access: Access,
+    output: Report,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of to standard output.")
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Claim what can be claimed, even if some VMs need more.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
+    ] = None,
+) -> ExitCode | None:
+    """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
+    import sys
+
+    from outlive.failover.certificate.document import encode_certificate
+
+    result = await _made(access, k, config, partial=partial)
+    if result.certificate is None:
+        output.show({"certified": False, "uncertified": result.uncertified}, lambda: _refusal(result))
+        return ExitCode.NO
+    raw = encode_certificate(result.certificate)
+    if out is None:
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
+        return None
+    out.write_bytes(raw)
+    document = {
+        "certified": True,
+        "file": str(out),
+        "stateDigest": result.certificate.state_digest,
+        "k": result.certificate.k,
+        "vms": len(result.certificate.vms),
+        "slots": len(result.certificate.slots),
+        "uncertified": result.uncertified,
+    }
+    output.show(document, lambda: _written(result, out))
+    return None
+
+
+async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
+    from outlive.base.ids import SystemIds
+    from outlive.cli.failover import look
+    from outlive.failover.certificate.making import certify as decide
+    from outlive.roles.certifying import certify_input
+    from outlive.store.memory import MemoryStore
+
+    async with access.open() as store:
+        objects = await _read(store)
+    kept = MemoryStore(access.clock, SystemIds())
+    kept.load(objects)
+    gathered = await look(access, kept, config, k)
+    if gathered.settings.upkeep.vm_source != "resources":
+        raise Refused(
+            "the VMs come from a database, so that no state tells what a certificate would be about",
+            remedy="import them, and certify that state: outlive import database URL",
+        )
+    with progress("certifying"):
+        return decide(certify_input(gathered, objects, partial=partial))
+
+
+async def _read(store: Store) -> list[Resource]:
+    from outlive.resources.state import DUMPED
+    from outlive.store import list_all
+
+    with progress("reading the cluster"):
+        return [item for kind in DUMPED async for item in list_all(store, kind)]
+
+
+def _refusal(result: CertifyResult) -> list[Any]:
+    count = len(result.uncertified)
+    head = f"no certificate: {count} VM{'' if count == 1 else 's'} cannot be certified for all that they need"
+    return [head, *_named(result), "with --partial everything that holds is certified"]
+
+
+def _written(result: CertifyResult, out: Path) -> list[Any]:
+    made = result.certificate
+    assert made is not None
+    units = "hosts" if made.unit == "host" else f"failure domains {made.unit}"
+    needing = sum(vm.need > 0 for vm in made.vms)
+    lines: list[Any] = [
+        f"{out}: {needing} of {len(made.vms)} VMs survive the failure of as many {units} as they need slots, "
+        f"up to {made.k}",
+        f"about the state {made.state_digest}",
+    ]
+    if result.uncertified:
+        lines += [f"{len(result.uncertified)} VMs are certified for less than they need:", *_named(result)]
+    return lines
+
+
+def _named(result: CertifyResult) -> list[Any]:
+    from outlive.cli.output import table
+
+    rows = [
+        (one.vm, one.host, f"{one.certified} of {one.required}", one.reason.value, one.message)
+        for one in result.uncertified[:NAMED]
+    ]
+    lines: list[Any] = [table(("VM", "Host", "Holds", "Reason", "Why"), rows)]
+    if len(result.uncertified) > NAMED:
+        lines.append(f"and {len(result.uncertified) - NAMED} more (see -o json)")
+    return lines
+
+
+async def verify(
+    certificate: Annotated[Path, typer.Argument(metavar="CERT", help="The certificate; - for standard input.")],
+    access: Access,
+    output: Report,
+    enumerate_: Annotated[
+        bool, typer.Option("--enumerate", help="Also look at every set of failures, one by one.")
+    ] = False,
+    failures: Annotated[
+        int | None,
+        typer.Option("--failures", metavar="J", min=1, help="Enumerate sets of up to J failures, instead of all."),
+    ] = None,
+    landings: Annotated[
+        Path | None,
+        typer.Option(
+            "--landings", metavar="FILE", help="Enumerate, and write who takes which slot in each case, as JSON lines."
+        ),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option("--require", metavar="PATTERN=N", help="VMs of such flavors must be certified for N failures."),
+    ] = None,
+) -> ExitCode | None:
+    """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
+    from outlive.base.pausing import collector_paused
+    from outlive.drivers.files import read_input
+    from outlive.failover.verify.checking import Wishes, check
+    from outlive.failover.verify.document import read_certificate
+    from outlive.resources.state import decode_state
+
+    wanted = enumerate_ or failures is not None or landings is not None
+    wishes = Wishes(require=_required(require or ()), failures=(failures or 0) if wanted else None)
+    stated = read_certificate(read_input(certificate), str(certificate))
+    if access.state is None:
+        async with access.open() as store:
+            objects: Sequence[Resource] = await _read(store)
+        verdict = _checked(lambda tell: check(objects, stated, wishes, tell=tell), landings)
+    else:
+        with collector_paused():
+            objects = decode_state(read_input(access.state), str(access.state)).objects
+            verdict = _checked(lambda tell: check(objects, stated, wishes, tell=tell), landings)
+    output.show(verdict, lambda: _told(verdict))
+    return None if verdict.accepted else ExitCode.NO
+
+
+def _checked(checking: Callable[[Callable[[Landing], None] | None], Verdict], landings: Path | None) -> Verdict:
+    import msgspec
+
+    with progress("checking"):
+        if landings is None:
+            return checking(None)
+        with landings.open("wb") as file:
+            return checking(lambda landing: _write_line(file, msgspec.json.encode(landing)))
+
+
+def _write_line(file: Any, line: bytes) -> None:
+    file.write(line + b"\n")
+
+
+def _required(texts: Sequence[str]) -> dict[str, int]:
+    """Pattern → need; of a pattern that is given twice the last counts."""
+    required: dict[str, int] = {}
+    for text in texts:
+        pattern, _, number = text.rpartition("=")
+        if not pattern or not number.isdecimal() or len(number) > 4:
+            raise BadInput(f"{text!r} is no requirement", place="--require", remedy="write PATTERN=N, such as 'db_*=2'")
+        required[pattern] = int(number)
+    return required
+
+
+def _told(verdict: Verdict) -> list[Any]:
+    from outlive.cli.output import table
+
+    units = "hosts" if verdict.unit == "host" else f"failure domains {verdict.unit}"
+    if verdict.accepted:
+        claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"
+        lines: list[Any] = [f"accepted: {claim}, up to {verdict.k}; {verdict.hosts} hosts, {verdict.slots} slots"]
+    else:
+        assert verdict.violation is not None
+        lines = [f"not accepted: {verdict.violation.code.value}: {verdict.violation.message}"]
+        shown = verdict.further[: NAMED - 1]
+        if shown:
+            lines += ["", table(("Code", "What"), [(one.code.value, one.message) for one in shown])]
+        total = sum(verdict.counts.values())
+        if total > 1:
+            counts = ", ".join(f"{code} {count}" for code, count in verdict.counts.items())
+            lines += ["", f"{total} violations: {counts}"]
+    seen = verdict.enumeration
+    if seen is not None:
+        lines.append(
+            f"{seen.cases} sets of up to {seen.failures} failures: {seen.landed} times a VM found its slot, "
+            f"{seen.lost} times it was lost, {seen.beyond} times it found none and its need did not cover the case"
+        )
+    return lines

@@ -1,0 +1,157 @@
+"""What may be claimed of a state: pure, from the views that all decisions see.
+
+A slot counts for a VM when it is ready, lists the VM where it runs, is at least as large, and stands on a host that has
+room for all that is reserved there. A VM may be certified for as many failures as slots count for it, provided that no
+rule is broken for it; one that needs more is named with the reason. Only what every set of failures survives by the
+rules is claimed: a VM for which a rule is broken may in fact survive some failures and is certified for none.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
+from outlive.failover.eligibility.columns import Columns
+from outlive.failover.eligibility.rules import fits
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.reasons import amounts
+from outlive.failover.topology import HOST_UNIT, Topology
+
+
+class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A state."""
+
+    state_digest: str
+    hosts: tuple[str, ...]
+    vms: tuple[VmView, ...]
+    required: dict[str, int] = {}
+    """VM → slots that it needs; missing means none."""
+    slots: tuple[SlotView, ...] = ()
+    without_room: dict[str, str] = {}
+    """Host → why slots on it are no promise."""
+    unit: str = HOST_UNIT
+    """The failure domain that fails as one."""
+    topology: Topology = Topology()
+    """Host → unit, by that domain."""
+    k: int | None = None
+    """Failures to certify at most; absent: as many as the VM that needs the most."""
+    partial: bool = False
+    """Claim what can be claimed, instead of refusing because of those who need more."""
+
+
+class Lack(enum.StrEnum):
+    """Why a VM cannot be certified for all that it needs."""
+
+    CLASH = "memberships-clash"
+    NOT_READY = "slot-not-ready"
+    ELSEWHERE = "recorded-elsewhere"
+    TOO_SMALL = "slot-too-small"
+    NO_ROOM = "no-room"
+    TOO_FEW = "too-few-slots"
+
+
+class Uncertified(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM that needs more than can be claimed."""
+
+    vm: str
+    host: str
+    required: int
+    certified: int
+    """What could be claimed, and is in a partial certificate."""
+    reason: Lack
+    message: str
+
+
+class CertifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The certificate, or who is in the way of it."""
+
+    certificate: Certificate | None
+    uncertified: tuple[Uncertified, ...]
+    """By VM."""
+
+
+def certify(given: CertifyInput) -> CertifyResult:
+    """The certificate; ``None`` where some VM needs more than can be claimed, unless it may be partial."""
+    maker = _Maker(given)
+    lines, lacking = [], []
+    for vm in sorted(given.vms, key=lambda one: one.id):
+        required, slots = max(0, given.required.get(vm.id, 0)), maker.counting[vm.id]
+        need = 0 if vm.id in maker.broken else min(required, len(slots))
+        lines.append(VmLine(id=vm.id, host=vm.host, need=need, slots=tuple(slots)))
+        if need < required:
+            reason, message = maker.why(vm, required)
+            lacking.append(
+                Uncertified(vm=vm.id, host=vm.host, required=required, certified=need, reason=reason, message=message)
+            )
+    if lacking and not given.partial:
+        return CertifyResult(certificate=None, uncertified=tuple(lacking))
+    largest = max((line.need for line in lines), default=0)
+    certificate = Certificate(
+        version=CERTIFICATE_VERSION,
+        state_digest=given.state_digest,
+        k=largest if given.k is None else min(given.k, largest),
+        unit=given.unit,
+        hosts=tuple(sorted(given.hosts)),
+        vms=tuple(lines),
+        slots=tuple(_slot_line(slot) for slot in maker.slots if slot.ready is not False),
+    )
+    return CertifyResult(certificate=certificate, uncertified=tuple(lacking))
+
+
+def _slot_line(slot: SlotView) -> SlotLine:
+    return SlotLine(
+        name=slot.name,
+        host=slot.host,
+        cpu_milli=slot.cpu_milli,
+        memory_bytes=slot.memory_bytes,
+        allocations=dict(slot.members),
+    )
+
+
+class _Maker:
+    """Which slots count for whom, and for whom a rule is broken."""
+
+    def __init__(self, given: CertifyInput) -> None:
+        self._without_room: Mapping[str, str] = given.without_room
+        self.slots: Sequence[SlotView] = sorted(given.slots, key=lambda slot: slot.name)
+        views = {vm.id: vm for vm in given.vms}
+        self.counting: dict[str, list[str]] = {vm: [] for vm in views}
+        self._idle: dict[str, list[tuple[Lack, str]]] = {}
+        """VM → why slots that list it do not count."""
+        for slot in self.slots:
+            for member in slot.members:
+                vm = views.get(member)
+                if vm is None:
+                    continue
+                lack = self._lack(vm, slot)
+                if lack is None:
+                    self.counting[member].append(slot.name)
+                else:
+                    self._idle.setdefault(member, []).append(lack)
+        columns = Columns(self.slots, {vm.id: vm.host for vm in given.vms}, given.topology)
+        self.broken = {columns.vm_ids[number] for number in columns.at_fault().tolist()}
+
+    def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
+        name = f"slot {slot.name} on {slot.host or 'no host'}"
+        if slot.ready is False:
+            return Lack.NOT_READY, f"{name} is not ready"
+        if slot.members[vm.id] != vm.host:
+            return Lack.ELSEWHERE, f"{name} lists it as on {slot.members[vm.id]}"
+        if not fits(vm, slot):
+            holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
+            return Lack.TOO_SMALL, f"{name} holds {holds} and it needs {needs}"
+        if not slot.host or slot.host in self._without_room:
+            return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
+        return None
+
+    def why(self, vm: VmView, required: int) -> tuple[Lack, str]:
+        """Why the VM is not certified for all that it needs."""
+        has = f"{len(self.counting[vm.id])} of {required} slots"
+        if vm.id in self.broken:
+            return Lack.CLASH, f"{has}, and a rule is broken for it: see outlive failover check"
+        nothing = (Lack.TOO_FEW, "no other slot lists it: see outlive failover plan")
+        reason, message = self._idle.get(vm.id, [nothing])[0]
+        return reason, f"{has}; {message}"

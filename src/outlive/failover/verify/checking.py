@@ -1,0 +1,144 @@
+"""The verdict on a certificate: everything is looked at in a fixed order, and the first violation is told in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from outlive.base.errors import BadInput, Usage
+from outlive.base.patterns import Pattern, compile_pattern
+from outlive.base.pausing import collector_paused
+from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
+from outlive.failover.verify.comparing import compare_hosts, compare_slots, compare_vms
+from outlive.failover.verify.counting import Touching, at_fault
+from outlive.failover.verify.document import VERSION, CertifiedState, read_certificate
+from outlive.failover.verify.findings import Code, Findings, Violation
+from outlive.failover.verify.fleet import StateFleet
+from outlive.failover.verify.promises import check_needs, check_promises, check_required, check_room, counting
+from outlive.resources import Resource
+from outlive.resources.state import decode_state, state_digest
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Whether a certificate is accepted, and if not, why."""
+
+    accepted: bool
+    k: int
+    unit: str
+    hosts: int
+    vms: int
+    needing: int
+    """VMs that need slots."""
+    slots: int
+    violation: Violation | None
+    """The first one."""
+    further: tuple[Violation, ...]
+    """More of them; some of many."""
+    counts: dict[str, int]
+    """Code → violations."""
+    enumeration: Enumeration | None = None
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is asked for beyond what the certificate claims."""
+
+    require: dict[str, int] = {}
+    """Pattern of flavor names → the least need of such VMs."""
+    failures: int | None = None
+    """Enumerate all sets of up to so many failures; 0: as many as the certificate is for."""
+
+
+def verify(
+    state: bytes,
+    certificate: bytes,
+    wishes: Wishes | None = None,
+    *,
+    places: tuple[str, str] = ("state", "certificate"),
+) -> Verdict:
+    """The verdict on two files; ``BadInput`` where one cannot be read. ``places``: what to call them."""
+    with collector_paused():
+        return check(decode_state(state, places[0]).objects, read_certificate(certificate, places[1]), wishes)
+
+
+def check(
+    objects: Iterable[Resource],
+    certificate: CertifiedState,
+    wishes: Wishes | None = None,
+    *,
+    tell: Callable[[Landing], None] | None = None,
+) -> Verdict:
+    """The verdict. ``tell`` hears what becomes of every affected VM in every case that is enumerated."""
+    wishes = wishes or Wishes()
+    required = _required(wishes.require)
+    failures = _failures(wishes, certificate)
+    objects, found = list(objects), Findings()
+    enumeration = None
+    with collector_paused():
+        fleet = StateFleet(objects)
+        _check_heads(objects, certificate, found)
+        compare_hosts(fleet, certificate, found)
+        compare_vms(fleet, certificate, found)
+        compare_slots(fleet, certificate, found)
+        full = check_room(fleet, certificate, found)
+        counts = counting(fleet)
+        check_promises(fleet, certificate, counts, full, found)
+        check_required(fleet, certificate, required, found)
+        unit_of = fleet.units(certificate.unit)
+        _check_counters(Touching(fleet, unit_of), certificate, found)
+        if failures:
+            enumeration = enumerate_cases(fleet, certificate, counts, unit_of, failures, found, tell)
+    return Verdict(
+        accepted=not found.counts,
+        k=certificate.k,
+        unit=certificate.unit,
+        hosts=len(fleet.hosts),
+        vms=len(fleet.places),
+        needing=sum(vm.need > 0 for vm in certificate.vms),
+        slots=len(certificate.slots),
+        violation=found.shown[0] if found.shown else None,
+        further=tuple(found.shown[1:]),
+        counts=found.counts,
+        enumeration=enumeration,
+    )
+
+
+def _check_heads(objects: Iterable[Resource], certificate: CertifiedState, found: Findings) -> None:
+    if certificate.version != VERSION:
+        found.add(Code.VERSION, f"the certificate is of version {certificate.version}; this checks version {VERSION}")
+    digest = state_digest(objects)
+    if digest != certificate.state_digest:
+        message = (
+            f"the certificate is about the state {certificate.state_digest or 'without a digest'}, this is {digest}"
+        )
+        found.add(Code.DIGEST, message)
+    check_needs(certificate, found)
+
+
+def _check_counters(touching: Touching, certificate: CertifiedState, found: Findings) -> None:
+    hosts = {vm.id: vm.host for vm in certificate.vms}
+    for vm in at_fault(touching, (vm.id for vm in certificate.vms if vm.need > 0)):
+        if found.full():
+            found.count(Code.COUNT)
+            continue
+        unit = min(unit for unit, count in touching.count(vm).items() if count > 1)
+        message = f"for VM {vm} on {hosts[vm]} the failure of {unit or 'the empty host'} counts more than once: "
+        found.add(Code.COUNT, message + touching.why(vm, unit), vm=vm, host=unit)
+
+
+def _required(patterns: Mapping[str, int]) -> list[tuple[Pattern, str, int]]:
+    for pattern, count in patterns.items():
+        if count < 0:
+            raise BadInput(f"{pattern}={count}: a need is not negative", remedy="write PATTERN=N")
+    return [(compile_pattern(pattern), pattern, count) for pattern, count in sorted(patterns.items())]
+
+
+def _failures(wishes: Wishes, certificate: CertifiedState) -> int:
+    if wishes.failures is None:
+        return 0
+    if wishes.failures > certificate.k or wishes.failures < 0:
+        raise Usage(
+            f"{wishes.failures} failures are to be enumerated, and the certificate is for {certificate.k}",
+            remedy=f"at most {certificate.k}",
+        )
+    return wishes.failures or certificate.k

@@ -1,0 +1,64 @@
+"""The certificate as a document: its form, and how it is read.
+
+The form is written down here a second time on purpose: the maker's own structs are not shared
+(docs/reference/failover.md#certificate-form).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.resources.documents import json_error
+
+VERSION: Final = 1
+UNIT_OF_HOSTS: Final = "host"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class CertifiedVm(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A VM, where it runs, how many failures it is to survive, and its slots."""
+
+    id: str
+    host: str
+    need: Count
+    slots: tuple[str, ...]
+
+
+class CertifiedSlot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A slot with everybody that it lists."""
+
+    name: str
+    host: str
+    cpu_milli: int
+    memory_bytes: int
+    allocations: dict[str, str]
+
+
+class CertifiedState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What is certified of a state."""
+
+    version: int
+    state_digest: str
+    k: Count
+    hosts: tuple[str, ...]
+    vms: tuple[CertifiedVm, ...]
+    slots: tuple[CertifiedSlot, ...]
+    unit: str = UNIT_OF_HOSTS
+    """What fails as one: a host, or all hosts with the same value of this failure domain."""
+
+
+def read_certificate(raw: bytes, place: str = "certificate") -> CertifiedState:
+    """The certificate of a file; ``BadInput`` names the line or the member that is wrong."""
+    try:
+        return msgspec.json.decode(raw, type=CertifiedState)
+    except msgspec.ValidationError as error:
+        remedy = "write one with: outlive failover certify --out FILE"
+        raise BadInput(f"not a certificate: {error}", place=place, remedy=remedy) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message, line = json_error(error, raw)
+        remedy = "the file is broken or cut off: write it again"
+        raise BadInput(f"not JSON: {message}", place=f"{place}:{line}", remedy=remedy) from None

@@ -1,0 +1,214 @@
+"""The fleet that a state describes, read from resources alone: hosts, VMs with their places, slots, and room.
+
+Where a VM is: it is assigned to a host and that host reports it as active. Where the state's own settings trust the
+hosts, it is where the first host by name reports it as active, as long as it is assigned anywhere at all. A VM that no
+host reports as active, for example a stopped one, is not in the fleet (docs/reference/failover.md#certificate-checks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.resources import (
+    COMMITTED,
+    CPU,
+    DOMAIN_LABEL_PREFIX,
+    FAILOVER,
+    MEMORY,
+    RESERVATION_TYPE_LABEL,
+    TYPE_LABEL_VALUES,
+    Cluster,
+    Hypervisor,
+    Reservation,
+    Resource,
+    VirtualMachine,
+    condition,
+)
+
+SETTINGS_ANNOTATION: Final = "outlive.dev/settings"
+"""On ``Cluster/default``: settings of the server that wrote the state, as JSON."""
+Room = tuple[int, int]
+"""Milli-cores and bytes."""
+
+
+class FleetSlot(msgspec.Struct, frozen=True):
+    """A slot of the state."""
+
+    name: str
+    host: str
+    cpu_milli: int
+    memory_bytes: int
+    allocations: dict[str, str]
+    ready: bool
+    """Whether it is not said to be otherwise."""
+
+
+class StateFleet:
+    """What a state says of hosts, VMs and slots."""
+
+    def __init__(self, objects: Iterable[Resource]) -> None:
+        hosts: list[Hypervisor] = []
+        vms: list[VirtualMachine] = []
+        trusting = False
+        self.reservations: dict[str, Reservation] = {}
+        for item in objects:
+            if isinstance(item, VirtualMachine):
+                vms.append(item)
+            elif isinstance(item, Reservation):
+                self.reservations[item.metadata.name] = item
+            elif isinstance(item, Hypervisor):
+                hosts.append(item)
+            elif isinstance(item, Cluster):
+                trusting = _trusts_hosts(item)
+        self.hosts = {host.metadata.name: host for host in sorted(hosts, key=lambda one: one.metadata.name)}
+        self.sizes: dict[str, Room] = {}
+        """Located VM → its size."""
+        self.flavors: dict[str, str] = {}
+        """Located VM → its flavor."""
+        self.places = self._places(vms, trusting)
+        """Located VM → its host, by name."""
+        self.slots = {
+            name: _slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
+        }
+
+    def _places(self, vms: list[VirtualMachine], trusting: bool) -> dict[str, str]:
+        first, further = self._sightings()
+        places: dict[str, str] = {}
+        for vm in sorted(vms, key=lambda one: one.metadata.name):
+            name, assigned = vm.metadata.name, vm.status.assigned
+            if assigned is None or not assigned.hypervisor or name not in first:
+                continue
+            host = first[name] if trusting else assigned.hypervisor
+            if host == first[name] or (name, host) in further:
+                places[name] = host
+                spec = vm.spec
+                self.sizes[name] = (spec.resources.get(CPU, 0), spec.resources.get(MEMORY, 0))
+                self.flavors[name] = spec.flavor
+        return places
+
+    def _sightings(self) -> tuple[dict[str, str], set[tuple[str, str]]]:
+        """VM → the first host that reports it as active; and further (VM, host)."""
+        first: dict[str, str] = {}
+        further: set[tuple[str, str]] = set()
+        for name, host in self.hosts.items():
+            for instance in host.status.instances:
+                if instance.active and first.setdefault(instance.id, name) != name:
+                    further.add((instance.id, name))
+        return first, further
+
+    def units(self, unit: str) -> dict[str, str]:
+        """Host → what fails as one with it. A host without the label is a unit of its own."""
+        if unit == "host":
+            return {}
+        label = f"{DOMAIN_LABEL_PREFIX}{unit}"
+        return {
+            name: f"{unit}={value}"
+            for name, host in self.hosts.items()
+            if (value := host.metadata.labels.get(label, ""))
+        }
+
+    def room(self) -> dict[str, Room | None]:
+        """Host → what is left there after its VMs and everything that is reserved; ``None`` where that is unknown."""
+        blocked = self._blocked()
+        running: dict[str, list[int]] = {}
+        for vm, place in self.places.items():
+            cpu, memory = self.sizes[vm]
+            there = running.setdefault(place, [0, 0])
+            there[0] += cpu
+            there[1] += memory
+        left: dict[str, Room | None] = {}
+        for name, host in self.hosts.items():
+            status = host.status
+            capacity = status.effective_capacity if status.effective_capacity is not None else status.capacity
+            if capacity is None or CPU not in capacity or MEMORY not in capacity:
+                left[name] = None
+                continue
+            used, held = running.get(name, (0, 0)), blocked.get(name, (0, 0))
+            if status.allocation is not None:
+                used = (status.allocation.get(CPU, 0), status.allocation.get(MEMORY, 0))
+            left[name] = (capacity[CPU] - used[0] - held[0], capacity[MEMORY] - used[1] - held[1])
+        return left
+
+    def _blocked(self) -> dict[str, list[int]]:
+        blocked: dict[str, list[int]] = {}
+        for reservation in self.reservations.values():
+            cpu, memory = _held(reservation)
+            for host in {reservation.spec.target_host, reservation.status.host}:
+                there = blocked.setdefault(host, [0, 0])
+                there[0] += cpu
+                there[1] += memory
+        return blocked
+
+
+def why_no_slot(reservation: Reservation | None) -> str | None:
+    """Why this is no slot; ``None`` for one."""
+    if reservation is None:
+        return "the state has no such reservation"
+    if reservation.spec.type != FAILOVER:
+        return f"it is a {reservation.spec.type}"
+    if reservation.metadata.labels.get(RESERVATION_TYPE_LABEL) != TYPE_LABEL_VALUES[FAILOVER]:
+        return f"it lacks the label {RESERVATION_TYPE_LABEL}={TYPE_LABEL_VALUES[FAILOVER]}"
+    return None
+
+
+def _slot(found: Reservation) -> FleetSlot:
+    resources, status = found.spec.resources, found.status
+    members = status.failover_reservation
+    return FleetSlot(
+        name=found.metadata.name,
+        host=status.host,
+        cpu_milli=resources.get(CPU, 0),
+        memory_bytes=resources.get(MEMORY, 0),
+        allocations=members.allocations if members is not None else {},
+        ready=_ready(found) is not False,
+    )
+
+
+def _ready(found: Reservation) -> bool | None:
+    said = condition(found.status.conditions, "Ready")
+    return None if said is None else said.status == "True"
+
+
+def _held(found: Reservation) -> Room:
+    """What it holds beside the VMs that run; what the VMs of a commitment use already is inside these."""
+    spec = found.spec
+    size = (max(0, spec.resources.get(CPU, 0)), max(0, spec.resources.get(MEMORY, 0)))
+    if spec.type != COMMITTED:
+        return size
+    details, seen = spec.committed_resource_reservation, found.status.committed_resource_reservation
+    if _ready(found) is True and (details is None or not details.resource_group):
+        return (0, 0)
+    if details is None or not details.allocations or spec.target_host != found.status.host:
+        return size
+    confirmed, pending = [0, 0], [0, 0]
+    for vm, allocation in details.allocations.items():
+        sums = confirmed if seen is not None and vm in seen.allocations else pending
+        sums[0] += allocation.resources.get(CPU, 0)
+        sums[1] += allocation.resources.get(MEMORY, 0)
+    return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))
+
+
+def _trusts_hosts(cluster: Cluster) -> bool:
+    kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION, "")
+    if not kept:
+        return False
+    try:
+        trusts = msgspec.json.decode(kept, type=_Settings).failover.trust_hypervisor_location
+    except msgspec.MsgspecError:
+        place = f"Cluster/{cluster.name}: annotation {SETTINGS_ANNOTATION}"
+        raise BadInput(
+            "is not what a server writes", place=place, remedy="start outlive up once and dump again"
+        ) from None
+    return bool(trusts)
+
+
+class _Trust(msgspec.Struct, frozen=True, rename="camel"):
+    trust_hypervisor_location: bool | None = None
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    failover: _Trust = _Trust()
