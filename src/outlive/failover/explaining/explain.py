@@ -1,0 +1,212 @@
+"""Why is this VM not covered, and what would help: the answer for one VM (docs/reference/failover.md#explanations).
+
+``Explainer`` keeps what is the same for all VMs of a state, so that each answer after the first costs milliseconds;
+``explain`` is the same as a pure function of plain data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from outlive.base.errors import NotFound
+from outlive.failover.explaining.against import Against
+from outlive.failover.explaining.ground import Ground, counts_for
+from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
+from outlive.failover.explaining.searching import Search
+from outlive.failover.explaining.trying import Model, done_of
+from outlive.failover.explaining.words import Reason, Tally, Why, count_of, listing
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action, Fail
+from outlive.failover.planning.reasons import Reason as CoverageReason
+from outlive.failover.planning.reasons import amounts
+from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.failover.topology import in_force
+
+CO_USERS_NAMED = 3
+"""Other members of a slot that are named."""
+
+
+class Told(Answers):
+    """Answers that are given as data."""
+
+    def __init__(self, answers: Mapping[str, Answer], classes: Mapping[str, str]) -> None:
+        self._answers = answers
+        self._classes = classes
+
+    def of(self, vm: VmView, size: ResolvedSize) -> Answer | None:
+        """The answer for the VM's class; a VM that is given a size has none."""
+        answer = self._answers.get(self._classes.get(vm.id, ""))
+        if answer is None or (answer.need[0] and answer.need[0] < size.cpu_milli):
+            return None
+        return answer
+
+
+class Explainer:
+    """Explains VMs of one state."""
+
+    def __init__(self, state: State, answers: Answers) -> None:
+        self.state = state
+        self.answers = answers
+        self.ground = Ground(state.slots, state.vms, in_force(state.topology, state.compat), state.required)
+
+    @cached_property
+    def model(self) -> Model:
+        """What trials are made on."""
+        return Model(self.state, self.ground)
+
+    def explain(self, vm: str, *, details: bool = True) -> Explanation:
+        """The answer; ``NotFound`` for a VM that is not in the state. ``details``: every host and every slot."""
+        view = self.ground.views.get(vm)
+        if view is None:
+            raise NotFound(
+                f"there is no VM {vm!r} that runs on a host", remedy="see outlive get virtualmachines for names"
+            )
+        required = self.state.required.get(vm, 0)
+        promises = self._promises(view)
+        present = sum(one.counts for one in promises)
+        broken = vm in self.ground.breaches
+        if required <= 0 or (present >= required and not broken):
+            return self._covered(view, required, promises)
+        against = self.against(view)
+        if against is None:
+            raise NotFound(f"what placement says about VM {vm!r} is not given", remedy="give it in answers")
+        host_tallies, slot_tallies = against.host_tallies(), against.slot_tallies()
+        search = Search(against, self.model, self.answers)
+        return Explanation(
+            vm=vm,
+            host=view.host,
+            zone=view.zone,
+            covered=False,
+            required=required,
+            present=present,
+            reason=_headline(against, search.now),
+            text=self._text(view, against, required, present),
+            summary=_summary(against, host_tallies, slot_tallies, search.now),
+            remedy=search.cheapest(),
+            promises=promises,
+            host_tallies=host_tallies,
+            slot_tallies=slot_tallies,
+            hosts=tuple(self.host_reasons(against)) if details else (),
+            slots=tuple(self.slot_reasons(against)) if details else (),
+        )
+
+    def against(self, vm: VmView) -> Against | None:
+        """What stands against a VM's slots; ``None`` where placement's answer is not known."""
+        size = enough_for(vm, self.state.sizes.get(vm.id) or resolve_size(vm))
+        answer = self.answers.of(vm, size)
+        return None if answer is None else Against(self.state, self.ground, vm, size, answer)
+
+    @staticmethod
+    def host_reasons(against: Against) -> Iterable[Reason]:
+        """One after the other, by name."""
+        return (against.host_reason(name) for name in against.hosts)
+
+    @staticmethod
+    def slot_reasons(against: Against) -> Iterable[Reason]:
+        """One after the other, by name."""
+        return (against.slot_reason(name) for name in against.slots)
+
+    def _promises(self, vm: VmView) -> tuple[Promise, ...]:
+        slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]
+        return tuple(self._promise(vm, slot) for slot in slots)
+
+    def _promise(self, vm: VmView, slot: SlotView) -> Promise:
+        literal = self.state.compat.reverted("D10")
+        counts = counts_for(vm, slot, literal=literal)
+        if not counts:
+            text = _worthless(vm, slot)
+        else:
+            others = sorted(member for member in slot.members if member != vm.id)
+            shown = ", ".join(f"{one} on {self.ground.location[one]}" for one in others[:CO_USERS_NAMED])
+            more = f" and {len(others) - CO_USERS_NAMED} more" if len(others) > CO_USERS_NAMED else ""
+            shared = f", shared with {shown}{more}" if others else ", for it alone"
+            text = f"{amounts(slot.cpu_milli, slot.memory_bytes)} on {slot.host}{shared}"
+        return Promise(slot=slot.name, host=slot.host, counts=counts, text=text)
+
+    def _covered(self, vm: VmView, required: int, promises: tuple[Promise, ...]) -> Explanation:
+        present = sum(one.counts for one in promises)
+        if required <= 0:
+            text = f"{vm.id} needs no slots"
+        else:
+            unit = "host" if not self.ground.topology.units else "unit of failure"
+            failures = f"the failure of any {unit}" if required == 1 else f"any {required} failures of {unit}s"
+            text = f"{vm.id} is covered: {present} of {count_of(required, 'slot')}, so that it survives {failures}"
+        return Explanation(
+            vm=vm.id,
+            host=vm.host,
+            zone=vm.zone,
+            covered=True,
+            required=required,
+            present=present,
+            text=text,
+            promises=promises,
+        )
+
+    def _text(self, vm: VmView, against: Against, required: int, present: int) -> str:
+        zone = f" in zone {vm.zone}" if vm.zone else ""
+        size = against.size
+        needs = amounts(size.cpu_milli, size.memory_bytes)
+        text = f"{vm.id} is not covered: {present} of {count_of(required, 'slot')}; "
+        text += f"it runs on {vm.host}{zone} and a slot for it holds {needs}"
+        if against.whole.why is Why.OWN_CLASH:
+            text += f"; a rule is broken for it: {against.whole.text}"
+        return text
+
+
+def explain(given: ExplainInput) -> Explanation:
+    """The answer for one VM; ``NotFound`` where the VM, or what placement says about it, is not given."""
+    return Explainer(given, Told(given.answers, given.classes)).explain(given.vm)
+
+
+def _worthless(vm: VmView, slot: SlotView) -> str:
+    if slot.members.get(vm.id) != vm.host:
+        return f"does not count: it believes the VM to be on {slot.members.get(vm.id)}"
+    if slot.ready is False:
+        return "does not count: it is not ready"
+    return f"does not count: it holds {amounts(slot.cpu_milli, slot.memory_bytes)} only"
+
+
+def _headline(against: Against, actions: Sequence[Action]) -> str:
+    """The word that coverage has for it."""
+    if against.whole.why is Why.OWN_CLASH:
+        return CoverageReason.MEMBERSHIPS_CLASH.value
+    failed = next((action for action in actions if isinstance(action, Fail)), None)
+    return CoverageReason.WAITING.value if failed is None else failed.reason
+
+
+def _summary(
+    against: Against, hosts: tuple[Tally, ...], slots: tuple[Tally, ...], actions: Sequence[Action]
+) -> tuple[str, ...]:
+    lines = []
+    if hosts:
+        text = f"of {count_of(sum(one.count for one in hosts), 'host')} {_counted(hosts)}"
+        full = [name for name, finding in against.hosts.items() if finding.why is Why.NO_CAPACITY]
+        best = against.roomiest(full)
+        if best is not None:
+            free = amounts(max(0, best[1][0]), max(0, best[1][1]))
+            text += f"; the most room is on {best[0]} with {free}"
+        lines.append(text)
+    else:
+        lines.append("there are no hosts")
+    if slots:
+        lines.append(f"of {count_of(sum(one.count for one in slots), 'slot')} {_counted(slots)}")
+    else:
+        lines.append("there are no slots yet")
+    done, failed = done_of(actions), next((one for one in actions if isinstance(one, Fail)), None)
+    if done and failed is not None:
+        lines.append(f"{count_of(done, 'slot')} could be given now, {failed.missing} could not beside that")
+    return tuple(lines)
+
+
+def _counted(tallies: tuple[Tally, ...]) -> str:
+    return listing([f"{one.count:,} {_agreeing(one)}" for one in tallies])
+
+
+def _agreeing(tally: Tally) -> str:
+    """The words after the number, in the singular where it is one."""
+    if tally.count != 1:
+        return tally.text
+    head, _, rest = tally.text.partition(" ")
+    singular = {"are": "is", "have": "has", "run": "runs", "lack": "lacks", "take": "takes"}.get(head, head)
+    return f"{singular} {rest}".strip()

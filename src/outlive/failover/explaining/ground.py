@@ -1,0 +1,198 @@
+"""Who is where and shares what, indexed once, so that "which rule stands in the way" is answered for one VM at a time.
+
+Locations are those that VMs have now, recorded ones where a VM is not listed. The verdicts are those of the rules
+(docs/reference/failover.md#the-five-rules) on units of failure; tests hold them against a literal count. Other than the
+counters of planners this index knows names and causes, and never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from outlive.failover.eligibility.graph import Breach
+from outlive.failover.eligibility.meetings import find_meetings
+from outlive.failover.eligibility.separation import AFFINITY, ServerGroup, barred, groups_of
+from outlive.failover.explaining.words import Clash, Finding, Why
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.topology import Topology
+
+_GROUPS_ONLY = Topology()
+"""Nothing is kept apart but what server groups ask for."""
+
+
+class Ground:
+    """Memberships by VM, by slot and by unit of failure."""
+
+    def __init__(
+        self, slots: Sequence[SlotView], vms: Iterable[VmView], topology: Topology, required: Mapping[str, int]
+    ) -> None:
+        """``required``: VM → slots that it needs."""
+        self.slots = {slot.name: slot for slot in sorted(slots, key=lambda slot: slot.name)}
+        self.topology = topology
+        self.views = {vm.id: vm for vm in vms}
+        self.slots_of: dict[str, list[str]] = {}
+        self.location: dict[str, str] = {}
+        self._on: dict[str, list[str]] = {}
+        """Unit → slots that are on it."""
+        self._running: dict[str, list[str]] = {}
+        """Unit → members that run on it."""
+        views, slots_of, location = self.views, self.slots_of, self.location
+        for name, slot in self.slots.items():
+            self._on.setdefault(topology.unit(slot.host), []).append(name)
+            for vm, recorded in slot.members.items():
+                slots_of.setdefault(vm, []).append(name)
+                location[vm] = recorded
+        for vm in slots_of:
+            view = views.get(vm)
+            if view is not None:
+                location[vm] = view.host
+            self._running.setdefault(topology.unit(location[vm]), []).append(vm)
+        where = {vm: view.host for vm, view in views.items()}
+        self.breaches: dict[str, Breach] = {}
+        """VMs for which a rule is broken, and the first such rule."""
+        for meeting in find_meetings(tuple(self.slots.values()), where, topology):
+            self.breaches.setdefault(meeting.vm, next(meeting.breaches()))
+        self.groups = groups_of(views.values(), required) if topology.server_groups else ()
+        self._group_of = {member: group for group in self.groups for member in group.members}
+
+    def unit(self, host: str) -> str:
+        """The unit of failure of a host."""
+        return self.topology.unit(host)
+
+    def at(self, vm: VmView) -> Standpoint:
+        """The rules as they bind this VM."""
+        return Standpoint(self, vm, self._group_of.get(vm.id))
+
+    def running(self, unit: str) -> Sequence[str]:
+        """Members of any slot that run in the unit."""
+        return self._running.get(unit, ())
+
+    def touching(self, unit: str) -> Iterator[tuple[str, str]]:
+        """(slot, member that runs in the unit, or the empty text where the slot itself is there)."""
+        for slot in self._on.get(unit, ()):
+            yield slot, ""
+        for vm in self._running.get(unit, ()):
+            for slot in self.slots_of[vm]:
+                yield slot, vm
+
+
+class Standpoint:
+    """What the rules say against slots and hosts, for one VM."""
+
+    def __init__(self, ground: Ground, vm: VmView, group: ServerGroup | None) -> None:
+        self._ground = ground
+        self.vm = vm
+        self.mine = tuple(ground.slots_of.get(vm.id, ()))
+        self._groups = (group,) if group is not None else ()
+        members = group.members if group is not None else ()
+        names = sorted({slot for member in members for slot in ground.slots_of.get(member, ())})
+        of_group = [ground.slots[name] for name in names]
+        if group is not None and group.policy == AFFINITY:
+            of_group = [slot for slot in of_group if slot.ready is not False]
+        self._of_group = of_group
+        self._own_slots = [ground.slots[name] for name in self.mine]
+        self.blocked = self._blocked()
+        """Unit → the first rule that a new slot there would break: its own host, its slots, its co-users."""
+        self._near = self._near_members()
+        self._bad = self._bad_members()
+
+    def against_host(self, host: str) -> Finding | None:
+        """What stands against a new slot on the host."""
+        return self.blocked.get(self._ground.unit(host))
+
+    def separation(self, host: str) -> Finding | None:
+        """What failure domains or the VM's server group have against a slot on the host."""
+        topology, text = self._ground.topology, ""
+        if topology.apart:
+            text = barred(self.vm, host, self._own_slots, topology)
+        if self._groups and not text:
+            text = barred(self.vm, host, self._of_group, _GROUPS_ONLY, self._groups)
+        return Finding(Why.APART, text=text) if text else None
+
+    def against_slot(self, slot: SlotView) -> Finding | None:
+        """What stands against joining a slot: the lowest rule, among these the first member by id.
+
+        Before all, nobody may join a slot with a member for which a rule is broken already.
+        """
+        found = self.obstacles(slot)
+        return min(found, key=lambda one: (one.clash.rule if one.clash else 0, one.vm)) if found else None
+
+    def obstacles(self, slot: SlotView) -> list[Finding]:
+        """Everything that stands against joining a slot, at most one thing a member."""
+        found = []
+        here = self.blocked.get(self._ground.unit(slot.host))
+        if here is not None:
+            found.append(here)
+        found += [self._against_member(member) for member in slot.members.keys() & self._bad]
+        return found
+
+    def _blocked(self) -> dict[str, Finding]:
+        ground, vm = self._ground, self.vm
+        found = {ground.unit(vm.host): Finding(Why.RULE, Clash.OWN_HOST, host=vm.host)}
+        for slot in self.mine:
+            host = ground.slots[slot].host
+            found.setdefault(ground.unit(host), Finding(Why.RULE, Clash.SLOT_THERE, host=host, slot=slot))
+        for slot in self.mine:
+            for other in sorted(ground.slots[slot].members):
+                host = ground.location[other]
+                if other != vm.id:
+                    cause = Finding(Why.RULE, Clash.CO_USER_THERE, vm=other, host=host, slot=slot)
+                    found.setdefault(ground.unit(host), cause)
+        return found
+
+    def _near_members(self) -> dict[str, Finding]:
+        """Members for which the VM's own unit occurs already: it has a slot there, or a co-user that runs there."""
+        ground, own = self._ground, self._ground.unit(self.vm.host)
+        found: dict[str, Finding] = {}
+        for slot, runs in ground.touching(own):
+            if runs == self.vm.id:
+                continue
+            host = ground.location[runs] if runs else ground.slots[slot].host
+            for member in ground.slots[slot].members:
+                if member in (self.vm.id, runs):
+                    continue
+                if runs:
+                    cause = Finding(Why.RULE, Clash.MEETS_CO_USER, vm=member, second=runs, host=host, slot=slot)
+                    found.setdefault(member, cause)
+                else:
+                    found[member] = Finding(Why.RULE, Clash.AT_MEMBERS_SLOT, vm=member, host=host, slot=slot)
+        return found
+
+    def _bad_members(self) -> frozenset[str]:
+        """Members that keep this VM out of every slot that they are in."""
+        ground = self._ground
+        running = {vm for unit in self.blocked for vm in ground.running(unit)}
+        return frozenset((running | self._near.keys() | ground.breaches.keys()) - {self.vm.id})
+
+    def _against_member(self, member: str) -> Finding:
+        """That a rule is broken for a member, else the lowest that would be broken because of it."""
+        ground, vm = self._ground, self.vm
+        breach = ground.breaches.get(member)
+        if breach is not None:
+            return Finding(Why.MEMBERS_CLASH, vm=member, text=breach.sentence())
+        host = ground.location[member]
+        if ground.unit(host) == ground.unit(vm.host):
+            return Finding(Why.RULE, Clash.SAME_HOST, vm=member, host=host)
+        here = self.blocked.get(ground.unit(host))
+        if here is not None and here.clash is Clash.SLOT_THERE:
+            return Finding(Why.RULE, Clash.MEMBER_AT_SLOT, vm=member, host=here.host, slot=here.slot)
+        near = self._near.get(member)
+        if near is not None and near.clash is Clash.AT_MEMBERS_SLOT:
+            return near
+        if here is not None and here.vm == member:
+            return Finding(Why.RULE, Clash.SHARED_TWICE, vm=member, host=host, slot=here.slot)
+        shared = next((slot for slot in self.mine if member in ground.slots[slot].members), None)
+        if shared is not None:
+            return Finding(Why.RULE, Clash.SHARED_TWICE, vm=member, host=host, slot=shared)
+        if here is not None:
+            return Finding(Why.RULE, Clash.CO_USERS_MEET, vm=member, second=here.vm, host=here.host, slot=here.slot)
+        assert near is not None, "a member is bad for one of these reasons"
+        return near
+
+
+def counts_for(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:
+    """Whether a slot that lists the VM counts for it (docs/reference/failover.md#checking-and-coverage)."""
+    if literal:
+        return vm.id in slot.members
+    large = slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
+    return slot.members.get(vm.id) == vm.host and slot.ready is not False and large

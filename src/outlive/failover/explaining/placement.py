@@ -1,0 +1,222 @@
+"""What placement says about one VM, host by host, with every step asked about every host.
+
+A ranking stops at the first step that refuses a host; a remedy must know whether that step is the only one. Masks are
+asked for whole fleets and sentences only of the first refusing step, except about room, where the amounts say it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from outlive.base.errors import OutliveError
+from outlive.failover.explaining.model import Answer, NewHost
+from outlive.failover.explaining.words import Refusal
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.placing import offer_of
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Offer
+from outlive.failover.sizing import ResolvedSize
+from outlive.placement.columns import BoolVector
+from outlive.placement.engine import STEP_ERRORS, Engine
+from outlive.placement.errors import StepFailed
+from outlive.placement.filters.capacity import EnoughCapacity, demand
+from outlive.placement.fleet import NEVER, Fleet
+from outlive.placement.pipelines import BoundFilter
+from outlive.placement.request import HYPERVISOR_TYPE, PlacementRequest
+from outlive.placement.steps import Run
+from outlive.resources import ZONE_LABEL, Amounts, Hypervisor, ObjectMeta
+from outlive.resources.hosts import Capabilities, DomainCapabilities, HypervisorStatus
+
+TEMPLATE: Final = "new-host"
+_TRAIT, _ARCH = "trait:", "capabilities:cpu_arch"
+_ACCELERATOR_SPEC, _ACCELERATOR_TRAIT = "accel:device_profile", "COMPUTE_ACCELERATORS"
+_LIBVIRT = {"QEMU": "kvm", "CH": "ch"}
+_OPERATOR_ENDS: Final = frozenset({"s==", "==", "=", "<in>", "<or>"})
+
+
+def answer_of(engine: Engine, caller: Caller, vm: VmView, size: ResolvedSize) -> Answer:
+    """Both searches of a slot for this VM, taken apart."""
+    book = _Book()
+    reuse_call, new_call = (ask(vm, size, ignore=(vm.host,)).request for ask in (caller.reuse, caller.new))
+    reuse, against_reuse, reuse_run = _search(engine, reuse_call, book)
+    new, against_new, run = _search(engine, new_call, book)
+    room, need = ({}, (0, 0)) if run is None else _room(engine, new_call, run)
+    reuse_room = {} if reuse_run is None else _room(engine, reuse_call, reuse_run)[0]
+    return Answer(
+        reuse=reuse,
+        new=new,
+        refusals=tuple(book.refusals),
+        against_new=against_new,
+        against_reuse=against_reuse,
+        room=room,
+        reuse_room=reuse_room,
+        need=need,
+        new_host=new_host(engine, caller, vm, size),
+    )
+
+
+class _Book:
+    """Refusals by number, each once."""
+
+    def __init__(self) -> None:
+        self.refusals: list[Refusal] = []
+        self._numbers: dict[tuple[str, str, str], int] = {}
+
+    def number(self, step: str, code: str = "", message: str = "") -> int:
+        """The number of a refusal."""
+        key = (step, code, message)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.refusals)
+            self.refusals.append(Refusal(step=step, code=code, message=message))
+        return number
+
+
+def _search(
+    engine: Engine, request: PlacementRequest, book: _Book
+) -> tuple[Offer, dict[str, tuple[int, ...]], Run | None]:
+    try:
+        offer = offer_of(engine.rank(request))
+        pipeline = engine.pipeline(request)
+        run = engine.start(request, pipeline)
+    except OutliveError as error:
+        return Offer(error=str(error)), {}, None
+    refusing = [one for bound in engine.filters(request, pipeline) if (one := _asked(bound, run)) is not None]
+    return offer, _against(run, refusing, book), run
+
+
+def _asked(bound: BoundFilter, run: Run) -> tuple[BoundFilter, BoolVector, Refusal | None] | None:
+    """Whom a filter refuses, and its failure if it refuses everybody for that."""
+    step = bound.step
+    if step.skips(run):
+        return None
+    try:
+        refused = run.candidates & ~step.mask(run)
+    except STEP_ERRORS as failure:
+        if bound.on_error != "reject":
+            return None
+        code = failure.code if isinstance(failure, StepFailed) else "step-crashed"
+        return bound, run.candidates, Refusal(step=step.name, code=code, message=str(failure))
+    return (bound, refused, None) if refused.any() else None
+
+
+def _against(
+    run: Run, refusing: list[tuple[BoundFilter, BoolVector, Refusal | None]], book: _Book
+) -> dict[str, tuple[int, ...]]:
+    """Host → numbers of refusals, the first with its sentence."""
+    if not refusing:
+        return {}
+    masks = np.stack([mask for _, mask, _ in refusing])
+    at = np.flatnonzero(masks.any(axis=0))
+    codes = np.left_shift(1, np.arange(len(refusing)), dtype=np.int64) @ masks[:, at]
+    first = masks[:, at].argmax(axis=0).tolist()
+    found: dict[str, tuple[int, ...]] = {}
+    rest: dict[int, tuple[int, ...]] = {}
+    shared: dict[tuple[int, int], tuple[int, ...]] = {}
+    names = [run.name(int(one)) for one in at] if run.extra else run.names[at].tolist()
+    for name, code, place in zip(names, codes.tolist(), first, strict=True):
+        bound, _, failure = refusing[place]
+        if code not in rest:
+            later = [number for number in range(place + 1, len(refusing)) if code >> number & 1]
+            rest[code] = tuple(book.number(refusing[number][0].step.name) for number in later)
+        number = _first(bound, failure, run, name, book)
+        key = (code, number)
+        if key not in shared:
+            shared[key] = (number, *rest[code])
+        found[name] = shared[key]
+    return found
+
+
+def _first(bound: BoundFilter, failure: Refusal | None, run: Run, host: str, book: _Book) -> int:
+    step = bound.step
+    if failure is not None:
+        return book.number(failure.step, failure.code, failure.message)
+    if isinstance(step, EnoughCapacity):
+        return book.number(step.name)
+    why = step.check(run, host)
+    return book.number(step.name) if why is None else book.number(why.step, why.code, why.message)
+
+
+def _room(engine: Engine, request: PlacementRequest, run: Run) -> tuple[dict[str, tuple[int, int]], tuple[int, int]]:
+    """Host → what its capacity filter finds free, and what it asks for."""
+    filters = engine.filters(request, engine.pipeline(request))
+    step = next((bound.step for bound in filters if isinstance(bound.step, EnoughCapacity)), None)
+    if not isinstance(step, EnoughCapacity):
+        return {}, (0, 0)
+    free = engine.fleet.available(step.query(run))[:2, : run.size]
+    at = np.flatnonzero(engine.fleet.live[: run.size] & (free > NEVER // 2).all(axis=0))
+    names = run.names[at].tolist()
+    room = {name: (cpu, memory) for name, (cpu, memory) in zip(names, free[:, at].T.tolist(), strict=True)}
+    try:
+        needed = demand(request, engine.settings)
+    except StepFailed:
+        return room, (0, 0)
+    return room, (needed.get("cpu", 0), needed.get("memory", 0))
+
+
+def new_host(engine: Engine, caller: Caller, vm: VmView, size: ResolvedSize) -> NewHost | None:
+    """The least host that placement would take for this VM; ``None`` where none can be described.
+
+    Made from what the flavor asks for, and shown to the filters.
+    """
+    requests = [ask(vm, size, ignore=(vm.host,)).request for ask in (caller.new, caller.reuse)]
+    specs = requests[0].extra_specs
+    traits = {key[len(_TRAIT) :] for key, value in specs.items() if key.startswith(_TRAIT) and value == "required"}
+    if _ACCELERATOR_SPEC in specs:
+        traits.add(_ACCELERATOR_TRAIT)
+    described = NewHost(
+        zone=vm.zone,
+        traits=tuple(sorted(traits)),
+        cpu_arch=_plain(specs.get(_ARCH, "")),
+        hypervisor_type=_plain(specs.get(HYPERVISOR_TYPE, "QEMU")).upper(),
+        cpu_milli=max(size.cpu_milli, requests[0].need.get("cpu", 0)),
+        memory_bytes=_grown(requests[0], engine),
+    )
+    fleet = Fleet(engine.settings)
+    fleet.upsert_host(hypervisor_of(TEMPLATE, described))
+    alone = Engine(fleet, engine.pipelines)
+    try:
+        accepted = all(len(alone.rank(request)) for request in requests)
+    except OutliveError:
+        return None
+    return described if accepted else None
+
+
+def _grown(request: PlacementRequest, engine: Engine) -> int:
+    try:
+        return demand(request, engine.settings).get("memory", 0)
+    except StepFailed:
+        return request.need.get("memory", 0)
+
+
+def _plain(value: str) -> str:
+    """The first value of an extra spec that may begin with an operator."""
+    words = value.split()
+    return next((word for word in words if word not in _OPERATOR_ENDS), "")
+
+
+def hypervisor_of(name: str, host: NewHost) -> Hypervisor:
+    """Such a host, empty, as a resource."""
+    amounts = Amounts(cpu=host.cpu_milli, memory=host.memory_bytes)
+    return Hypervisor(
+        metadata=ObjectMeta(name=name, labels={ZONE_LABEL: host.zone} if host.zone else {}),
+        status=HypervisorStatus(
+            capacity=amounts,
+            allocation=Amounts(cpu=0, memory=0),
+            traits=host.traits,
+            capabilities=Capabilities(cpu_arch=host.cpu_arch),
+            domain_capabilities=DomainCapabilities(
+                hypervisor_type=_LIBVIRT.get(host.hypervisor_type, host.hypervisor_type.lower())
+            ),
+        ),
+    )
+
+
+def with_size(host: NewHost, cpu_milli: int, memory_bytes: int) -> NewHost:
+    """The host with this much of everything, if that is more."""
+    return msgspec.structs.replace(
+        host, cpu_milli=max(host.cpu_milli, cpu_milli), memory_bytes=max(host.memory_bytes, memory_bytes)
+    )

@@ -1,0 +1,154 @@
+"""What would give a VM its slots: actions as data, their cost, and the sentence for people.
+
+A remedy is a few actions of one kind. Who carries them out (``applying``) and then runs a cycle finds the VM covered;
+that was tried on the model before it is said (docs/reference/failover.md#remedies). Fewer required slots are never
+proposed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from outlive.failover.explaining.words import count_of, listing
+from outlive.failover.planning.reasons import amounts
+
+
+class Kind(enum.StrEnum):
+    """Kinds of remedies, cheapest first."""
+
+    CYCLE = "wait-for-a-cycle"
+    REPACK = "move-a-membership"
+    FREE = "free-room"
+    READY = "make-ready"
+    SIZE = "give-the-flavor-a-size"
+    ADD_HOSTS = "add-hosts"
+    ASK_AGAIN = "ask-again"
+    NONE = "none"
+
+
+COSTS = {
+    Kind.CYCLE: 0,
+    Kind.REPACK: 10,
+    Kind.FREE: 20,
+    Kind.READY: 30,
+    Kind.SIZE: 40,
+    Kind.ADD_HOSTS: 100,
+    Kind.ASK_AGAIN: 0,
+    Kind.NONE: 1_000,
+}
+"""What a remedy of each kind is worth; only the order counts. Each host to add costs as much again."""
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="action"):
+    """One action."""
+
+
+class MoveMembership(_Step, frozen=True, kw_only=True, tag="move-membership"):
+    """Another VM joins one slot and then leaves another."""
+
+    vm: str
+    vm_host: str
+    from_slot: str
+    to_slot: str
+
+    def text(self) -> str:
+        """As an order."""
+        return f"move VM {self.vm} from slot {self.from_slot} to slot {self.to_slot}"
+
+
+class FreeRoom(_Step, frozen=True, kw_only=True, tag="free-room"):
+    """So much more must become free on a host: by moving VMs away, or by more capacity."""
+
+    host: str
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+    def text(self) -> str:
+        """As an order."""
+        return f"free {amounts(self.cpu_milli, self.memory_bytes)} on {self.host}"
+
+
+class HostReady(_Step, frozen=True, kw_only=True, tag="host-ready"):
+    """A host must be able to take slots: its conditions good, no maintenance, high availability on."""
+
+    host: str
+    why: str
+    """What placement says against it now."""
+
+    def text(self) -> str:
+        """As an order."""
+        return f"make host {self.host} ready ({self.why})"
+
+
+class SlotReady(_Step, frozen=True, kw_only=True, tag="slot-ready"):
+    """A slot's condition ``Ready`` must become true."""
+
+    slot: str
+
+    def text(self) -> str:
+        """As an order."""
+        return f"make slot {self.slot} ready (see the condition Ready of Reservation/{self.slot})"
+
+
+class GiveSize(_Step, frozen=True, kw_only=True, tag="give-size"):
+    """A VM that declares no cpu or no memory must declare some."""
+
+    vm: str
+    flavor: str
+    cpu_milli: int
+    memory_bytes: int
+
+    def text(self) -> str:
+        """As an order."""
+        return f"give flavor {self.flavor!r} cpu and memory above zero"
+
+
+class AddHosts(_Step, frozen=True, kw_only=True, tag="add-hosts"):
+    """New hosts, each a unit of failure of its own."""
+
+    count: int
+    names: tuple[str, ...] = ()
+    """What they are called while nobody has named them."""
+    zone: str = ""
+    traits: tuple[str, ...] = ()
+    cpu_arch: str = ""
+    hypervisor_type: str = ""
+    cpu_milli: int
+    memory_bytes: int
+
+    def text(self) -> str:
+        """As an order."""
+        parts = [f"add {count_of(self.count, 'host')}"]
+        if self.zone:
+            parts.append(f"in zone {self.zone}")
+        if self.traits:
+            parts.append(f"with trait{'s' if len(self.traits) > 1 else ''} {listing(self.traits)}")
+        if self.cpu_arch:
+            parts.append(f"of architecture {self.cpu_arch}")
+        each = "each with at least " if self.count > 1 else "with at least "
+        return f"{' '.join(parts)}, {each}{amounts(self.cpu_milli, self.memory_bytes)} free"
+
+
+Action = MoveMembership | FreeRoom | HostReady | SlotReady | GiveSize | AddHosts
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What would give the VM its slots."""
+
+    kind: Kind
+    cost: int
+    text: str
+    actions: tuple[Action, ...] = ()
+    tried: bool = False
+    """Whether the model says that it covers the VM."""
+
+
+def remedy(kind: Kind, actions: Sequence[Action] = (), *, text: str = "", tried: bool = True) -> Remedy:
+    """A remedy of these actions."""
+    hosts = sum(action.count for action in actions if isinstance(action, AddHosts))
+    cost = COSTS[kind] * max(1, hosts, len(actions))
+    sentence = text or listing([action.text() for action in actions])
+    return Remedy(kind=kind, cost=cost, text=sentence, actions=tuple(actions), tried=tried)

@@ -1,0 +1,311 @@
+"""The cheapest remedy that works: candidates in the order of their cost, each tried on the model before it is said.
+
+The order and the limits are those of docs/reference/failover.md#remedies. Nothing here proposes what was not tried,
+except where the model cannot say (placement did not answer).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations, islice
+from typing import Final
+
+import msgspec
+
+from outlive.failover.explaining.against import Against
+from outlive.failover.explaining.ground import counts_for
+from outlive.failover.explaining.model import Answer, Answers, NewHost
+from outlive.failover.explaining.remedies import (
+    AddHosts,
+    FreeRoom,
+    GiveSize,
+    HostReady,
+    Kind,
+    MoveMembership,
+    Remedy,
+    SlotReady,
+    remedy,
+)
+from outlive.failover.explaining.trying import Change, Model, done_of
+from outlive.failover.explaining.words import Finding, Why
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Action
+from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+
+MOVES_TRIED: Final = 24
+"""Memberships of other VMs whose move is tried."""
+TARGETS_TRIED: Final = 3
+"""Slots that each of them is tried to move to."""
+SETS_TRIED: Final = 12
+"""Sets of hosts on which room is freed, or that are made ready, that are tried; as many for slots."""
+NEW_HOSTS: Final = 16
+"""Most hosts that are proposed to be added for one VM."""
+LEAST_CPU_MILLI: Final = 1_000
+LEAST_MEMORY_BYTES: Final = 2**30
+"""What a VM without size is tried with."""
+READY_CODES: Final = frozenset({"bad-condition", "no-high-availability", "in-maintenance"})
+"""Refusals that a host can be freed from without being another host."""
+
+
+class Search:
+    """The remedy for one VM."""
+
+    def __init__(self, against: Against, model: Model, answers: Answers) -> None:
+        self._against = against
+        self._model = model
+        self._answers = answers
+        self._vm: VmView = against.vm
+        self._size: ResolvedSize = against.size
+        self._answer: Answer = against.answer
+
+    @cached_property
+    def now(self) -> list[Action]:
+        """What the planner would do for the VM as things are."""
+        return self._model.serve(self._vm, self._size, self._answer)
+
+    def cheapest(self) -> Remedy:
+        """The first that works."""
+        if self._answer.new.error and self._answer.reuse.error:
+            text = f"placement gives no answer: {self._answer.new.error}; the next cycle asks again"
+            return remedy(Kind.ASK_AGAIN, text=text, tried=False)
+        if self._against.whole.why is Why.ZERO_SIZE:
+            return self._sized()
+        if self._works(Change()):
+            return remedy(Kind.CYCLE, text=self._waiting())
+        for found in (self._repack(), self._free(), self._ready(), self._add_hosts()):
+            if found is not None:
+                return found
+        return remedy(Kind.NONE, text=self._helpless(), tried=False)
+
+    # What waiting does.
+
+    def _waiting(self) -> str:
+        how = "wait for the next cycle, or run `outlive failover plan --apply`"
+        if self._against.whole.why is Why.OWN_CLASH:
+            return f"{how}: clean-up takes the clash away"
+        ahead, limit = self._ahead(), self._against.state.limit
+        if 0 < limit <= ahead:
+            how += f"; a cycle serves {limit} VMs and {ahead:,} are before it: raise failover.maxVMsToProcess"
+        return how
+
+    def _ahead(self) -> int:
+        """VMs that miss slots and are served before this one."""
+        state, model = self._against.state, self._model
+        return sum(
+            1
+            for vm in state.vms
+            if vm.id != self._vm.id
+            and state.required.get(vm.id, 0) > 0
+            and (-state.priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
+            < (-state.priorities.get(self._vm.id, 0), -self._vm.memory_bytes, self._vm.id)
+            and state.required[vm.id] > model.present(vm)
+        )
+
+    # A membership of another VM moves.
+
+    def _repack(self) -> Remedy | None:
+        for vm, slot in islice(self._in_the_way(), MOVES_TRIED):
+            view = self._against.ground.views.get(vm)
+            if view is None or slot not in self._model.slots or vm not in self._model.slots[slot].members:
+                continue
+            size = self._against.state.sizes.get(vm) or resolve_size(view)
+            answer = self._answers.of(view, enough_for(view, size))
+            if answer is None:
+                continue
+            targets = [name for name in self._model.may_join(view, answer.reuse) if name != slot]
+            for target in targets[:TARGETS_TRIED]:
+                if self._works(Change(moves=((vm, slot, target),))):
+                    move = MoveMembership(vm=vm, vm_host=view.host, from_slot=slot, to_slot=target)
+                    return remedy(Kind.REPACK, (move,))
+        return None
+
+    def _in_the_way(self) -> Iterator[tuple[str, str]]:
+        """(VM, slot): memberships but for which a slot could be joined or opened; those that block most first."""
+        against, found = self._against, Counter[tuple[str, str]]()
+        offered = frozenset(self._answer.reuse.hosts)
+        for name, finding in against.slots.items():
+            if finding.clash is None or against.ground.slots[name].host not in offered:
+                continue
+            obstacles = against.rules.obstacles(against.ground.slots[name])
+            found.update(set(_movable(obstacles, name, self._vm.id)))
+        room = frozenset(self._answer.new.hosts)
+        for host, finding in against.hosts.items():
+            if finding.vm and host in room and not any(against.lacks(host) or ()):
+                found[finding.vm, finding.slot] += 1
+        yield from sorted(found, key=lambda pair: (-found[pair], pair))
+
+    # Room is freed.
+
+    def _free(self) -> Remedy | None:
+        against = self._against
+        lacking: list[tuple[float, str, tuple[int, int]]] = []
+        for host, finding in against.hosts.items():
+            if finding.why is not Why.NO_CAPACITY or not self._only(host, capacity=True):
+                continue
+            lacks, whole = against.lacks(host), against.state.capacity.get(host)
+            if lacks is None or whole is None or whole[0] < against.need[0] or whole[1] < against.need[1]:
+                continue
+            shares = lacks[0] / max(1, against.need[0]) + lacks[1] / max(1, against.need[1])
+            lacking.append((shares, host, lacks))
+        lacking.sort()
+        lacks_of = {host: lacks for _, host, lacks in lacking}
+        for hosts in self._sets([host for _, host, _ in lacking]):
+            free = {host: self._enough(host, lacks_of[host]) for host in hosts}
+            if self._works(Change(new_hosts=hosts, free=free)):
+                return remedy(
+                    Kind.FREE,
+                    [FreeRoom(host=one, cpu_milli=lacks_of[one][0], memory_bytes=lacks_of[one][1]) for one in hosts],
+                )
+        return None
+
+    def _enough(self, host: str, lacks: tuple[int, int]) -> tuple[int, int]:
+        room = self._against.room(host) or (0, 0)
+        return (max(0, room[0]) + lacks[0], max(0, room[1]) + lacks[1])
+
+    # A host or a slot is made ready.
+
+    def _ready(self) -> Remedy | None:
+        return self._ready_slots() or self._ready_hosts()
+
+    def _ready_slots(self) -> Remedy | None:
+        model, vm = self._model, self._vm
+        idle = [slot for slot in model.slots.values() if slot.ready is False]
+        fit = [slot for slot in idle if slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes]
+        mine = [slot.name for slot in fit if counts_for(vm, msgspec.structs.replace(slot, ready=True))]
+        offered = frozenset(self._answer.reuse.hosts)
+        others = [
+            slot.name
+            for slot in fit
+            if slot.name not in mine
+            and slot.host in offered
+            and slot.name in self._against.ground.slots
+            and not self._against.rules.obstacles(self._against.ground.slots[slot.name])
+        ]
+        for slots in self._sets([*mine, *others]):
+            if self._works(Change(ready_slots=slots)):
+                return remedy(Kind.READY, [SlotReady(slot=slot) for slot in slots])
+        return None
+
+    def _ready_hosts(self) -> Remedy | None:
+        against, answer = self._against, self._answer
+        able = []
+        for host, finding in against.hosts.items():
+            refusal = answer.refusals[finding.refusal] if finding.refusal >= 0 else None
+            if refusal is None or refusal.code not in READY_CODES or not self._only(host, capacity=False):
+                continue
+            if not any(against.lacks(host) or (1,)):
+                able.append((host, refusal.message))
+        why = dict(able)
+        for hosts in self._sets([host for host, _ in able]):
+            reuse = [host for host in hosts if len(answer.against_reuse.get(host, ())) <= 1]
+            if self._works(Change(new_hosts=hosts, reuse_hosts=reuse)):
+                return remedy(Kind.READY, [HostReady(host=host, why=why[host]) for host in hosts])
+        return None
+
+    def _only(self, host: str, *, capacity: bool) -> bool:
+        """Whether no more than one step of placement stands against a new slot on the host."""
+        against = self._answer.against_new.get(host, ())
+        if len(against) > 1:
+            return False
+        return not against or self._answer.refusals[against[0]].is_capacity == capacity
+
+    def _sets(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Small sets of these, those that are just enough first."""
+        short = max(1, self._missing() - done_of(self.now))
+        tried = 0
+        for number in range(short, self._missing() + 1):
+            for chosen in combinations(names[: SETS_TRIED + number], number):
+                yield chosen
+                tried += 1
+                if tried >= SETS_TRIED:
+                    return
+
+    def _missing(self) -> int:
+        return max(1, self._against.state.required.get(self._vm.id, 0) - self._model.present(self._vm))
+
+    # Hosts are added.
+
+    def _add_hosts(self) -> Remedy | None:
+        host = self._answer.new_host
+        if host is None:
+            return None
+        names = self._new_names(min(NEW_HOSTS, self._missing() + 1))
+        for number in range(1, len(names) + 1):
+            some = names[:number]
+            free = dict.fromkeys(some, (host.cpu_milli, host.memory_bytes))
+            if self._works(Change(new_hosts=some, free=free)):
+                return remedy(Kind.ADD_HOSTS, (adding(host, some),))
+        return None
+
+    def _new_names(self, count: int) -> tuple[str, ...]:
+        known = {host.name for host in self._against.state.hosts}
+        return new_names(known, count)
+
+    # A size is given.
+
+    def _sized(self) -> Remedy:
+        vm, against = self._vm, self._against
+        cpu, memory = vm.cpu_milli or LEAST_CPU_MILLI, vm.memory_bytes or LEAST_MEMORY_BYTES
+        sized = msgspec.structs.replace(vm, cpu_milli=cpu, memory_bytes=memory)
+        give = GiveSize(vm=vm.id, flavor=vm.flavor, cpu_milli=cpu, memory_bytes=memory)
+        size = enough_for(sized, against.size)
+        answer = self._answers.of(sized, size)
+        if answer is None:
+            return remedy(Kind.SIZE, (give,), tried=False)
+        later = Search(Against(against.state, against.ground, sized, size, answer), self._model, self._answers)
+        rest = later.cheapest()
+        if not rest.tried:
+            return remedy(Kind.SIZE, (give,), text=f"{give.text()}; then: {rest.text}", tried=False)
+        also = "" if rest.kind is Kind.CYCLE else f"; then {rest.text}"
+        found = remedy(Kind.SIZE, (give, *rest.actions), text=f"{give.text()}{also}")
+        return msgspec.structs.replace(found, cost=found.cost + rest.cost)
+
+    # Whatever it is.
+
+    def _works(self, change: Change) -> bool:
+        return self._model.covers(self._vm, self._size, self._answer, change)
+
+    def _helpless(self) -> str:
+        if self._against.whole.why is Why.OWN_CLASH:
+            return "`outlive failover check` names the broken rule; clean-up does not take it away by itself"
+        if self._answer.new_host is None:
+            return "no host can be described that placement would take for this VM; see its flavor's extra specs"
+        return "no single change that was tried gives it all its slots"
+
+
+def adding(host: NewHost, names: Sequence[str]) -> AddHosts:
+    """The order to add such hosts."""
+    return AddHosts(
+        count=len(names),
+        names=tuple(names),
+        zone=host.zone,
+        traits=host.traits,
+        cpu_arch=host.cpu_arch,
+        hypervisor_type=host.hypervisor_type,
+        cpu_milli=host.cpu_milli,
+        memory_bytes=host.memory_bytes,
+    )
+
+
+def new_names(known: Mapping[str, object] | set[str], count: int) -> tuple[str, ...]:
+    """Names that no host has."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        number += 1
+        if f"new-host-{number}" not in known:
+            found.append(f"new-host-{number}")
+    return tuple(found)
+
+
+def _movable(obstacles: Sequence[Finding], slot: str, vm: str) -> list[tuple[str, str]]:
+    """(VM, slot) whose move takes away the only obstacle there is, or one of two that are of the same VM."""
+    pairs: list[list[tuple[str, str]]] = []
+    for one in obstacles:
+        if one.clash is None or not one.vm or one.vm == vm:
+            return []
+        pairs.append([(one.vm, slot), *([(one.second or one.vm, one.slot)] if one.slot else [])])
+    shared = set(pairs[0]).intersection(*map(set, pairs[1:])) if pairs else set()
+    return sorted(shared)

@@ -1,0 +1,197 @@
+"""Trials: would this VM get its slots if this or that were done? Asked of the planner itself, on a model.
+
+The model is the fleet after clean-up, as the next cycle finds it, with counters that are kept: a trial changes them,
+serves the VM and takes everything back, so that it costs what it touches and not what the fleet is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.touching import bits
+from outlive.failover.explaining.ground import Ground, counts_for
+from outlive.failover.explaining.model import Answer, State
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planning.cleanup import CleanInput, clean
+from outlive.failover.planning.greedy import Greedy
+from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planning.separating import Separating
+from outlive.failover.sizing import ResolvedSize
+
+_CLASS = ""
+
+
+@dataclass(slots=True)
+class Change:
+    """What is supposed to be different."""
+
+    moves: Sequence[tuple[str, str, str]] = ()
+    """(VM, the slot that it leaves, the slot that it joins first)."""
+    ready_slots: Sequence[str] = ()
+    new_hosts: Sequence[str] = ()
+    """Hosts that placement offers besides, with room for the slot."""
+    reuse_hosts: Sequence[str] = ()
+    """Hosts on which slots may be joined besides."""
+    free: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Host → what is free there."""
+
+
+class Model:
+    """The fleet as the next cycle finds it."""
+
+    def __init__(self, state: State, ground: Ground) -> None:
+        self.state = state
+        self.slots = _cleaned(state, ground)
+        self.counters = Counters.build(self.slots.values(), topology=ground.topology)
+        self._separating = Separating(self.counters, ground.groups)
+        self._free = FreeAmounts.of(state.free)
+        self._place = {name: number for number, name in enumerate(self._free.names)}
+        self._slots_of: dict[str, list[str]] = {}
+        for name, slot in self.slots.items():
+            for member in slot.members:
+                self._slots_of.setdefault(member, []).append(name)
+        self.trials = 0
+
+    def slots_of(self, vm: str) -> Sequence[str]:
+        """The slots that list the VM, by name."""
+        return self._slots_of.get(vm, ())
+
+    def present(self, vm: VmView) -> int:
+        """Slots that count for the VM."""
+        literal = self.state.compat.reverted("D10")
+        return sum(counts_for(vm, self.slots[slot], literal=literal) for slot in self.slots_of(vm.id))
+
+    def serve(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> list[Action]:
+        """What the planner would do for this VM alone, if it were so; empty where it misses nothing."""
+        change = change or Change()
+        self.trials += 1
+        with self._changed(change):
+            ready = {slot for slot in change.ready_slots if counts_for(vm, _ready(self.slots[slot]))}
+            before = {slot for slot in self.slots_of(vm.id) if counts_for(vm, self.slots[slot])}
+            needed = self.state.required.get(vm.id, 0) - max(self.present(vm), len(before | ready))
+            if needed <= 0:
+                return []
+            greedy = self._greedy(answer, change)
+            need = Need(vm=vm.id, needed=needed, size=size, offer_class=_CLASS)
+            actions = greedy.serve(vm, need)
+            self._take_back(vm, actions)
+            return actions
+
+    def covers(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> bool:
+        """Whether the VM would have all its slots."""
+        if any(isinstance(action, Fail) for action in self.serve(vm, size, answer, change)):
+            return False
+        return not self.counters.has_vm(vm.id) or self.counters.holds_for(vm.id)
+
+    def may_join(self, vm: VmView, reuse: Offer) -> list[str]:
+        """The slots that another VM may join besides those that it has, fullest first."""
+        counters = self.counters
+        if not counters.has_vm(vm.id) or reuse.error:
+            return []
+        number, offered = counters.vm(vm.id), frozenset(reuse.hosts)
+        usable = counters.admissible(number) & counters.open_slots & counters.fitting((vm.cpu_milli, vm.memory_bytes))
+        usable = self._separating.among(vm.id, usable)
+        found = [counters.slot_names[slot] for slot in bits(usable)]
+        found = [name for name in found if counters.host_of_slot(name) in offered]
+        return sorted(found, key=lambda name: (-len(self.slots[name].members), name))
+
+    def _greedy(self, answer: Answer, change: Change) -> Greedy:
+        known = set(answer.new.hosts)
+        new = _with_hosts(answer.new, [host for host in change.new_hosts if host not in known])
+        known = set(answer.reuse.hosts)
+        reuse = _with_hosts(answer.reuse, [host for host in change.reuse_hosts if host not in known])
+        greedy = Greedy(
+            self.counters,
+            reuse={_CLASS: reuse},
+            new={_CLASS: new},
+            free={},
+            key_prefix="try-",
+            compat=self.state.compat,
+        )
+        greedy.renew(
+            reuse={_CLASS: reuse},
+            new={_CLASS: new},
+            free=self._free_with(change.free),
+            hosts=[host.name for host in self.state.hosts],
+        )
+        return greedy
+
+    def _free_with(self, changed: Mapping[str, tuple[int, int]]) -> FreeAmounts:
+        if not changed or not self._free.names:
+            return self._free
+        amounts = self._free.amounts.copy()
+        for host, free in changed.items():
+            if host in self._place:
+                amounts[self._place[host]] = free
+        fresh = [(host, free) for host, free in changed.items() if host not in self._place]
+        names = (*self._free.names, *(host for host, _ in fresh))
+        more = np.array([free for _, free in fresh], dtype=np.int64).reshape(-1, 2)
+        return FreeAmounts(names, np.concatenate([amounts, more]))
+
+    @contextmanager
+    def _changed(self, change: Change) -> Iterator[None]:
+        counters = self.counters
+        for vm, leaves, joins in change.moves:
+            counters.join(vm, joins)
+            counters.leave(vm, leaves)
+        for slot in change.ready_slots:
+            counters.set_ready(slot, ready=True)
+        try:
+            yield
+        finally:
+            for slot in change.ready_slots:
+                counters.set_ready(slot, ready=False)
+            for vm, leaves, joins in reversed(change.moves):
+                counters.join(vm, leaves)
+                counters.leave(vm, joins)
+
+    def _take_back(self, vm: VmView, actions: Sequence[Action]) -> None:
+        for action in reversed(actions):
+            match action:
+                case Join():
+                    self.counters.leave(vm.id, action.slot)
+                case Open():
+                    self.counters.remove_slot(action.slot_key)
+                case Fail():
+                    continue
+
+
+def done_of(actions: Sequence[Action]) -> int:
+    """Slots that were given."""
+    return sum(not isinstance(action, Fail) for action in actions)
+
+
+def _cleaned(state: State, ground: Ground) -> dict[str, SlotView]:
+    """The slots after the clean-up of a cycle, by name."""
+    listed = tuple(ground.slots.values())
+    given = CleanInput(
+        vms=state.vms,
+        hosts=state.hosts,
+        slots=listed,
+        now=state.now,
+        brake_share=state.brake_share,
+        brake_number=state.brake_number,
+        topology=state.topology,
+        compat=state.compat,
+    )
+    return {slot.name: slot for slot in clean(given).slots}
+
+
+def _ready(slot: SlotView) -> SlotView:
+    return msgspec.structs.replace(slot, ready=True)
+
+
+def _with_hosts(offer: Offer, hosts: Sequence[str]) -> Offer:
+    """The offer with further hosts, as the last."""
+    if not hosts:
+        return offer
+    least = min(offer.scores, default=0.0) - 1.0
+    scores = (*offer.scores, *(least for _ in hosts)) if len(offer.scores) == len(offer.hosts) else ()
+    return msgspec.structs.replace(offer, hosts=(*offer.hosts, *hosts), scores=scores, error="")

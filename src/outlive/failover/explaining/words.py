@@ -1,0 +1,180 @@
+"""The words of an explanation: what keeps a slot or a host from serving a VM, told once as data and once for people.
+
+A ``Finding`` is the first thing, in the order of docs/reference/failover.md#explanations, that stands against one host
+or slot. Sentences are made when somebody reads them: a fleet has thousands of findings and a reader wants a handful.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from outlive.failover.planning.reasons import amounts
+
+CAPACITY_WORD = "capacity"
+"""Part of the name of every placement step that looks at room."""
+
+
+class Why(enum.StrEnum):
+    """What stands against a host or a slot, in the order in which it is looked for."""
+
+    MEMBER = "already-member"
+    NOT_READY = "slot-not-ready"
+    TOO_SMALL = "slot-too-small"
+    MEMBERS_CLASH = "members-clash"
+    RULE = "rule"
+    APART = "kept-apart"
+    PLACEMENT_ERROR = "placement-unavailable"
+    PLACEMENT = "refused-by-placement"
+    NO_CAPACITY = "no-capacity"
+    ZERO_SIZE = "zero-size"
+    OWN_CLASH = "memberships-clash"
+    NOTHING = "nothing"
+
+
+class Clash(enum.Enum):
+    """How a rule would be broken: its number, and which two things would meet."""
+
+    OWN_HOST = (1, "{vm} itself runs {there}")
+    SLOT_THERE = (2, "its slot {slot} is {there}")
+    SAME_HOST = (3, "member {other} runs {there}, as {vm} does")
+    CO_USER_THERE = (4, "{other}, which shares slot {slot} with it, runs {there}")
+    MEMBER_AT_SLOT = (4, "member {other} runs {there}, where {vm} has slot {slot}")
+    AT_MEMBERS_SLOT = (4, "{vm} runs {there}, where member {other} has slot {slot}")
+    SHARED_TWICE = (5, "it shares slot {slot} with member {other} already")
+    CO_USERS_MEET = (5, "member {other} runs {there}, as does {second}, which shares slot {slot} with it")
+    MEETS_CO_USER = (5, "member {other} shares slot {slot} with {second}, which runs {there}, as {vm} does")
+
+    @property
+    def rule(self) -> int:
+        """1 to 5, as numbered in docs/reference/failover.md#the-five-rules."""
+        return self.value[0]
+
+
+class Finding(NamedTuple):
+    """The first thing that stands against one host or slot."""
+
+    why: Why
+    clash: Clash | None = None
+    vm: str = ""
+    """The other VM."""
+    second: str = ""
+    """The co-user that is met, where a third VM is involved."""
+    host: str = ""
+    """Where the two things would meet: the host of the one that is there already."""
+    slot: str = ""
+    """The other slot that is involved."""
+    refusal: int = -1
+    """Number of placement's refusal."""
+    text: str = ""
+    """What another part has to say about it, where no words here do."""
+
+    @property
+    def word(self) -> str:
+        """The stable word."""
+        return f"rule-{self.clash.rule}" if self.clash is not None else self.why.value
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a step of placement says against a host."""
+
+    step: str
+    code: str = ""
+    message: str = ""
+
+    @property
+    def is_capacity(self) -> bool:
+        """Whether it is about room."""
+        return CAPACITY_WORD in self.step and self.code != Why.ZERO_SIZE
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One host or slot in the answer."""
+
+    host: str
+    slot: str = ""
+    reason: str
+    """A stable word, see ``Why``; ``rule-1`` to ``rule-5`` for rules."""
+    message: str
+    other_vm: str = ""
+    other_host: str = ""
+    other_slot: str = ""
+    step: str = ""
+    code: str = ""
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Hosts or slots with the same thing against them."""
+
+    reason: str
+    count: int
+    text: str
+    """As it stands in a sentence after the number."""
+    example: str = ""
+    """The first of them, by name."""
+
+
+def in_unit(host: str, units: Mapping[str, str]) -> str:
+    """A host with its unit of failure, where that is not the host itself."""
+    unit = units.get(host)
+    return host if unit is None else f"{host} ({unit})"
+
+
+def rule_sentence(vm: str, finding: Finding, at: str, units: Mapping[str, str]) -> str:
+    """Which rule the VM would break; ``at`` is the host that is asked about."""
+    assert finding.clash is not None
+    same = finding.host == at and units.get(at) is None
+    there = "there" if same else f"on {in_unit(finding.host, units)}"
+    number, pattern = finding.clash.value
+    text = pattern.format(vm=vm, other=finding.vm, second=finding.second, slot=finding.slot, there=there)
+    return f"rule {number}: {text}"
+
+
+def capacity_sentence(needs: tuple[int, int], room: tuple[int, int] | None) -> str:
+    """What is needed against what is free."""
+    wanted = amounts(*needs)
+    if room is None:
+        return f"needs {wanted}; what is free there is not known"
+    free = amounts(max(0, room[0]), max(0, room[1]))
+    return f"needs {wanted}, free are {free}"
+
+
+_PHRASES: Mapping[str, str] = {
+    "bad-condition": "are not ready ({message})",
+    "no-high-availability": "take no slots (highAvailability is off)",
+    "in-maintenance": "are in maintenance",
+    "project-not-allowed": "are for other projects",
+    "aggregate-reserved": "are in aggregates of other projects",
+    "unmapped-hypervisor": "have a hypervisor type that is not known",
+    "no-accelerators": "have no accelerators",
+    "excluded": "are excluded by the pipeline",
+}
+
+
+def refusal_phrase(refusal: Refusal, zone: str) -> str:
+    """A refusal as it stands in a sentence after a number of hosts."""
+    words = refusal.message.split()
+    match refusal.code:
+        case "missing-trait":
+            return f"lack trait {words[1]}"
+        case "forbidden-trait":
+            return f"have the forbidden trait {words[1]}"
+        case "wrong-zone":
+            return f"are not in zone {zone}"
+        case code if code in _PHRASES:
+            return _PHRASES[code].format(message=refusal.message)
+        case _:
+            return f"are refused by {refusal.step}{f' ({refusal.message})' if refusal.message else ''}"
+
+
+def listing(parts: Sequence[str]) -> str:
+    """Parts of a sentence: "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """ "1 host", "1,213 hosts"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
