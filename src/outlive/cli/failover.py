@@ -9,9 +9,11 @@ import typer
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
+from outlive.cli.certifying import certify, verify
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report
 from outlive.cli.progress import progress
+from outlive.cli.surviving import tolerance
 from outlive.cli.viewing import views
 
 if TYPE_CHECKING:
@@ -34,18 +36,29 @@ UNCOVERED_SHOWN = 10
 
 
 @command(app, "coverage")
-async def coverage(access: Access, output: Output, k: Slots = None, config: Config = None) -> ExitCode | None:
+async def coverage(
+    access: Access,
+    output: Output,
+    k: Slots = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report to look at.")] = None,
+    config: Config = None,
+) -> ExitCode | None:
     """Which VMs have the slots that they need; exit code 1 if any has not."""
+    from outlive.cli.picturing import check_picture, picture_coverage
     from outlive.failover.planning.actions import Fail
     from outlive.failover.planning.plan import plan
     from outlive.roles.planning import coverage_of, plan_input
 
+    check_picture(html)
     async with access.open() as store:
         gathered = await look(access, store, config, k)
         with progress("planning"):
             fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
             result = coverage_of(gathered, gathered.observation.slots, fails)
-    output.show(coverage_document(result), lambda: coverage_lines(result))
+    unit = gathered.settings.topology_choice.unit
+    output.show(coverage_document(result), lambda: coverage_lines(result, unit=unit))
+    if html is not None:
+        picture_coverage(html, access, gathered, result)
     return None if result.covered == result.required else ExitCode.NO
 
 
@@ -75,13 +88,15 @@ async def make_plan(
                     _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
                 )
     document = plan_document(result, after, applied=apply)
-    output.show(document, lambda: plan_lines(document, after, wide=output.wide))
+    output.show(
+        document, lambda: plan_lines(document, after, wide=output.wide, unit=gathered.settings.topology_choice.unit)
+    )
     return None if after.covered == after.required else ExitCode.NO
 
 
 @command(app, "check")
 async def check(access: Access, output: Output, config: Config = None) -> ExitCode | None:
-    """Verify every allocation from scratch, by all five rules; exit code 1 if any does not hold."""
+    """Verify every allocation from scratch, by all five rules and as far apart as asked; exit code 1 if any is wrong."""
     from outlive.cli.output import table
     from outlive.failover.eligibility.check import CheckInput
     from outlive.failover.eligibility.check import check as verify
@@ -89,7 +104,15 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
     async with access.open() as store:
         gathered = await look(access, store, config, None)
     observation = gathered.observation
-    result = verify(CheckInput(vms=observation.vms, slots=observation.slots, compat=gathered.settings.compat))
+    result = verify(
+        CheckInput(
+            vms=observation.vms,
+            slots=observation.slots,
+            required=gathered.required,
+            topology=gathered.topology,
+            compat=gathered.settings.compat,
+        )
+    )
 
     def lines() -> list[Any]:
         word = "all hold" if result.holds else f"{len(result.violations)} faults"
@@ -102,6 +125,9 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
 
 
 command(app, "views")(views)
+command(app, "tolerance")(tolerance)
+command(app, "certify")(certify)
+command(app, "verify")(verify)
 
 
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:
@@ -146,9 +172,10 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
     }
 
 
-def coverage_lines(result: CoverageResult, *, wide: bool = False) -> list[Any]:
-    """The same for people; the wide form names every VM, and says why in full."""
+def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "host") -> list[Any]:
+    """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
     from outlive.cli.output import table
+    from outlive.failover.pictures.wording import tolerance_sentence
 
     cores, gib = result.reserved.cpu_milli / 1000, result.reserved.memory_bytes / 2**30
     rows = [
@@ -158,7 +185,7 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False) -> list[Any]:
         *((f"  {reason}", f"{count} VMs") for reason, count in _reasons(result).items()),
         ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
         ("reserved", f"{cores:,.0f} cores, {gib:,.0f} GiB"),
-        ("tolerance", _tolerance(result)),
+        ("tolerance", tolerance_sentence(result.tolerance, unit, required=result.required)),
         *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
     lines: list[Any] = [table(("", ""), rows)]
@@ -181,15 +208,6 @@ def _reasons(result: CoverageResult) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _tolerance(result: CoverageResult) -> str:
-    if not result.required:
-        return "no VM needs slots"
-    if result.tolerance == 0:
-        return "some VM that needs slots survives no host failure"
-    hosts = "one host, whichever it is" if result.tolerance == 1 else f"{result.tolerance} hosts, whichever they are"
-    return f"every VM that needs slots survives the failure of {hosts}"
-
-
 def plan_document(result: PlanResult, after: CoverageResult, *, applied: bool) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
     return {
@@ -203,11 +221,11 @@ def plan_document(result: PlanResult, after: CoverageResult, *, applied: bool) -
     }
 
 
-def plan_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool) -> list[Any]:
+def plan_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
     """The same for people."""
     head = (
         f"{document['missing']} VMs miss slots: {document['created']} slots to open, "
         f"{document['reused']} times a VM joins one, {document['failed']} VMs stay without"
     )
     verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
-    return [head, f"{verb}:", *coverage_lines(after, wide=wide)]
+    return [head, f"{verb}:", *coverage_lines(after, wide=wide, unit=unit)]

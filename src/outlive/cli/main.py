@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "import": Entry("importing", "Read an inventory of hosts and VMs: csv, openstack, database."),
     "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
     "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations."),
+    "survive": Entry("surviving", "Whether every VM keeps a slot of its own when hosts fail."),
     "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them."),
     "get": Entry("getting", "List resources of a kind, or show some by name."),
     "describe": Entry("describing", "One resource in full, with its events and what belongs to it."),

@@ -11,7 +11,9 @@ import msgspec
 
 from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
 from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.assurance.failures import FailuresInput, FailuresResult, survive
 from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
+from outlive.failover.certificate.making import CertifyInput, CertifyResult, certify
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, CheckResult, check
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
@@ -20,6 +22,9 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
+from outlive.failover.verify.checking import Verdict
+from outlive.failover.verify.deciding import VerifyInput
+from outlive.failover.verify.deciding import decide as verify
 from outlive.resources import FlavorGroupSpec
 from outlive.runtime.decisions import Decision
 
@@ -105,6 +110,9 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     PLAN,
     Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
     Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),
+    Decision("failover.survive", survive, FailuresInput, FailuresResult, "Who is lost when hosts fail"),
+    Decision("failover.certify", certify, CertifyInput, CertifyResult, "What may be claimed of a state"),
+    Decision("failover.verify", verify, VerifyInput, Verdict, "Whether a certificate is right about a state"),
     Decision("failover.bound", bound, BoundInput, BoundResult, "The least that any valid plan needs"),
 )
 """All of them."""

@@ -81,7 +81,7 @@ class CoverageResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reserved: Reserved
     bound: Bound
     tolerance: int
-    """Host failures that every VM which needs slots survives."""
+    """Units of failure that every VM which needs slots survives, whichever they are."""
     also_needs: dict[str, int]
     """Resource → VMs that need slots and this besides, which no slot holds."""
 
@@ -92,7 +92,8 @@ def coverage(given: CoverageInput) -> CoverageResult:
     told = assess_state(given)
     uncovered = [_uncovered(told[vm.id], vm.id) for vm in needing if not told[vm.id].covered]
     least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts))
-    levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms})
+    units = in_force(given.topology, given.compat).units
+    levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, units)
     besides: dict[str, int] = {}
     for vm in needing:
         for name in vm.also_needs:

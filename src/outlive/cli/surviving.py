@@ -1,0 +1,226 @@
+"""``outlive survive`` and ``outlive failover tolerance``: what happens if these fail, and how many may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode, Usage
+from outlive.cli.access import Access
+from outlive.cli.commands import single
+from outlive.cli.output import Form, Output
+
+if TYPE_CHECKING:
+    from outlive.failover.assurance.asking import Question
+    from outlive.failover.assurance.failures import FailuresInput, FailuresResult
+    from outlive.failover.assurance.tolerance import ToleranceResult
+    from outlive.roles.planning import Gathered
+
+SHOWN = 20
+"""Lines of each table for people; the wide form shows more, JSON everything."""
+SHOWN_WIDE = 1_000
+"""The same with ``-o wide``."""
+WEAKEST = 10
+"""Weakest VMs that are told with failures that are too many for them."""
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
+]
+
+
+async def survive(
+    access: Access,
+    output: Output,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--hosts", metavar="HOST,…", help="These hosts fail, all at once.")
+    ] = None,
+    failures: Annotated[
+        int | None, typer.Option("--failures", metavar="K", min=1, help="Any K units fail, whichever they are.")
+    ] = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option("--domain", metavar="NAME[=VALUE]", help="This failure domain fails; without a value: any of it."),
+    ] = None,
+    enumerate_all: Annotated[
+        bool, typer.Option("--enumerate", help="Look at every set, also where the answer is known without.")
+    ] = False,
+    cases: Annotated[
+        bool, typer.Option("--cases", help="One line of JSON for each case, with the slot of every VM.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report to look at.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
+    ] = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
+    from outlive.cli.failover import look
+    from outlive.cli.picturing import check_picture, picture_survival
+    from outlive.cli.progress import progress
+    from outlive.failover.assurance import failures as assurance
+
+    check_picture(html)
+    if cases and (html is not None or output.form not in (Form.TABLE, Form.JSON) or output.watching):
+        raise Usage("--cases prints lines of JSON and nothing else", remedy="leave --html, --watch and -o out")
+    async with access.open() as store:
+        gathered = await look(access, store, config, slots)
+    question = _question(gathered, hosts or [], failures, domain or [])
+    given = _input(gathered, question, enumerate_all=enumerate_all)
+    if cases:
+        return _print_cases(output, given)
+    with progress("looking at failures"):
+        result = assurance.survive(given)
+    output.show(survive_document(result, question), lambda: survive_lines(result, question, wide=output.wide))
+    if html is not None:
+        picture_survival(html, access, gathered, question, given, result)
+    return None if result.holds else ExitCode.NO
+
+
+def _question(gathered: Gathered, hosts: list[str], failures: int | None, domain: list[str]) -> Question:
+    from outlive.failover.assurance.asking import asked
+
+    return asked(
+        gathered.observation.hosts,
+        hosts=[name for text in hosts for name in _words(text)],
+        domains=[name for text in domain for name in _words(text)],
+        failures=failures,
+        default_unit=gathered.settings.topology_choice.unit,
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _input(gathered: Gathered, question: Question, *, enumerate_all: bool) -> FailuresInput:
+    from outlive.failover.assurance.failures import FailuresInput
+
+    return FailuresInput(
+        vms=gathered.vms,
+        required=gathered.required,
+        slots=gathered.observation.slots,
+        hosts=gathered.observation.hosts,
+        units=question.units,
+        priorities=gathered.priorities,
+        cases=question.cases,
+        failures=question.failures,
+        enumerate=enumerate_all,
+    )
+
+
+def _print_cases(output: Output, given: FailuresInput) -> ExitCode | None:
+    """Each case as a line, as soon as it is known."""
+    import msgspec
+
+    from outlive.failover.assurance.failures import each_case
+
+    holds = True
+    for case, answer in each_case(given):
+        holds = holds and not answer.lost
+        line = {"case": case, "landing": answer.landing, "lost": answer.lost}
+        output.text(msgspec.json.encode(line).decode())
+    return None if holds else ExitCode.NO
+
+
+def survive_document(result: FailuresResult, question: Question) -> dict[str, Any]:
+    """The members that programs rely on (docs/reference/cli.md#survive-json)."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(result)
+    landing = document.pop("landing")
+    return {**document, "unit": question.unit, **({"landing": landing} if landing is not None else {})}
+
+
+def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> list[Any]:
+    """The same for people."""
+    from outlive.cli.output import table
+    from outlive.failover.pictures.wording import lost_text, survive_sentences
+
+    rows: list[tuple[Any, ...]]
+    lines: list[Any] = [*survive_sentences(result, question)]
+    most = SHOWN_WIDE if wide else SHOWN
+    if result.worst:
+        rows = [(" ".join(one.case), one.lost, one.affected) for one in result.worst]
+        lines += ["", table(("Worst cases", "Lost", "Affected"), rows, numbers=("Lost", "Affected"))]
+    if result.lost:
+        rows = [(one.vm, one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]]
+        lines += ["", table(("Lost VM", "Host", "When these fail", "Reason", "What is left"), rows)]
+        lines += _more(result.lost_count, len(rows))
+    if result.landing:
+        rows = [(one.vm, one.source, one.slot, one.host, one.contested) for one in result.landing[:most]]
+        lines += ["", table(("Landing VM", "From", "Slot", "On", "Contested"), rows)]
+        lines += _more(len(result.landing), len(rows))
+    return lines
+
+
+def _more(count: int, shown: int) -> list[str]:
+    return [f"and {count - shown:,} more (see -o wide or -o json)"] if count > shown else []
+
+
+async def tolerance(
+    access: Access,
+    output: Output,
+    by: Annotated[
+        str, typer.Option("--by", metavar="UNIT", help="Units that fail: host, or a failure domain such as rack.")
+    ] = "",
+    slots: Annotated[
+        int | None,
+        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
+    ] = None,
+    config: Config = None,
+) -> None:
+    """How many failures every VM survives, whichever they are: fleet, zones, and the weakest VMs first."""
+    from outlive.cli.failover import look
+    from outlive.cli.progress import progress
+    from outlive.failover.assurance import tolerance as assurance
+    from outlive.failover.assurance.asking import units_by
+
+    async with access.open() as store:
+        gathered = await look(access, store, config, slots)
+    unit = by or gathered.settings.topology_choice.unit
+    given = assurance.ToleranceInput(
+        vms=gathered.vms,
+        required=gathered.required,
+        slots=gathered.observation.slots,
+        units=units_by(gathered.observation.hosts, unit),
+        weakest=SHOWN_WIDE if output.wide else WEAKEST,
+    )
+    with progress("judging every VM"):
+        result = assurance.tolerance(given)
+    output.show({"unit": unit, **_builtins(result)}, lambda: _tolerance_lines(result, unit))
+
+
+def _builtins(result: ToleranceResult) -> dict[str, Any]:
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(result)
+    return document
+
+
+def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
+    from outlive.cli.output import table
+    from outlive.failover.pictures.wording import failures_text, tolerance_sentence
+
+    lines: list[Any] = [tolerance_sentence(result.fleet, unit, required=len(result.vms))]
+    if not result.vms:
+        return lines
+    counts = [(failures_text(int(level), unit), count) for level, count in result.counts.items()]
+    lines += ["", table(("Survives", "VMs"), counts, numbers=("VMs",))]
+    if len(result.zones) > 1:
+        zones = [(zone or "(none)", failures_text(level, unit)) for zone, level in result.zones.items()]
+        lines += ["", table(("Zone", "Survives"), zones)]
+    rows = [
+        (one.vm, one.host, one.zone, failures_text(one.tolerance, unit), one.slots, " ".join(one.case))
+        for one in result.weakest
+    ]
+    columns = ("Weakest VM", "Host", "Zone", "Survives", "Slots", "Does not survive")
+    lines += ["", table(columns, rows, numbers=("Slots",))]
+    if result.understated:
+        lines.append(f"{len(result.understated)} VMs have too many entangled slots to be judged exactly: at least that")
+    return lines
+
+
+app = single("survive", survive)

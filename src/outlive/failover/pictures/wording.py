@@ -1,0 +1,102 @@
+"""What is said about failures, in sentences: the same words on the terminal and in reports."""
+
+from __future__ import annotations
+
+from outlive.failover.assurance.asking import Question
+from outlive.failover.assurance.cases import Lost, LostReason
+from outlive.failover.assurance.failures import FailuresResult, Method
+from outlive.failover.topology import HOST_UNIT
+
+NAMES_SHOWN = 6
+"""Names that a sentence lists."""
+
+
+def units_text(count: int, unit: str) -> str:
+    """``2 hosts``, ``1 rack``."""
+    name = unit or HOST_UNIT
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def any_units(count: int, unit: str) -> str:
+    """``any 2 hosts``, ``any rack``."""
+    return f"any {units_text(count, unit)}" if count != 1 else f"any {unit or HOST_UNIT}"
+
+
+def failures_text(level: int, unit: str) -> str:
+    """A tolerance in a few words."""
+    return any_units(level, unit) if level else f"not every {unit or HOST_UNIT}"
+
+
+def tolerance_sentence(level: int, unit: str, *, required: int) -> str:
+    """What the fleet survives."""
+    if not required:
+        return "no VM needs slots"
+    if not level:
+        return f"some VM that needs slots survives no {unit} failure"
+    which = f"one {unit}, whichever it is" if level == 1 else f"{units_text(level, unit)}, whichever they are"
+    return f"every VM that needs slots survives the failure of {which}"
+
+
+def names(case: tuple[str, ...]) -> str:
+    """A case as a list of names."""
+    shown = list(case[:NAMES_SHOWN])
+    if len(case) > len(shown):
+        return f"{', '.join(shown)} and {len(case) - len(shown)} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+def survive_sentences(result: FailuresResult, question: Question) -> list[str]:
+    """The answer, how it was found, and what it leaves out."""
+    lines = [verdict(result, question)]
+    if result.method is Method.TOLERANCE and result.holds:
+        lines.append("Known from the tolerance of every VM, without looking at the sets (--enumerate looks at all).")
+    if result.method is Method.TOLERANCE and not result.holds:
+        lines.append("Each VM is shown once, with the fewest failures that lose it.")
+    if result.method is Method.ENUMERATION:
+        lines.append(f"Every set was looked at: {result.affected:,} times a VM had to find its slot.")
+    if question.failures > result.failures:
+        lines.append(f"There are only {units_text(result.failures, question.unit)}; all of them fail.")
+    elif question.failures > 1:
+        lines.append(f"Fewer failures than {question.failures} are parts of these sets and lose nobody else.")
+    if result.unprotected:
+        lines.append(
+            f"{result.unprotected:,} VMs need no slots; nothing is promised to them, and they are in no figure."
+        )
+    return lines
+
+
+def verdict(result: FailuresResult, question: Question) -> str:
+    """Yes or no, with the figures."""
+    if question.cases:
+        fails = f"If {names(question.cases[0])} {'fails' if len(question.cases[0]) == 1 else 'fail'}"
+        if not result.affected:
+            return f"{fails}, no VM that needs slots is affected."
+        if result.holds:
+            return f"{fails}, {vms(result.affected)} that need slots go down, and each has a slot of its own."
+        kept = result.affected - result.lost_count
+        return (
+            f"{fails}, {vms(result.affected)} that need slots go down: {kept:,} have a slot of their own, "
+            f"{result.lost_count:,} do not."
+        )
+    sets = f"{result.cases:,} {'case' if result.cases == 1 else 'cases'}"
+    what = any_units(result.failures, question.unit)
+    if result.holds:
+        return f"The failure of {what} is survived ({sets}): every VM that needs slots keeps one of its own."
+    return f"The failure of {what} is not always survived ({sets}): {vms(result.lost_vms)} can be left without a slot."
+
+
+def vms(count: int) -> str:
+    """``1 VM``, ``2 VMs``."""
+    return f"{count:,} VM{'' if count == 1 else 's'}"
+
+
+def lost_text(lost: Lost) -> str:
+    """What is left to a VM without a slot of its own."""
+    if lost.reason is LostReason.NO_SLOT:
+        return "no slot counts for it"
+    if lost.reason is LostReason.SLOTS_FAILED:
+        return "all its slots fail as well"
+    rivals = f"{lost.rivals[0]} and others" if len(lost.rivals) > 1 else "".join(lost.rivals)
+    if lost.takes:
+        return f"may take {lost.takes}; {rivals} may claim it too"
+    return f"nothing: {rivals} may claim its slots too, and come first"
