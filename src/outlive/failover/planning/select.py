@@ -83,7 +83,7 @@ def select(given: SelectInput) -> SelectResult:
     A slot that is not ready, or smaller than the VM, does not count as present; with deviation D10 switched back every
     slot that lists the VM does. Slots beyond what a VM needs are left alone.
     """
-    present = _present(given)
+    present = presence(given.vms, given.slots, given.compat)
     missing = [
         (vm, Missing(vm=vm.id, required=wanted, present=present.get(vm.id, 0)))
         for vm in given.vms
@@ -138,10 +138,10 @@ def short(
     return tuple(lacking.values()), tuple(listing)
 
 
-def _present(given: SelectInput) -> dict[str, int]:
-    """VM → slots that count for it."""
+def presence(vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat) -> dict[str, int]:
+    """VM → slots that count for it, of these VMs; those that have none are left out."""
     present: dict[str, int] = {}
-    _count(given.slots, {vm.id: vm for vm in given.vms}, present, given.compat)
+    _count(slots, {vm.id: vm for vm in vms}, present, compat)
     return present
 
 

@@ -1,0 +1,176 @@
+"""Serving when there is not enough for everybody: everybody's first slot, then everybody's second.
+
+Giving each VM all its slots at its turn is best while nobody goes without: a VM's slots are looked for together. Where
+somebody fails for want of room or of hosts it would give some VMs two slots and others none. So each priority in which
+somebody failed, from the highest down, is served again in rounds, and again with the largest first, and keeps the way
+that leaves the fewest of it without any slot, then the fewest slots missing. What lower priorities want never changes
+what a higher one is given at its turn (docs/reference/failover.md#scarce-capacity).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
+from typing import Final, Protocol, TypeGuard, TypeVar
+
+import msgspec
+
+from outlive.failover.compat import Compat
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Action, Fail, Open
+from outlive.failover.planning.reasons import Reason
+from outlive.failover.planning.select import service_rank
+
+GROUPS_TRIED: Final = 4
+"""Priorities that are served again in other ways, the highest first; each costs two more runs."""
+MANY_SLOTS: Final = 20_000
+"""Missing slots beyond which only one priority is served again, and only in rounds."""
+_NOT_FOR_ROOM: Final = frozenset(
+    {Reason.ZERO_SIZE, Reason.PLACEMENT_UNAVAILABLE, Reason.MEMBERSHIPS_CLASH, Reason.NO_HOSTS}
+)
+"""Reasons that no order of service changes."""
+
+
+class Way(enum.IntEnum):
+    """How the VMs of one priority are served; among equal outcomes the first is taken."""
+
+    ROUNDS = 0
+    """Everybody's first slot, then everybody's second, and so on."""
+    AT_ONCE = 1
+    """Each gets all that it misses at its turn."""
+    LARGEST = 2
+    """The same, the largest first, however many slots they have."""
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """A VM that misses slots."""
+
+    vm: VmView
+    needed: int
+    present: int
+    priority: int = 0
+
+
+class Server(Protocol):
+    """A state to serve from, changed by each VM that is served."""
+
+    def give(self, vm: VmView, needed: int) -> list[Action]:
+        """So many slots for the VM, as far as possible; the last action is ``Fail`` where it is not."""
+        ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+def serve_all(turns: Sequence[Turn], begin: Callable[[], S], compat: Compat) -> tuple[S, list[Action]]:
+    """Serve everybody, in the given order; each VM ends with what it misses or with one ``Fail``.
+
+    ``begin`` makes the state to serve from, anew for each attempt. With deviation D19 switched back there is one: each
+    VM gets all its slots at its turn.
+    """
+    groups = [list(group) for _, group in groupby(turns, key=lambda turn: turn.priority)]
+    server, actions = _attempt(groups, begin(), {})
+    if compat.reverted("D19"):
+        return server, actions
+    few = sum(turn.needed for turn in turns) <= MANY_SLOTS
+    ways: dict[int, Way] = {}
+    for _ in range(min(len(groups), GROUPS_TRIED if few else 1)):
+        number = _first_failing(groups, actions, ways)
+        if number is None:
+            break
+        ways[number] = Way.AT_ONCE
+        best = (*shortfall(groups[number], actions), Way.AT_ONCE)
+        for way in (Way.ROUNDS, Way.LARGEST) if few else (Way.ROUNDS,):
+            other, others = _attempt(groups, begin(), {**ways, number: way})
+            found = (*shortfall(groups[number], others), way)
+            if found < best:
+                best, server, actions, ways[number] = found, other, others, way
+    return server, _asked_again(turns, server, actions)
+
+
+def _asked_again(turns: Sequence[Turn], server: Server, actions: Sequence[Action]) -> list[Action]:
+    """Those who failed before others opened slots ask once more at the end: they may join these."""
+    opened = max((place for place, action in enumerate(actions) if isinstance(action, Open)), default=-1)
+    failed = {action.vm: action.missing for action in actions[: opened + 1] if _for_room(action)}
+    kept = [action for action in actions if not (isinstance(action, Fail) and action.vm in failed)]
+    for turn in turns:
+        if turn.vm.id in failed:
+            kept += server.give(turn.vm, failed[turn.vm.id])
+    return kept
+
+
+def _for_room(action: Action) -> TypeGuard[Fail]:
+    """Whether it is a failure that another order of service might have avoided."""
+    return isinstance(action, Fail) and action.reason not in _NOT_FOR_ROOM
+
+
+def shortfall(turns: Sequence[Turn], actions: Sequence[Action]) -> tuple[int, int]:
+    """VMs that end without any slot, and slots that are missing, of these VMs after these actions."""
+    got = dict.fromkeys((turn.vm.id for turn in turns), 0)
+    for action in actions:
+        if not isinstance(action, Fail) and action.vm in got:
+            got[action.vm] += 1
+    bare = sum(turn.present + got[turn.vm.id] == 0 for turn in turns)
+    return bare, sum(turn.needed - got[turn.vm.id] for turn in turns)
+
+
+def shortfalls(turns: Sequence[Turn], actions: Sequence[Action]) -> tuple[tuple[int, int], ...]:
+    """The same by priority, the highest first: the smaller of two is the better outcome."""
+    by_priority: dict[int, list[Turn]] = {}
+    for turn in turns:
+        by_priority.setdefault(turn.priority, []).append(turn)
+    return tuple(shortfall(by_priority[priority], actions) for priority in sorted(by_priority, reverse=True))
+
+
+def _first_failing(groups: Sequence[Sequence[Turn]], actions: Sequence[Action], tried: Collection[int]) -> int | None:
+    """The first group of several VMs, not tried yet, in which somebody failed for want of room or hosts."""
+    failed = {action.vm for action in actions if _for_room(action)}
+    for number, group in enumerate(groups):
+        if number not in tried and len(group) > 1 and any(turn.vm.id in failed for turn in group):
+            return number
+    return None
+
+
+def _attempt(groups: Sequence[Sequence[Turn]], server: S, ways: Mapping[int, Way]) -> tuple[S, list[Action]]:
+    actions: list[Action] = []
+    for number, group in enumerate(groups):
+        way = ways.get(number, Way.AT_ONCE)
+        if way is Way.ROUNDS:
+            actions += _rounds(group, server)
+            continue
+        for turn in sorted(group, key=_size) if way is Way.LARGEST else group:
+            actions += server.give(turn.vm, turn.needed)
+    return server, actions
+
+
+def _rounds(turns: Sequence[Turn], server: Server) -> list[Action]:
+    """One slot at a time, always for those who have the fewest. Whoever fails is asked once more at the end, when
+    others have opened slots that it may join, and then for all that it misses."""
+    actions: list[Action] = []
+    waiting: dict[int, list[Turn]] = {}
+    for turn in turns:
+        waiting.setdefault(turn.present, []).append(turn)
+    failed: list[Turn] = []
+    while waiting:
+        present = min(waiting)
+        for turn in sorted(waiting.pop(present), key=_rank):
+            served = server.give(turn.vm, 1)
+            if any(isinstance(action, Fail) for action in served):
+                failed.append(turn)
+                continue
+            actions += served
+            if turn.needed > 1:
+                more = msgspec.structs.replace(turn, present=present + 1, needed=turn.needed - 1)
+                waiting.setdefault(present + 1, []).append(more)
+    for turn in sorted(failed, key=_rank):
+        actions += server.give(turn.vm, turn.needed)
+    return actions
+
+
+def _rank(turn: Turn) -> tuple[int, int, int, str]:
+    return service_rank(turn.vm, priority=turn.priority, present=turn.present, compat=Compat())
+
+
+def _size(turn: Turn) -> tuple[int, str]:
+    return (-turn.vm.memory_bytes, turn.vm.id)
