@@ -6,6 +6,7 @@ the field. ``decode_document`` reads what a user wrote (JSON or YAML, any kind),
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -47,9 +48,9 @@ def encode_canonical(value: object) -> bytes:
     return _canonical.encode(value)
 
 
-def encode_ordered(value: object) -> bytes:
-    """As JSON with sorted keys of maps and the fields of structs as they are declared: faster than canonical."""
-    return _ordered.encode(value)
+def encode_lines(values: Sequence[object]) -> bytes:
+    """As JSON, a line each, with sorted keys of maps; fields of structs come as they are declared."""
+    return _ordered.encode_lines(values)
 
 
 def to_builtins(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""The facts of an object as bytes: what digests are made of.
+"""The facts of objects as bytes: what digests are made of.
 
 A fact is whatever says something about the cluster; versions, uids, generations and times do not. For every kind a
 second, narrower struct type is derived from the first that lacks those fields and has the others in the order of their
@@ -9,13 +9,14 @@ an equal one is always written: then equal facts have equal bytes, however they 
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 
-from outlive.resources.codec import encode_ordered
+from outlive.resources.codec import encode_lines
 from outlive.resources.meta import ObjectMeta, ObjectRef, Resource
 
 _NO_FACTS: Final[dict[type, frozenset[str]]] = {
@@ -26,15 +27,12 @@ _NO_FACTS: Final[dict[type, frozenset[str]]] = {
 _TIMES: Final = (datetime, datetime | None)
 
 
-def facts(item: Resource) -> bytes:
-    """The kind and the canonical JSON of the object's facts."""
-    kind = type(item)
-    return b"%s %s" % (_name(kind), encode_ordered(msgspec.convert(item, narrowed(kind), from_attributes=True)))
-
-
-@cache
-def _name(kind: type[Resource]) -> bytes:
-    return kind.kind().encode()
+def facts(items: Sequence[Resource]) -> bytes:
+    """The canonical JSON of the facts of objects of one kind, a line each."""
+    if not items:
+        return b""
+    narrow = narrowed(type(items[0]))
+    return encode_lines(msgspec.convert(items, list[narrow], from_attributes=True))  # type: ignore[valid-type]
 
 
 @cache

@@ -39,6 +39,9 @@ DUMPED: Final[tuple[type[Resource], ...]] = tuple(kind for kind in KINDS.values(
 """Kinds of a state file."""
 _AnyKind: TypeAlias = Union[DUMPED]  # type: ignore[valid-type]  # noqa: UP007
 
+_AT_ONCE: Final = 10_000
+"""Objects whose facts are in memory together."""
+
 
 class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A cluster at about one time."""
@@ -132,9 +135,15 @@ def state_digest(objects: Iterable[Resource]) -> str:
     (docs/reference/cli.md#state-files).
     """
     digest = hashlib.sha256()
+    kinds: dict[type[Resource], list[Resource]] = {}
     with collector_paused():
-        for item in sorted((o for o in objects if not isinstance(o, NOT_DIGESTED)), key=_order):
-            digest.update(facts(item) + b"\n")
+        for item in objects:
+            kinds.setdefault(type(item), []).append(item)
+        for kind in sorted(kinds.keys() - set(NOT_DIGESTED), key=lambda one: one.kind()):
+            digest.update(b"%s\n" % kind.kind().encode())
+            items = sorted(kinds[kind], key=lambda one: (one.metadata.namespace, one.metadata.name))
+            for begin in range(0, len(items), _AT_ONCE):
+                digest.update(facts(items[begin : begin + _AT_ONCE]))
     return f"sha256:{digest.hexdigest()}"
 
 

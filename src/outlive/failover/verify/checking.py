@@ -10,12 +10,13 @@ from outlive.base.errors import BadInput, Usage
 from outlive.base.patterns import Pattern, compile_pattern
 from outlive.base.pausing import collector_paused
 from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
+from outlive.failover.verify.columns import Memberships
 from outlive.failover.verify.comparing import compare_hosts, compare_slots, compare_vms
-from outlive.failover.verify.counting import Touching, at_fault
+from outlive.failover.verify.counting import Counters
 from outlive.failover.verify.document import VERSION, CertifiedState, read_certificate
 from outlive.failover.verify.findings import Code, Findings, Violation
 from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.promises import check_needs, check_promises, check_required, check_room, counting
+from outlive.failover.verify.promises import check_needs, check_promises, check_required, check_room
 from outlive.resources import Resource
 from outlive.resources.state import decode_state, state_digest
 
@@ -81,13 +82,13 @@ def check(
         compare_vms(fleet, certificate, found)
         compare_slots(fleet, certificate, found)
         full = check_room(fleet, certificate, found)
-        counts = counting(fleet)
-        check_promises(fleet, certificate, counts, full, found)
+        inside = Memberships(fleet)
+        check_promises(fleet, certificate, inside, full, found)
         check_required(fleet, certificate, required, found)
         unit_of = fleet.units(certificate.unit)
-        _check_counters(Touching(fleet, unit_of), certificate, found)
+        _check_counters(Counters(inside, unit_of), certificate, found)
         if failures:
-            enumeration = enumerate_cases(fleet, certificate, counts, unit_of, failures, found, tell)
+            enumeration = enumerate_cases(fleet, certificate, inside.counting(), unit_of, failures, found, tell)
     return Verdict(
         accepted=not found.counts,
         k=certificate.k,
@@ -115,15 +116,15 @@ def _check_heads(objects: Iterable[Resource], certificate: CertifiedState, found
     check_needs(certificate, found)
 
 
-def _check_counters(touching: Touching, certificate: CertifiedState, found: Findings) -> None:
+def _check_counters(counters: Counters, certificate: CertifiedState, found: Findings) -> None:
     hosts = {vm.id: vm.host for vm in certificate.vms}
-    for vm in at_fault(touching, (vm.id for vm in certificate.vms if vm.need > 0)):
+    for vm in counters.at_fault(vm.id for vm in certificate.vms if vm.need > 0):
         if found.full():
             found.count(Code.COUNT)
             continue
-        unit = min(unit for unit, count in touching.count(vm).items() if count > 1)
+        unit = min(unit for unit, count in counters.count(vm).items() if count > 1)
         message = f"for VM {vm} on {hosts[vm]} the failure of {unit or 'the empty host'} counts more than once: "
-        found.add(Code.COUNT, message + touching.why(vm, unit), vm=vm, host=unit)
+        found.add(Code.COUNT, message + counters.why(vm, unit), vm=vm, host=unit)
 
 
 def _required(patterns: Mapping[str, int]) -> list[tuple[Pattern, str, int]]:

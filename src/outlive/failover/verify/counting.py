@@ -11,124 +11,107 @@ of v touch the same one. ``count`` is the formula to the letter, for those that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.verify.fleet import StateFleet
+from outlive.failover.verify.columns import Bools, Ints, Memberships
+from outlive.failover.verify.fleet import FleetSlot
 
 WORD: Final = 64
 VMS_AT_ONCE: Final = 4096
-Ints = NDArray[np.int64]
+"""VMs whose rows are looked at together."""
 
 
-class Touching:
-    """Which slot lists whom, and where everything is."""
+class Counters:
+    """The memberships with units of failure in place of hosts."""
 
-    def __init__(self, fleet: StateFleet, unit_of: Mapping[str, str]) -> None:
-        self.slots = list(fleet.slots.values())
-        recorded: dict[str, str] = {}
-        for slot in self.slots:
-            recorded.update(slot.allocations)
-        self.location = {vm: fleet.places.get(vm, host) for vm, host in recorded.items()}
-        """Member → where it runs, else where the last slot by name has recorded it."""
-        self.vm_number = {vm: number for number, vm in enumerate(self.location)}
-        self.units: list[str] = []
-        numbers: dict[str, int] = {}
-
-        def unit(host: str) -> int:
-            name = unit_of.get(host, host)
-            number = numbers.get(name)
-            if number is None:
-                number = numbers[name] = len(self.units)
-                self.units.append(name)
-            return number
-
-        by_host = {host: unit(host) for host in {*self.location.values(), *(slot.host for slot in self.slots)}}
-        self.by_host = by_host
-        self.vm_unit: Ints = np.array([by_host[host] for host in self.location.values()], dtype=np.int64)
-        self.slot_unit: Ints = np.array([by_host[slot.host] for slot in self.slots], dtype=np.int64)
-        sizes = np.array([len(slot.allocations) for slot in self.slots], dtype=np.int64)
-        vm_number = self.vm_number
-        self.member: Ints = np.array([vm_number[vm] for slot in self.slots for vm in slot.allocations], dtype=np.int64)
-        self.member_slot: Ints = np.repeat(np.arange(len(self.slots), dtype=np.int64), sizes)
+    def __init__(self, inside: Memberships, unit_of: Mapping[str, str]) -> None:
+        self._inside = inside
+        names = [unit_of.get(host, host) for host in inside.hosts]
+        self.units = sorted(set(names))
+        number = {unit: at for at, unit in enumerate(self.units)}
+        unit = np.array([number[name] for name in names], dtype=np.int64)
+        self._of_host = unit
+        self._vm_unit: Ints = unit[inside.vm_host]
+        self._slot_unit: Ints = unit[inside.slot_host]
 
     def count(self, vm: str) -> dict[str, int]:
         """Unit → count of the VM, to the letter."""
-        name = self.units
-        counts = {name[self.vm_unit[self.vm_number[vm]]]: 1}
-        for slot in (one for one in self.slots if vm in one.allocations):
-            others = [self.location[other] for other in slot.allocations if other != vm]
-            for host in (slot.host, *others):
-                unit = name[self.by_host[host]]
-                counts[unit] = counts.get(unit, 0) + 1
+        counts: dict[str, int] = {}
+        for unit, _ in self._everything(vm):
+            counts[unit] = counts.get(unit, 0) + 1
         return counts
 
     def why(self, vm: str, unit: str) -> str:
         """Everything of the VM that is in the unit, in words."""
-        parts = []
-        if self.units[self.vm_unit[self.vm_number[vm]]] == unit:
-            parts.append("itself")
-        for slot in (one for one in self.slots if vm in one.allocations):
-            if self.units[self.by_host[slot.host]] == unit:
-                parts.append(f"its slot {slot.name}")
+        return ", ".join(what for where, what in self._everything(vm) if where == unit)
+
+    def _everything(self, vm: str) -> Iterator[tuple[str, str]]:
+        """(unit, what): the VM itself, its slots, and the other members of each."""
+        inside = self._inside
+        number = inside.vm_number[vm]
+        yield self.units[self._vm_unit[number]], "itself"
+        for at in inside.member_slot[inside.member == number].tolist():
+            slot: FleetSlot = inside.slots[at]
+            yield self.units[self._slot_unit[at]], f"its slot {slot.name}"
             for other in sorted(slot.allocations):
-                if other != vm and self.units[self.by_host[self.location[other]]] == unit:
-                    parts.append(f"{other} of its slot {slot.name}")
-        return ", ".join(parts)
+                if other != vm:
+                    yield self.units[self._vm_unit[inside.vm_number[other]]], f"{other} in its slot {slot.name}"
+
+    def at_fault(self, vms: Iterable[str]) -> list[str]:
+        """Of these VMs those with a count above 1, in the order given."""
+        inside = self._inside
+        if not len(inside.member):
+            return []
+        rows, twice = self._rows()
+        bad = self._meeting(rows)
+        bad[inside.member[twice[inside.member_slot]]] = True
+        if not bad.any():
+            return []
+        number = inside.vm_number
+        return [vm for vm in vms if vm in number and bad[number[vm]]]
+
+    def _rows(self) -> tuple[NDArray[np.uint64], Bools]:
+        """A row of bits per slot for the units that it touches, and which slots touch one twice."""
+        inside, words = self._inside, -(-len(self.units) // WORD)
+        slot = np.concatenate([np.arange(len(inside.slots), dtype=np.int64), inside.member_slot])
+        unit = np.concatenate([self._slot_unit, self._vm_unit[inside.member]])
+        cells = np.sort(slot * (words * WORD) + unit)
+        again = cells[1:] == cells[:-1]
+        twice = np.zeros(len(inside.slots), dtype=np.bool_)
+        twice[cells[1:][again] // (words * WORD)] = True
+        cells = np.concatenate([cells[:1], cells[1:][~again]])
+        place = cells // WORD
+        starts = np.concatenate([[0], np.nonzero(place[1:] != place[:-1])[0] + 1])
+        rows = np.zeros(len(inside.slots) * words, dtype=np.uint64)
+        rows[place[starts]] = np.bitwise_or.reduceat(np.uint64(1) << (cells % WORD).astype(np.uint64), starts)
+        return rows.reshape(len(inside.slots), words), twice
+
+    def _meeting(self, rows: NDArray[np.uint64]) -> Bools:
+        """Which VMs have two slots that touch the same unit other than their own."""
+        inside = self._inside
+        slots = inside.member_slot[np.argsort(inside.member, kind="stable")]
+        number = np.bincount(inside.member, minlength=len(inside.vms))
+        starts = np.cumsum(number) - number
+        bad = np.zeros(len(number), dtype=np.bool_)
+        for many in sorted(set(number.tolist()) - {0, 1}):
+            vms = np.nonzero(number == many)[0]
+            for begin in range(0, len(vms), VMS_AT_ONCE):
+                some = vms[begin : begin + VMS_AT_ONCE]
+                of = slots[starts[some][:, None] + np.arange(many)]
+                bad[some] = _any_meet(rows, of, self._vm_unit[some])
+        return bad
 
 
-def at_fault(touching: Touching, vms: Iterable[str]) -> list[str]:
-    """Of these VMs those with a count above 1, in the order given."""
-    asked = [vm for vm in vms if vm in touching.vm_number]
-    if not asked or not len(touching.member):
-        return []
-    rows, twice = _rows(touching)
-    bad = np.zeros(len(touching.vm_number), dtype=np.bool_)
-    bad[touching.member[twice[touching.member_slot]]] = True
-    bad[_meeting(touching, rows)] = True
-    return [vm for vm in asked if bad[touching.vm_number[vm]]]
-
-
-def _rows(touching: Touching) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """A row of bits per slot for the units that it touches, and which slots touch one twice."""
-    words = -(-len(touching.units) // WORD)
-    slot = np.concatenate([np.arange(len(touching.slots), dtype=np.int64), touching.member_slot])
-    unit = np.concatenate([touching.slot_unit, touching.vm_unit[touching.member]])
-    cells = np.sort(slot * (words * WORD) + unit)
-    twice = np.zeros(len(touching.slots), dtype=np.bool_)
-    twice[cells[1:][cells[1:] == cells[:-1]] // (words * WORD)] = True
-    rows = np.zeros(len(touching.slots) * words, dtype=np.uint64)
-    np.bitwise_or.at(rows, cells // WORD, np.uint64(1) << (cells % WORD).astype(np.uint64))
-    return rows.reshape(len(touching.slots), words), twice
-
-
-def _meeting(touching: Touching, rows: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which VMs have two slots that touch the same unit other than their own."""
-    order = np.argsort(touching.member, kind="stable")
-    slots = touching.member_slot[order]
-    number = np.bincount(touching.member, minlength=len(touching.vm_number))
-    starts = np.cumsum(number) - number
-    bad = np.zeros(len(number), dtype=np.bool_)
-    for many in sorted(set(number.tolist()) - {0, 1}):
-        vms = np.nonzero(number == many)[0]
-        for begin in range(0, len(vms), VMS_AT_ONCE):
-            some = vms[begin : begin + VMS_AT_ONCE]
-            of = slots[starts[some][:, None] + np.arange(many)]
-            bad[some] = _any_meet(rows, of, touching.vm_unit[some])
-    return bad
-
-
-def _any_meet(rows: NDArray[np.uint64], slots: Ints, own: Ints) -> NDArray[np.bool_]:
-    lines, word = np.arange(len(slots)), own // WORD
-    others = ~(np.uint64(1) << (own % WORD).astype(np.uint64))
+def _any_meet(rows: NDArray[np.uint64], slots: Ints, own: Ints) -> Bools:
     union = rows[slots[:, 0]]
     meet = np.zeros_like(union)
     for column in range(1, slots.shape[1]):
         row = rows[slots[:, column]]
         meet |= union & row
         union |= row
-    meet[lines, word] &= others
+    meet[np.arange(len(slots)), own // WORD] &= ~(np.uint64(1) << (own % WORD).astype(np.uint64))
     return np.asarray(meet.any(axis=1))

@@ -70,7 +70,7 @@ class StateFleet:
         self.flavors: dict[str, str] = {}
         """Located VM → its flavor."""
         self.places = self._places(vms, trusting)
-        """Located VM → its host, by name."""
+        """Located VM → its host."""
         self.slots = {
             name: _slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
         }
@@ -78,27 +78,34 @@ class StateFleet:
     def _places(self, vms: list[VirtualMachine], trusting: bool) -> dict[str, str]:
         first, further = self._sightings()
         places: dict[str, str] = {}
-        for vm in sorted(vms, key=lambda one: one.metadata.name):
+        known: dict[int, Room] = {}
+        """Objects of equal size share one instance of it."""
+        for vm in vms:
             name, assigned = vm.metadata.name, vm.status.assigned
-            if assigned is None or not assigned.hypervisor or name not in first:
+            seen = first.get(name)
+            if seen is None or assigned is None or not assigned.hypervisor:
                 continue
-            host = first[name] if trusting else assigned.hypervisor
-            if host == first[name] or (name, host) in further:
+            host = seen if trusting else assigned.hypervisor
+            if host == seen or (name, host) in further:
                 places[name] = host
                 spec = vm.spec
-                self.sizes[name] = (spec.resources.get(CPU, 0), spec.resources.get(MEMORY, 0))
+                amounts = spec.resources
+                size = known.get(id(amounts))
+                if size is None:
+                    size = known[id(amounts)] = (amounts.cpu_milli, amounts.memory_bytes)
+                self.sizes[name] = size
                 self.flavors[name] = spec.flavor
         return places
 
     def _sightings(self) -> tuple[dict[str, str], set[tuple[str, str]]]:
         """VM → the first host that reports it as active; and further (VM, host)."""
+        active = {name: [one.id for one in host.status.instances if one.active] for name, host in self.hosts.items()}
         first: dict[str, str] = {}
-        further: set[tuple[str, str]] = set()
-        for name, host in self.hosts.items():
-            for instance in host.status.instances:
-                if instance.active and first.setdefault(instance.id, name) != name:
-                    further.add((instance.id, name))
-        return first, further
+        for name in reversed(active):
+            first.update(dict.fromkeys(active[name], name))
+        if len(first) == sum(map(len, active.values())):
+            return first, set()
+        return first, {(vm, name) for name, ids in active.items() for vm in ids if first[vm] != name}
 
     def units(self, unit: str) -> dict[str, str]:
         """Host → what fails as one with it. A host without the label is a unit of its own."""
@@ -113,13 +120,7 @@ class StateFleet:
 
     def room(self) -> dict[str, Room | None]:
         """Host → what is left there after its VMs and everything that is reserved; ``None`` where that is unknown."""
-        blocked = self._blocked()
-        running: dict[str, list[int]] = {}
-        for vm, place in self.places.items():
-            cpu, memory = self.sizes[vm]
-            there = running.setdefault(place, [0, 0])
-            there[0] += cpu
-            there[1] += memory
+        blocked, running = self._blocked(), self._running()
         left: dict[str, Room | None] = {}
         for name, host in self.hosts.items():
             status = host.status
@@ -127,11 +128,22 @@ class StateFleet:
             if capacity is None or CPU not in capacity or MEMORY not in capacity:
                 left[name] = None
                 continue
-            used, held = running.get(name, (0, 0)), blocked.get(name, (0, 0))
-            if status.allocation is not None:
-                used = (status.allocation.get(CPU, 0), status.allocation.get(MEMORY, 0))
+            told = status.allocation
+            used = running[name] if told is None else (told.cpu_milli, told.memory_bytes)
+            held = blocked.get(name, (0, 0))
             left[name] = (capacity[CPU] - used[0] - held[0], capacity[MEMORY] - used[1] - held[1])
         return left
+
+    def _running(self) -> dict[str, list[int]]:
+        """Host that tells no allocation → what its VMs need."""
+        running = {name: [0, 0] for name, host in self.hosts.items() if host.status.allocation is None}
+        if running:
+            for vm, place in self.places.items():
+                if place in running:
+                    cpu, memory = self.sizes[vm]
+                    running[place][0] += cpu
+                    running[place][1] += memory
+        return running
 
     def _blocked(self) -> dict[str, list[int]]:
         blocked: dict[str, list[int]] = {}
@@ -161,8 +173,8 @@ def _slot(found: Reservation) -> FleetSlot:
     return FleetSlot(
         name=found.metadata.name,
         host=status.host,
-        cpu_milli=resources.get(CPU, 0),
-        memory_bytes=resources.get(MEMORY, 0),
+        cpu_milli=resources.cpu_milli,
+        memory_bytes=resources.memory_bytes,
         allocations=members.allocations if members is not None else {},
         ready=_ready(found) is not False,
     )
@@ -176,7 +188,7 @@ def _ready(found: Reservation) -> bool | None:
 def _held(found: Reservation) -> Room:
     """What it holds beside the VMs that run; what the VMs of a commitment use already is inside these."""
     spec = found.spec
-    size = (max(0, spec.resources.get(CPU, 0)), max(0, spec.resources.get(MEMORY, 0)))
+    size = (max(0, spec.resources.cpu_milli), max(0, spec.resources.memory_bytes))
     if spec.type != COMMITTED:
         return size
     details, seen = spec.committed_resource_reservation, found.status.committed_resource_reservation
@@ -187,8 +199,8 @@ def _held(found: Reservation) -> Room:
     confirmed, pending = [0, 0], [0, 0]
     for vm, allocation in details.allocations.items():
         sums = confirmed if seen is not None and vm in seen.allocations else pending
-        sums[0] += allocation.resources.get(CPU, 0)
-        sums[1] += allocation.resources.get(MEMORY, 0)
+        sums[0] += allocation.resources.cpu_milli
+        sums[1] += allocation.resources.memory_bytes
     return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from outlive.base.patterns import Pattern
+from outlive.failover.verify.columns import Memberships
 from outlive.failover.verify.comparing import size
 from outlive.failover.verify.document import CertifiedState, CertifiedVm
 from outlive.failover.verify.findings import Code, Findings
@@ -14,14 +15,8 @@ from outlive.failover.verify.fleet import Room, StateFleet
 def check_room(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> frozenset[str]:
     """Hosts without room for all that is reserved there; a violation for each that holds somebody's slot."""
     left = fleet.room()
-    leaning: dict[str, str] = {}
-    """Host → a VM that is certified a slot there."""
-    for certified in certificate.vms:
-        for name in certified.slots:
-            slot = fleet.slots.get(name)
-            if slot is not None:
-                leaning.setdefault(slot.host, certified.id)
     full = frozenset(host for host in {slot.host for slot in fleet.slots.values()} if not _has_room(left.get(host)))
+    leaning = _leaning(fleet, certificate) if full else {}
     for host in sorted(full & leaning.keys()):
         room, vm = left.get(host), leaning[host]
         if room is None:
@@ -35,50 +30,41 @@ def check_room(fleet: StateFleet, certificate: CertifiedState, found: Findings) 
     return full
 
 
+def _leaning(fleet: StateFleet, certificate: CertifiedState) -> dict[str, str]:
+    """Host → the first VM that is certified a slot there."""
+    leaning: dict[str, str] = {}
+    for vm in certificate.vms:
+        for name in vm.slots:
+            slot = fleet.slots.get(name)
+            if slot is not None:
+                leaning.setdefault(slot.host, vm.id)
+    return leaning
+
+
 def _has_room(room: Room | None) -> bool:
     return room is not None and room[0] >= 0 and room[1] >= 0
-
-
-def counting(fleet: StateFleet) -> dict[str, list[str]]:
-    """VM → the slots that count for it: ready, listing it where it runs, at least as large as it; by name."""
-    places, sizes = fleet.places, fleet.sizes
-    slots: dict[str, list[str]] = {vm: [] for vm in places}
-    for name, slot in fleet.slots.items():
-        if not slot.ready:
-            continue
-        cpu, memory = slot.cpu_milli, slot.memory_bytes
-        for vm, recorded in slot.allocations.items():
-            if places.get(vm) == recorded:
-                needed = sizes[vm]
-                if needed[0] <= cpu and needed[1] <= memory:
-                    slots[vm].append(name)
-    return slots
 
 
 def check_promises(
     fleet: StateFleet,
     certificate: CertifiedState,
-    counts: Mapping[str, Sequence[str]],
+    inside: Memberships,
     full: frozenset[str],
     found: Findings,
 ) -> None:
     """Each VM's slots are exactly those that count for it (on hosts with room), and as many as it needs."""
+    if not full and inside.as_certified(certificate):
+        return
+    counts = inside.counting()
     certified = {slot.name for slot in certificate.slots}
     for vm in certificate.vms:
         real = counts.get(vm.id)
         if real is None:
             continue
-        if vm.slots != tuple(real) or not certified.issuperset(real) or (full and not _all_on(fleet, real, full)):
-            good = _check_slots(fleet, vm, real, certified, full, found)
-        else:
-            good = len(real)
+        good = _check_slots(fleet, vm, real, certified, full, found)
         if good < vm.need:
             message = f"VM {vm.id} on {vm.host} needs {vm.need} slots and has {good}"
             found.add(Code.TOO_FEW, message, vm=vm.id, host=vm.host)
-
-
-def _all_on(fleet: StateFleet, slots: Sequence[str], full: frozenset[str]) -> bool:
-    return all(fleet.slots[name].host not in full for name in slots)
 
 
 def _check_slots(
@@ -140,6 +126,8 @@ def check_required(
     fleet: StateFleet, certificate: CertifiedState, required: Sequence[tuple[Pattern, str, int]], found: Findings
 ) -> None:
     """Nobody needs less than the patterns of flavors ask for."""
+    if not required:
+        return
     least: dict[str, tuple[int, str]] = {}
     for flavor in set(fleet.flavors.values()):
         wanted = [(count, text) for pattern, text, count in required if flavor and pattern.fullmatch(flavor)]
