@@ -99,7 +99,10 @@ class Failover:
             share=settings.brake_share, number=settings.brake_number, unlimited=compat.reverted("D12")
         )
         state = KeptState(
-            Demands(config.requirements, protection), trust_hosts=config.trust_hypervisor_location, compat=compat
+            Demands(config.requirements, protection),
+            trust_hosts=config.trust_hypervisor_location,
+            choice=settings.topology_choice,
+            compat=compat,
         )
         writing = partial(SlotWriter, store, clock=clock, ids=ids, creator=config.creator, compat=compat)
         writer = writing()

@@ -225,13 +225,18 @@ def host_view(host: Hypervisor) -> HostView:
     return HostView(
         name=host.name,
         zone=host.metadata.labels.get(ZONE_LABEL, ""),
-        domains={
-            label.removeprefix(DOMAIN_LABEL_PREFIX): value
-            for label, value in sorted(host.metadata.labels.items())
-            if label.startswith(DOMAIN_LABEL_PREFIX) and value
-        },
+        domains=failure_domains(host),
         active=tuple(instance.id for instance in host.status.instances if instance.active),
     )
+
+
+def failure_domains(host: Hypervisor) -> dict[str, str]:
+    """Name → value of the failure domains that the host's labels name."""
+    return {
+        label.removeprefix(DOMAIN_LABEL_PREFIX): value
+        for label, value in sorted(host.metadata.labels.items())
+        if label.startswith(DOMAIN_LABEL_PREFIX) and value
+    }
 
 
 def active_on(hosts: Iterable[HostView]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.topology import Topology
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -47,6 +48,8 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     fleet: Fleet
     engine: Engine
     settings: RoleSettings
+    topology: Topology = Topology()
+    """Units of failure and separation of these hosts, as the settings ask for them."""
 
     @property
     def vms(self) -> tuple[VmView, ...]:
@@ -91,6 +94,7 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
         fleet=fleet,
         engine=Engine(fleet, pipelines),
         settings=settings,
+        topology=settings.topology_choice.of(observation.hosts),
     )
 
 
@@ -121,6 +125,7 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
         new=offers.new,
         free=free_capacity(gathered.fleet, keep_unknown=settings.compat.reverted("D13")),
         hosts=gathered.fleet.names,
+        topology=gathered.topology,
         compat=settings.compat,
     )
 
@@ -150,6 +155,7 @@ def coverage_of(gathered: Gathered, slots: Iterable[SlotView], fails: Iterable[F
         slots=tuple(slots),
         hosts=gathered.observation.hosts,
         fails=tuple(fails),
+        topology=gathered.topology,
         compat=gathered.settings.compat,
     )
     return coverage(given)

@@ -10,7 +10,9 @@ from outlive.failover.keeping.kept import AUDITED, KeptState
 from outlive.failover.model import VmView
 from outlive.failover.portions import whole
 from outlive.failover.protection import Demands
+from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
     Amounts,
     Condition,
@@ -29,13 +31,23 @@ VMS = [f"v{n}" for n in range(12)]
 SLOTS = [f"s{n}" for n in range(8)]
 
 
-def host(name: str, *active: str) -> Hypervisor:
+def host(name: str, *active: str, rack: str = "") -> Hypervisor:
     status = HypervisorStatus(instances=tuple(Instance(id=vm) for vm in active))
-    return Hypervisor(metadata=ObjectMeta(name=name), status=status)
+    labels = {f"{DOMAIN_LABEL_PREFIX}rack": rack, f"{DOMAIN_LABEL_PREFIX}row": "1"} if rack else {}
+    return Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status)
 
 
-def vm(name: str, on: str, *, flavor: str = "f2", cpu: int = 1000) -> VmView:
-    return VmView(id=name, host=on, flavor=flavor, cpu_milli=cpu, memory_bytes=cpu)
+def vm(name: str, on: str, *, flavor: str = "f2", cpu: int = 1000, group: str = "") -> VmView:
+    policy = "affinity" if group == "g1" else "anti-affinity"
+    return VmView(
+        id=name,
+        host=on,
+        flavor=flavor,
+        cpu_milli=cpu,
+        memory_bytes=cpu,
+        server_group=group,
+        group_policy=policy if group else "",
+    )
 
 
 def slot(name: str, on: str, members: dict[str, str], *, ready: bool = True, cpu: int = 1000) -> Reservation:
@@ -65,15 +77,16 @@ class Shown:
 class Follower:
     """Changes a small world, tells a kept state of every change, and can build another one from scratch."""
 
-    def __init__(self, *, trust: bool) -> None:
+    def __init__(self, *, trust: bool, choice: TopologyChoice = TopologyChoice()) -> None:
         self.trust = trust
+        self.choice = choice
         self.hosts: dict[str, Hypervisor] = {}
         self.vms: dict[str, VmView] = {}
         self.slots: dict[str, Reservation] = {}
         self.kept = self.empty()
 
     def empty(self) -> KeptState:
-        return KeptState(Demands({"f1": 1, "f2": 2}), trust_hosts=self.trust)
+        return KeptState(Demands({"f1": 1, "f2": 2}), trust_hosts=self.trust, choice=self.choice)
 
     def rebuilt(self) -> KeptState:
         fresh = self.empty()
@@ -85,7 +98,8 @@ class Follower:
             case 0 | 1:
                 name = random.choice(HOSTS)
                 active = random.sample(VMS, random.randrange(6))
-                self.hosts[name] = host(name, *active)
+                rack = random.choice(["", "r1", "r2", "r3"]) if self.choice.domains else ""
+                self.hosts[name] = host(name, *active, rack=rack)
                 self.kept.see_host(name, self.hosts[name])
             case 2:
                 name = random.choice(HOSTS)
@@ -94,7 +108,8 @@ class Follower:
             case 3 | 4:
                 name = random.choice(VMS)
                 flavor, cpu = random.choice(["f0", "f1", "f2"]), random.choice([500, 1000, 2000])
-                self.vms[name] = vm(name, random.choice(HOSTS), flavor=flavor, cpu=cpu)
+                group = random.choice(["", "g1", "g2"])
+                self.vms[name] = vm(name, random.choice(HOSTS), flavor=flavor, cpu=cpu, group=group)
                 self.kept.see_vm(name, self.vms[name])
             case 5:
                 name = random.choice(VMS)
@@ -116,6 +131,15 @@ class Follower:
                 )
                 self.kept.see_slot(name, self.slots[name])
 
+    def settle(self) -> None:
+        """Every slot loses the members that are nowhere."""
+        for name, old in sorted(self.slots.items()):
+            failover = old.status.failover_reservation
+            members = {vm: on for vm, on in failover.allocations.items() if vm in self.kept.located} if failover else {}
+            ready = old.status.conditions[0].status == "True"
+            self.slots[name] = slot(name, old.status.host, members, ready=ready, cpu=old.spec.resources.cpu_milli)
+            self.kept.see_slot(name, self.slots[name])
+
     def recorded(self, name: str, random: Random) -> str:
         located = self.kept.located.get(name)
         return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
@@ -133,19 +157,59 @@ def check_equal(world: Follower) -> None:
     assert {v: kept.counting(v) for v in located} == {v: fresh.counting(v) for v in located}
     assert {v: kept.counters.location(v) for v in located} == {v: fresh.counters.location(v) for v in located}
     assert world.audit() == []
+    check_rules(world)
 
 
-@given(st.integers(0, 2**32), st.booleans())
-def test_following_changes_gives_what_a_rebuild_gives(seed: int, trust: bool):
-    world, random = Follower(trust=trust), Random(seed)
+def check_rules(world: Follower) -> None:
+    """Counters and separation, once nobody is in a slot of whom only the slot knows: those have no one location."""
+    world.settle()
+    kept, fresh = world.kept, world.rebuilt()
+    names = sorted(kept.counters.names)
+    assert names == sorted(fresh.counters.names)
+    for state in (kept, fresh):
+        state.counters.hosts(HOSTS)
+    for name in names:
+        assert kept.counters.blocked(name) == fresh.counters.blocked(name)
+        assert kept.counters.crowded(name) == fresh.counters.crowded(name)
+        assert kept.counters.eligible_slots(name) == fresh.counters.eligible_slots(name)
+        assert kept.separating.group(name) == fresh.separating.group(name)
+        assert {h: kept.separating.allows(name, h) for h in HOSTS} == {
+            h: fresh.separating.allows(name, h) for h in HOSTS
+        }
+        assert joinable(kept, name) == joinable(fresh, name)
+    assert kept.counters.faulty() == fresh.counters.faulty()
+    assert kept.topology() == fresh.topology()
+    assert world.audit() == []
+
+
+def joinable(state: KeptState, name: str) -> set[str]:
+    """The slots that separation alone lets the VM join."""
+    counters = state.counters
+    found = state.separating.among(name, sum(counters.slot_bit(counters.slot(one)) for one in state.slots))
+    return {one for one in state.slots if found & counters.slot_bit(counters.slot(one))}
+
+
+CHOICES = [
+    TopologyChoice(server_groups=False),
+    TopologyChoice(),
+    TopologyChoice(unit="rack"),
+    TopologyChoice(apart=("rack",)),
+    TopologyChoice(unit="rack", apart=("rack", "row")),
+]
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from(CHOICES))
+def test_following_changes_gives_what_a_rebuild_gives(seed: int, trust: bool, choice: TopologyChoice):
+    world, random = Follower(trust=trust, choice=choice), Random(seed)
     for _ in range(40):
         world.step(random)
     check_equal(world)
 
 
 @pytest.mark.slow
-def test_ten_thousand_changes_later_it_still_does():
-    world, random = Follower(trust=True), Random(7)
+@pytest.mark.parametrize("choice", [CHOICES[0], CHOICES[4]])
+def test_ten_thousand_changes_later_it_still_does(choice: TopologyChoice):
+    world, random = Follower(trust=True, choice=choice), Random(7)
     for number in range(10_000):
         world.step(random)
         if number % 200 == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.support import fleets
 
 from outlive.base.clock import SystemClock
@@ -10,6 +11,7 @@ from outlive.base.random import Random
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.separation import barred, groups_of
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted, wanted
@@ -22,7 +24,9 @@ from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
 from outlive.failover.sizing import resolve_size
+from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
     Amounts,
     FailoverStatus,
@@ -43,12 +47,17 @@ ROOMY = FreeAmounts.of(dict.fromkeys(HOSTS, (64_000, 2**40)))
 
 
 def host(name: str, *active: str) -> Hypervisor:
+    number = HOSTS.index(name) if name in HOSTS else 0
+    labels = {f"{DOMAIN_LABEL_PREFIX}rack": f"r{number // 2}", f"{DOMAIN_LABEL_PREFIX}power": "ab"[number % 2]}
     status = HypervisorStatus(instances=tuple(Instance(id=vm) for vm in active))
-    return Hypervisor(metadata=ObjectMeta(name=name), status=status)
+    return Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status)
 
 
-def vm(name: str, on: str, *, cpu: int = 1000) -> VmView:
-    return VmView(id=name, host=on, flavor="f", cpu_milli=cpu, memory_bytes=cpu)
+def vm(name: str, on: str, *, cpu: int = 1000, group: str = "") -> VmView:
+    policy = {"": "", "g1": "affinity"}.get(group, "anti-affinity")
+    return VmView(
+        id=name, host=on, flavor="f", cpu_milli=cpu, memory_bytes=cpu, server_group=group, group_policy=policy
+    )
 
 
 def slot(name: str, on: str, size: int, members: dict[str, str]) -> Reservation:
@@ -62,9 +71,9 @@ def slot(name: str, on: str, size: int, members: dict[str, str]) -> Reservation:
 class World:
     """A kept state, and whoever tells it of changes and carries its answers out on plain objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, choice: TopologyChoice = TopologyChoice()) -> None:
         self.log = DecisionLog(SystemClock())
-        self.state = KeptState(Demands({"*": 2}), trust_hosts=True)
+        self.state = KeptState(Demands({"*": 2}), trust_hosts=True, choice=choice)
         self.reactions = Reactions(self.state, Decider(self.log, Inline(), clock=SystemClock()))
         self.slots: dict[str, Reservation] = {}
         self.active: dict[str, list[str]] = {name: [] for name in HOSTS}
@@ -73,10 +82,10 @@ class World:
         for name in HOSTS:
             self.state.see_host(name, host(name))
 
-    def place(self, name: str, on: str, size: int = 1) -> None:
+    def place(self, name: str, on: str, size: int = 1, *, group: str = "") -> None:
         """The VM starts, moves or is resized."""
         before = self.vms.get(name)
-        self.vms[name] = vm(name, on, cpu=size * 1000)
+        self.vms[name] = vm(name, on, cpu=size * 1000, group=before.server_group if before else group)
         self.state.see_vm(name, self.vms[name])
         for changed, there in ((before.host if before else on, False), (on, True)):
             self.active[changed] = [one for one in self.active[changed] if one != name] + [name] * there
@@ -99,6 +108,8 @@ class World:
         actions = self.serve(touched)
         names: dict[str, str] = {}
         for action in actions:
+            if not isinstance(action, Fail):
+                assert self.barred(action) == ""
             if isinstance(action, Join):
                 name = names.get(action.slot, action.slot)
                 self.write(name, {**self.members(name), action.vm: action.vm_host})
@@ -108,6 +119,12 @@ class World:
                 self.slots[name] = slot(name, action.host, action.cpu_milli, {})
                 self.write(name, {action.vm: action.vm_host})
         return actions
+
+    def barred(self, action: Join | Open) -> str:
+        """What separation has against it, literally."""
+        views, slots = self.state.located, list(self.state.slots.values())
+        groups = groups_of(views.values(), dict.fromkeys(views, 2))
+        return barred(views[action.vm], action.host, slots, self.state.topology(), groups)
 
     def wishes(self, names: list[str]) -> list[Wanted]:
         state = self.state
@@ -171,6 +188,39 @@ def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> Non
                 assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
                 assert state.counters.blocked(name) == rebuilt.blocked(name)
             assert state.counters.missing() == rebuilt.missing() == {}
+    assert world.replays() > 100
+
+
+@pytest.mark.parametrize(
+    "choice", [TopologyChoice(), TopologyChoice(unit="rack"), TopologyChoice(unit="rack", apart=("rack", "power"))]
+)
+def test_with_racks_and_groups_no_reaction_brings_together_what_is_kept_apart(choice: TopologyChoice) -> None:
+    random, world = Random(11), World(choice)
+    served = 0
+    for number in range(400):
+        kind = random.random()
+        if kind < 0.5 or len(world.vms) < 5:
+            if len(world.vms) < 12:
+                world.place(f"v{number}", random.choice(HOSTS), 1, group=random.choice(["", "g1", "g2", "g3"]))
+        elif kind < 0.8:
+            old = world.vms[random.choice(sorted(world.vms))]
+            world.place(old.id, random.choice(HOSTS), 1)
+        else:
+            world.remove(random.choice(sorted(world.vms)))
+        served += sum(not isinstance(action, Fail) for action in world.react())
+        if number % 20 == 0:
+            state = world.state
+            views = sorted(state.slots.values(), key=lambda one: one.name)
+            topology, located = state.topology(), tuple(state.located.values())
+            given = CheckInput(vms=located, slots=tuple(views), topology=topology)
+            rules = [one for one in check(given).violations if one.fault.startswith("rule")]
+            assert {vm for one in rules for vm in (one.vm, *one.others)} >= set(state.counters.faulty())
+            assert bool(rules) == bool(state.counters.faulty())
+            rebuilt = Counters.build(views, located, dict.fromkeys(world.vms, 2), topology)
+            for name in world.vms:
+                assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
+                assert state.counters.blocked(name) == rebuilt.blocked(name)
+    assert served > 150
     assert world.replays() > 100
 
 

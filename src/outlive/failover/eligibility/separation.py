@@ -8,11 +8,12 @@ memberships; those that are there already are only told of. Module ``planning.se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.portions import Portions, portioned, whole
 from outlive.failover.topology import Topology
 
 AFFINITY = "affinity"
@@ -51,13 +52,30 @@ def binding_group(vm: VmView) -> tuple[str, str] | None:
     return (vm.server_group, vm.group_policy) if vm.server_group and vm.group_policy in POLICIES else None
 
 
-def groups_of(vms: Iterable[VmView], required: Mapping[str, int]) -> tuple[ServerGroup, ...]:
-    """The groups that bind slots, of two members or more, by name. ``required``: VM → slots that it needs."""
+def groups_of(
+    vms: Iterable[VmView], required: Mapping[str, int], among: Collection[str] | None = None
+) -> tuple[ServerGroup, ...]:
+    """The groups that bind slots, of two members or more, by name. ``required``: VM → slots that it needs.
+
+    ``among``: only the groups of these VMs.
+    """
+    views = vms if isinstance(vms, Sequence) else tuple(vms)
+    return whole(grouping(views, required, among))
+
+
+def grouping(
+    vms: Sequence[VmView], required: Mapping[str, int], among: Collection[str] | None = None
+) -> Portions[tuple[ServerGroup, ...]]:
+    """``groups_of`` in portions."""
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for vm in vms:
-        key = binding_group(vm)
-        if key is not None:
-            found.setdefault(key, {})[vm.id] = vm.host
+    wanted: set[tuple[str, str]] = set()
+    for portion in portioned(vms):
+        for vm in portion:
+            if vm.server_group and (key := binding_group(vm)) is not None:
+                found.setdefault(key, {})[vm.id] = vm.host
+                if among is None or vm.id in among:
+                    wanted.add(key)
+        yield
     return tuple(
         ServerGroup(
             name=name,
@@ -66,7 +84,7 @@ def groups_of(vms: Iterable[VmView], required: Mapping[str, int]) -> tuple[Serve
             need=max(required.get(vm, 0) for vm in members),
         )
         for (name, policy), members in sorted(found.items())
-        if len(members) > 1
+        if len(members) > 1 and (name, policy) in wanted
     )
 
 

@@ -9,7 +9,7 @@ memberships away never breaks a rule. A ``Turn`` says what may have happened sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.failover.eligibility.rules import fits, is_vm_eligible_for_reservation
+from outlive.failover.eligibility.separation import ServerGroup, barred
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
@@ -24,6 +25,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Open
 from outlive.failover.planning.cleanup import CleanResult, Deletion, Drop
 from outlive.failover.telling.reporting import Reporter
+from outlive.failover.topology import Topology
 from outlive.resources import Reservation
 
 REREADS = 3
@@ -164,12 +166,21 @@ class Assignment:
     """Carries out what the assignment decided."""
 
     def __init__(
-        self, writer: SlotWriter, reporter: Reporter, *, request_id: str = "", turn: Turn | None = None
+        self,
+        writer: SlotWriter,
+        reporter: Reporter,
+        *,
+        request_id: str = "",
+        turn: Turn | None = None,
+        topology: Callable[[], Topology] = Topology,
+        groups: Iterable[ServerGroup] = (),
     ) -> None:
+        """``topology`` and ``groups``: what the decision was made with; the former is looked at where writes meet."""
         self._writer = writer
         self._reporter = reporter
         self._request_id = request_id
         self._turn = turn or Turn()
+        self._apart = _Apart(topology, groups)
 
     async def carry_out(
         self,
@@ -180,7 +191,7 @@ class Assignment:
         requests: Mapping[str, str],
     ) -> Outcome:
         """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
-        run = _Run(self._writer, self._reporter, hand, vms, self._request_id, self._turn)
+        run = _Run(self._writer, self._reporter, hand, vms, self._request_id, self._turn, self._apart)
         for action in actions:
             with request_context(req=requests.get(action.vm, "")):
                 async with self._turn.hold():
@@ -188,11 +199,39 @@ class Assignment:
         return run.outcome
 
 
+class _Apart:
+    """What a decision knew of failure domains and server groups."""
+
+    def __init__(self, topology: Callable[[], Topology], groups: Iterable[ServerGroup]) -> None:
+        self._topology = topology
+        self._groups = {vm: group for group in groups for vm in group.members}
+
+    def peers(self, vm: str) -> Iterable[str]:
+        """The members of the VM's group."""
+        group = self._groups.get(vm)
+        return group.members if group is not None else ()
+
+    def may_join(self, vm: VmView, slot: SlotView, hand: Hand) -> bool:
+        """Whether the rules and separation let the VM join the slot, by all slots that bear on that."""
+        group, topology = self._groups.get(vm.id), self._topology()
+        slots = hand.around({vm.id, *slot.members, *self.peers(vm.id)})
+        if barred(vm, slot.host, slots, topology, (group,) if group is not None else ()):
+            return False
+        return is_vm_eligible_for_reservation(vm, slot, slots, topology=topology)
+
+
 class _Run:
     """One pass over the actions of one answer."""
 
     def __init__(
-        self, writer: SlotWriter, reporter: Reporter, hand: Hand, vms: Mapping[str, VmView], request_id: str, turn: Turn
+        self,
+        writer: SlotWriter,
+        reporter: Reporter,
+        hand: Hand,
+        vms: Mapping[str, VmView],
+        request_id: str,
+        turn: Turn,
+        apart: _Apart,
     ) -> None:
         self.outcome = Outcome()
         self._writer = writer
@@ -201,6 +240,7 @@ class _Run:
         self._vms = vms
         self._request_id = request_id
         self._turn = turn
+        self._separation = apart
         self._names: dict[str, str] = {}
         self._unmade: set[str] = set()
         self._given_up: set[str] = set()
@@ -213,7 +253,7 @@ class _Run:
             if isinstance(action, Open):
                 self._unmade.add(action.slot_key)
             return
-        if self._turn.stale((action.vm,)):
+        if self._turn.stale((action.vm, *self._separation.peers(action.vm))):
             self._leave(action)
             return
         match action:
@@ -284,9 +324,9 @@ class _Run:
         self._joined(join, written)
 
     def _may_join(self, vm: VmView, slot: SlotView) -> bool:
-        """Whether the VM may join the slot as it is now, by all rules and all slots."""
+        """Whether the VM may join the slot as it is now, by all rules, all slots and separation."""
         fit = slot.ready is not False and fits(vm, slot)
-        return fit and is_vm_eligible_for_reservation(vm, slot, self._hand.views)
+        return fit and self._separation.may_join(vm, slot, self._hand)
 
     def _joined(self, join: Join, written: Reservation) -> None:
         view = self._hand.put(written)

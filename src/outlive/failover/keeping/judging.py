@@ -9,16 +9,25 @@ from outlive.failover.keeping.observe import Observation
 from outlive.failover.keeping.parts import Parts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.cleanup import CleanInput, CleanResult
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 
 class Judging:
     """Decides about clean-up in one cycle, as the cycle has seen VMs and hosts."""
 
-    def __init__(self, parts: Parts, config: FailoverConfig, seen: Observation, views: Mapping[str, VmView]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        config: FailoverConfig,
+        seen: Observation,
+        views: Mapping[str, VmView],
+        topology: Topology = HOSTS_ALONE,
+    ) -> None:
         self.views = views
         self._parts = parts
         self._config = config
         self._active = seen.merged.sightings
+        self._topology = topology
         self._memberships = 0
 
     async def about(self, slots: Sequence[SlotView], *, memberships: int) -> CleanResult:
@@ -39,6 +48,10 @@ class Judging:
             grace_s=settings.grace_pauses * self._config.reconcile_interval_s,
             brake_share=settings.brake_share,
             brake_number=settings.brake_number,
+            topology=self._topology.narrowed(
+                {host for slot in slots for host in (slot.host, *slot.members.values())}
+                | {self.views[vm].host for vm in members if vm in self.views}
+            ),
             compat=self._config.deviations,
         )
         return await self._parts.decider.clean(given)

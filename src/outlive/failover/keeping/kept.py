@@ -15,12 +15,15 @@ from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.keeping.racks import Racks
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
 from outlive.failover.planning.select import service_rank
+from outlive.failover.planning.separating import Separating
 from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.protection import Demands
 from outlive.failover.sightings import Sightings
+from outlive.failover.topology import Topology, TopologyChoice
 from outlive.failover.vms import HOSTS_OF_A_PORTION
 from outlive.resources import Hypervisor, Reservation, Resource
 
@@ -48,11 +51,21 @@ class Shown(Protocol[Kind]):
 class KeptState:
     """VMs, slots and counters, and the VMs that changes concerned since they were last asked for."""
 
-    def __init__(self, demands: Demands, *, trust_hosts: bool, compat: Compat = Compat()) -> None:
+    def __init__(
+        self,
+        demands: Demands,
+        *,
+        trust_hosts: bool,
+        choice: TopologyChoice = TopologyChoice(),
+        compat: Compat = Compat(),
+    ) -> None:
         self.sightings = Sightings()
         self.slots: dict[str, SlotView] = {}
         self.located: dict[str, VmView] = {}
-        self.counters = Counters()
+        self._choice = choice.in_force(compat)
+        self._racks = Racks(self._choice)
+        self.counters = Counters(self._racks.topology())
+        self.separating = Separating(self.counters)
         self.strangers: set[str] = set()
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
         self._demands = demands
@@ -68,6 +81,9 @@ class KeptState:
 
     def see_host(self, name: str, host: Hypervisor | None) -> None:
         """A host looks like this now, or is gone."""
+        if self._racks.see(name, host):
+            self._racks.tell(name, self.counters)
+            self._touch(self.counters.faulty())
         for vm in sorted(self.sightings.see(name, host)):
             self._locate(vm)
 
@@ -170,10 +186,12 @@ class KeptState:
             if now != before:
                 self.located[vm_id] = now
                 self.counters.add_vm(now, self.required(now))
+                self.separating.put(now, self.required(now))
                 self._touch((vm_id,))
             return
         if before is not None:
             del self.located[vm_id]
+            self.separating.forget(vm_id)
             if self.counters.slots_of(vm_id):
                 self.counters.add_vm(before, 0)
             else:
@@ -187,6 +205,10 @@ class KeptState:
             self.strangers.discard(vm_id)
 
     # Questions
+
+    def topology(self, hosts: Iterable[str] | None = None) -> Topology:
+        """Units of failure and domains of these hosts, or of all."""
+        return self._racks.topology(hosts)
 
     def required(self, vm: VmView) -> int:
         """Slots that the VM needs."""
@@ -286,10 +308,11 @@ class KeptState:
         for listed in portioned(vms or ()):
             attributes.update((vm.id, vm) for vm in listed)
             yield
-        sightings = Sightings()
+        sightings, racks = Sightings(), Racks(self._choice)
         for portion in portioned(hosts, HOSTS_OF_A_PORTION):
             for host in portion:
                 sightings.see(host.name, host)
+                racks.see(host.name, host)
             yield
         views: dict[str, SlotView] = {}
         for some in portioned(slots, SLOTS):
@@ -308,9 +331,15 @@ class KeptState:
             yield
         needs = (yield from self._demands.among(located.values())).required
         ordered = [views[name] for name in sorted(views)]
-        counters = yield from Counters.building(ordered, located.values(), needs)
+        counters = yield from Counters.building(ordered, located.values(), needs, racks.topology())
+        separating = Separating(counters)
+        for grouped in portioned(located.values()):
+            for vm in grouped:
+                separating.put(vm, needs.get(vm.id, 0))
+            yield
         self._attributes, self.sightings, self.slots = attributes, sightings, views
         self.located, self.strangers, self.counters = located, strangers, counters
+        self._racks, self.separating = racks, separating
 
     def audit(self, hosts: Shown[Hypervisor], slots: Shown[Reservation]) -> Portions[list[str]]:
         """What differs from a rebuild out of what these show, in words.
@@ -379,9 +408,10 @@ class KeptState:
         return []
 
     def _rules_hold(self, vm: VmView, mine: Iterable[str]) -> bool:
-        """The counter formula, literally: no host occurs twice."""
+        """The counter formula, literally: no unit occurs twice."""
         hosts = [vm.host]
         for name in mine:
             hosts.append(self.slots[name].host)
             hosts += [self.counters.location(other) for other in self.slots[name].members if other != vm.id]
-        return len(hosts) == len(set(hosts))
+        topology = self.topology(hosts)
+        return len(hosts) == len(set(map(topology.unit, hosts)))

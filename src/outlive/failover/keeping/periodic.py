@@ -18,6 +18,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.eligibility.columns import Columns
+from outlive.failover.eligibility.separation import grouping
 from outlive.failover.keeping.act import Assignment, CleanUp
 from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.hand import Hand
@@ -39,6 +40,7 @@ from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
+from outlive.failover.topology import Topology
 from outlive.resources import CoverageStatus, FlavorGroupSpec
 
 TOLD_TOGETHER = 500
@@ -74,6 +76,9 @@ class PeriodicCycle:
             leave=self._watcher.take_over,
             free_on=lambda host: parts.free().of_host(host),
         )
+        self._choice = parts.settings.topology_choice.in_force(self._compat)
+        self._topology = Topology()
+        """Of the hosts that this cycle has seen."""
         self._cycle = 0
         for pattern, why in self._demands.malformed.items():
             _log.warning("pattern.malformed", pattern=pattern, why=why)
@@ -105,6 +110,7 @@ class PeriodicCycle:
     async def _cycle_once(self, greq: str) -> Summary:
         self._watcher.cycle_begins()
         seen = await self._looking.look()
+        self._topology = self._choice.of(seen.hosts)
         self._parts.reporter.observed(seen)
         demanded = await self._share(self._demands.among(seen.vms))
         required = demanded.required
@@ -116,7 +122,7 @@ class PeriodicCycle:
         slots_kept = len(hand)
         groups = await self._groups()
         chosen = await self._select(seen, hand, demanded)
-        summary = await self._serve(seen, views, hand, chosen.selected, groups, greq)
+        summary = await self._serve(seen, views, hand, chosen.selected, demanded, groups, greq)
         summary = msgspec.structs.replace(
             summary,
             total_vms=len(seen.vms),
@@ -140,8 +146,8 @@ class PeriodicCycle:
     ) -> tuple[CleanResult, frozenset[str]]:
         """What was taken out, and for which VMs a rule did not hold before."""
         parts = self._parts
-        judging = Judging(parts, self._config, seen, views)
-        found = await self._share(suspects(seen.slots, views, seen.active, self._compat))
+        judging = Judging(parts, self._config, seen, views, self._topology)
+        found = await self._share(suspects(seen.slots, views, seen.active, self._compat, self._topology))
         result = await self._decided(judging.about(found.slots, memberships=found.memberships))
         parts.reporter.brake(result.brake)
         if result.brake is not None:
@@ -187,6 +193,7 @@ class PeriodicCycle:
         views: Mapping[str, VmView],
         hand: Hand,
         selected: Sequence[Missing],
+        demanded: Demanded,
         groups: Mapping[str, FlavorGroupSpec] | None,
         greq: str,
     ) -> Summary:
@@ -205,12 +212,17 @@ class PeriodicCycle:
             slots=hand.views,
             vms=tuple(wish.vm for wish in wishes),
             needs=tuple(wish.need for wish in wishes),
+            priorities={vm: demanded.priorities[vm] for vm in requests if vm in demanded.priorities},
             reuse=offers.reuse,
             new=offers.new,
             free=parts.free().table(),
             hosts=tuple(host.name for host in seen.hosts),
             one_new_per_host=bool(self._config.limit_one_new_reservation_per_hypervisor),
             key_prefix=KEY_PREFIX,
+            groups=await self._share(grouping(seen.vms, demanded.required, requests))
+            if self._topology.server_groups
+            else (),
+            topology=self._topology,
             compat=self._compat,
         )
         return await self._rounds(given, hand, wishes, requests, greq)
@@ -228,7 +240,14 @@ class PeriodicCycle:
         fails: dict[str, Fail] = {}
         for _ in range(ROUNDS):
             answer = await self._decided(parts.decider.assign(given))
-            carrier = Assignment(parts.writer, parts.reporter, request_id=greq, turn=self._turn)
+            carrier = Assignment(
+                parts.writer,
+                parts.reporter,
+                request_id=greq,
+                turn=self._turn,
+                topology=lambda: self._topology,
+                groups=given.groups,
+            )
             outcome = await carrier.carry_out(answer.actions, hand, vms, requests=requests)
             excluded |= outcome.excluded
             given_over |= outcome.given_over
@@ -286,6 +305,7 @@ class PeriodicCycle:
             classes={wish.vm.id: wish.offer_class for wish in wishes},
             reuse=offers.reuse,
             limit=limit,
+            topology=self._topology,
         )
         result = await self._decided(parts.decider.repack(given))
         await Moving(parts.writer, parts.reporter, turn=self._turn).carry_out(result.actions, hand)
@@ -307,7 +327,7 @@ class PeriodicCycle:
         """
         parts, slots = self._parts, hand.confirmed
         if broken is None:
-            broken = await self._share(_broken(slots, views))
+            broken = await self._share(_broken(slots, views, self._topology))
         for vm in [vm for vm in parts.fails if vm not in views]:
             del parts.fails[vm]
         division = await self._share(dividing(seen.vms, slots, self._compat))
@@ -383,7 +403,7 @@ def _by_id(vms: Sequence[VmView]) -> Portions[dict[str, VmView]]:
     return found
 
 
-def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView]) -> Portions[frozenset[str]]:
-    columns = yield from Columns.built(slots, views)
+def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView], topology: Topology) -> Portions[frozenset[str]]:
+    columns = yield from Columns.built(slots, views, topology)
     numbers = yield from columns.faults()
     return frozenset(columns.vm_ids[number] for number in numbers.tolist())

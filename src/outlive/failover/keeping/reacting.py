@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from outlive.failover.compat import Compat
+from outlive.failover.eligibility.separation import ServerGroup
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted
@@ -72,7 +73,8 @@ class Reactions:
     def _greedy(self) -> Greedy:
         counters = self._state.counters
         if self._kept is None or self._kept.counters is not counters:
-            self._kept = Greedy(counters, reuse={}, new={}, free={}, compat=self._compat)
+            separating = self._state.separating
+            self._kept = Greedy(counters, reuse={}, new={}, free={}, separating=separating, compat=self._compat)
         return self._kept
 
     def _undo(self, actions: Iterable[Action]) -> None:
@@ -106,11 +108,16 @@ class _Record:
         with the whole offer.
         """
         failed = any(isinstance(action, Fail) for action in actions)
+        joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
+        opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
+        group = self._state.separating.group(wish.vm.id)
+        theirs = self._slots_of(group) - {*own, *joins, *opened}
+        names = sorted({*own, *joins, *theirs})
+        slots = {name: self._pending.get(name) or self._state.slots[name] for name in names}
+        result = result_of([slots[name] for name in sorted(joins)], actions, opened)
+        self._pending.update({slot.name: slot for slot in result.slots})
         if failed and wish.offer_class in self._explained:
             return
-        joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
-        slots = {name: self._pending.get(name) or self._state.slots[name] for name in sorted({*own, *joins})}
-        opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
         hosts = [slot.host for slot in opened.values()]
         given = AssignInput(
             slots=tuple(slots.values()),
@@ -120,14 +127,21 @@ class _Record:
             new={wish.offer_class: self._offered(wish.offer_class, hosts, whole=failed)},
             free=self._free.table() if failed else {},
             hosts=tuple(sorted(self._state.sightings.names)) if failed else (),
+            excluded_slots=tuple(sorted(theirs)),
             key_prefix=prefix,
+            groups=(group,) if group is not None else (),
             compat=self._compat,
         )
-        result = result_of([slots[name] for name in sorted(joins)], actions, opened)
+        given = msgspec.structs.replace(given, topology=self._state.topology(_hosts_in(given)))
         self._decider.assigned(given, result, subject=wish.vm.id)
-        self._pending.update({slot.name: slot for slot in result.slots})
         if failed:
             self._explained.add(wish.offer_class)
+
+    def _slots_of(self, group: ServerGroup | None) -> set[str]:
+        """The slots of the group's members, those that were opened in this pass included."""
+        counters = self._state.counters
+        members = group.members if group is not None else ()
+        return {name for vm in members if counters.has_vm(vm) for name in counters.slots_of(vm)}
 
     def _offered(self, offer_class: str, hosts: Sequence[str], *, whole: bool) -> Offer:
         """The offer of new slots, or what was taken of it."""
@@ -137,3 +151,15 @@ class _Record:
         places = sorted(offer.hosts.index(host) for host in hosts)
         scores = tuple(offer.scores[place] for place in places) if offer.scores else ()
         return msgspec.structs.replace(offer, hosts=tuple(offer.hosts[place] for place in places), scores=scores)
+
+
+def _hosts_in(given: AssignInput) -> set[str]:
+    """Every host that the decision may look at."""
+    found = {vm.host for vm in given.vms}.union(given.hosts, given.free)
+    for slot in given.slots:
+        found.update((slot.host, *slot.members.values()))
+    for offer in given.new.values():
+        found.update(offer.hosts)
+    for group in given.groups:
+        found.update(group.members.values())
+    return found

@@ -243,6 +243,10 @@ class Upkeep(Watcher):
             grace_s=self._parts.settings.grace_pauses * self._config.reconcile_interval_s,
             brake_share=1.0,
             brake_number=NO_BRAKE,
+            topology=state.topology(
+                {host for slot in slots for host in (slot.host, *slot.members.values())}
+                | {state.located[vm].host for vm in members if vm in state.located}
+            ),
             compat=self._compat,
         )
 
@@ -275,7 +279,8 @@ class Upkeep(Watcher):
         offers = await gather_offers(parts.placement, self._caller, wishes, requests=requests, request_id=greq)
         wishes = self._still(wishes)
         actions = self._reactions.serving(wishes, offers, parts.free())
-        carrier = Assignment(parts.writer, parts.reporter, request_id=greq)
+        bound = [group for wish in wishes if (group := state.separating.group(wish.vm.id)) is not None]
+        carrier = Assignment(parts.writer, parts.reporter, request_id=greq, topology=state.topology, groups=bound)
         vms = {wish.vm.id: wish.vm for wish in wishes}
         hand = self._hand(action.slot for action in actions if isinstance(action, Join))
         outcome = await carrier.carry_out(actions, hand, vms, requests=requests)

@@ -14,9 +14,14 @@ from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import find_eligible_reservations
+from outlive.failover.eligibility.separation import ServerGroup
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.greedy import Greedy
+from outlive.failover.planning.rounds import Turn, serve_all
+from outlive.failover.planning.select import presence
+from outlive.failover.planning.separating import Separating
+from outlive.failover.topology import Topology, in_force
 
 __all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
 
@@ -29,6 +34,8 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """At least the VMs of ``needs``."""
     needs: tuple[Need, ...]
     """In the order in which they are served."""
+    priorities: dict[str, int] = {}
+    """VM → priority, larger is earlier; missing means 0. VMs of one priority stand together in ``needs``."""
     reuse: dict[str, Offer] = {}
     """Class → hosts whose slots such VMs may join."""
     new: dict[str, Offer] = {}
@@ -51,6 +58,9 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """
     key_prefix: str = "new-"
     """Keys of new slots are this and a number that makes them differ from the names of all slots."""
+    groups: tuple[ServerGroup, ...] = ()
+    """The server groups of the VMs of ``needs``, with all their members; of these ``slots`` has every slot."""
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -71,41 +81,73 @@ def assign(given: AssignInput) -> AssignResult:
     The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
     need of a VM that is not in ``vms``, and for two slots of one name.
     """
-    slots = _without_excluded(given)
+    slots = _counted(given)
     if not given.compat.reverted("D4"):
         slots.sort(key=lambda slot: slot.name)
+    vms = {vm.id: vm for vm in given.vms}
+    unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
+    if unknown is not None:
+        raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
+    present = presence(given.vms, slots, given.compat)
+    turns = [
+        Turn(
+            vm=vms[need.vm],
+            needed=need.needed,
+            present=present.get(need.vm, 0),
+            priority=given.priorities.get(need.vm, 0),
+        )
+        for need in given.needs
+    ]
+    needs = {need.vm: need for need in given.needs}
+    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots), needs), given.compat)
+    joined = {action.slot for action in actions if isinstance(action, Join)}
+    return result_of([slot for slot in slots if slot.name in joined], actions, serving.greedy.opened)
+
+
+class Serving:
+    """A greedy assignment and what each VM needs."""
+
+    def __init__(self, greedy: Greedy, needs: Mapping[str, Need]) -> None:
+        self.greedy = greedy
+        self._needs = needs
+
+    def give(self, vm: VmView, needed: int) -> list[Action]:
+        """So many slots for the VM."""
+        need = self._needs[vm.id]
+        return self.greedy.serve(vm, need if need.needed == needed else msgspec.structs.replace(need, needed=needed))
+
+
+def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:
+    counters = Counters.build(slots, topology=in_force(given.topology, given.compat))
     greedy = Greedy(
-        Counters.build(slots),
+        counters,
         reuse=given.reuse,
         new=given.new,
         free=given.free,
         hosts=given.hosts,
         one_new_per_host=given.one_new_per_host,
         key_prefix=given.key_prefix,
+        separating=Separating(counters, given.groups),
         compat=given.compat,
     )
+    greedy.close(given.excluded_slots)
     if given.compat.reverted("D1") or given.compat.reverted("D2"):
-        greedy.verdicts = _ReferenceVerdicts(slots, given.compat)
+        greedy.verdicts = _ReferenceVerdicts(slots, given.compat, counters.topology)
     greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
-    vms = {vm.id: vm for vm in given.vms}
-    unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
-    if unknown is not None:
-        raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
-    actions = [action for need in given.needs for action in greedy.serve(vms[need.vm], need)]
-    joined = {action.slot for action in actions if isinstance(action, Join)}
-    return result_of([slot for slot in slots if slot.name in joined], actions, greedy.opened)
+    return greedy
 
 
 class _ReferenceVerdicts:
     """Finds slots as the reference does, probe after probe on one graph, with what leaks from probe to probe."""
 
-    def __init__(self, slots: Sequence[SlotView], compat: Compat) -> None:
+    def __init__(self, slots: Sequence[SlotView], compat: Compat, topology: Topology) -> None:
         self._slots = {slot.name: slot for slot in slots}
         self._compat = compat
+        self._topology = topology
 
     def admissible(self, vm: VmView, greedy: Greedy) -> int:
         """The slots, as a bit set by slot number."""
-        found = find_eligible_reservations(vm, list(self._slots.values()), compat=self._compat)
+        found = find_eligible_reservations(vm, list(self._slots.values()), compat=self._compat, topology=self._topology)
         names = {slot.name for slot in found}
         counters = greedy.counters
         return sum(counters.slot_bit(number) for number, name in enumerate(counters.slot_names) if name in names)
@@ -116,15 +158,12 @@ class _ReferenceVerdicts:
         self._slots[view.name] = msgspec.structs.replace(view, members={**view.members, vm.id: vm.host})
 
 
-def _without_excluded(given: AssignInput) -> list[SlotView]:
-    """The slots, those whose write failed closed to newcomers."""
+def _counted(given: AssignInput) -> list[SlotView]:
+    """The slots that the rules count: where deviation D8 or D10 is switched back, not those whose write failed."""
     excluded = set(given.excluded_slots)
     if given.compat.reverted("D8") or given.compat.reverted("D10"):
         return [slot for slot in given.slots if slot.name not in excluded]
-    return [
-        msgspec.structs.replace(slot, ready=False) if slot.name in excluded else slot  # not ready: nobody may join
-        for slot in given.slots
-    ]
+    return list(given.slots)
 
 
 def result_of(before: Sequence[SlotView], actions: Sequence[Action], opened: Mapping[str, SlotView]) -> AssignResult:

@@ -13,12 +13,16 @@ import msgspec
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.separation import groups_of
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Action, Need, Offer
-from outlive.failover.planning.assign import result_of
+from outlive.failover.planning.assign import Serving, result_of
 from outlive.failover.planning.greedy import Greedy
+from outlive.failover.planning.rounds import Turn, serve_all, shortfalls
 from outlive.failover.planning.select import Missing, SelectInput, select
+from outlive.failover.planning.separating import Separating
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.failover.topology import Topology, in_force
 
 SLOTS_OVER_BOUND = 1.9
 """The estimate of the best size of slots assumes so many times the slots of the lower bound."""
@@ -52,6 +56,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     one_new_per_host: bool = False
     packing: bool = True
     """Look for a plan that reserves less; off gives the plain greedy one of a cycle."""
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -70,8 +75,9 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 def plan(given: PlanInput) -> PlanResult:
     """Serve every VM that misses slots, in the order of service.
 
-    With ``packing`` the plan is made with several limits on the members of a slot, and the best one is returned: fewest
-    VMs without slots, then least reserved memory, then fewest slots.
+    With ``packing`` the plan is made with several limits on the members of a slot, and the best one is returned: by
+    priority from the highest down the fewest VMs without any slot and the fewest slots missing, then the fewest VMs
+    that miss any, then the least reserved memory, then the fewest slots.
     """
     slots = sorted(given.slots, key=lambda slot: slot.name)
     chosen = select(
@@ -83,8 +89,22 @@ def plan(given: PlanInput) -> PlanResult:
             compat=given.compat,
         )
     ).selected
-    tried = [_greedy_plan(given, slots, chosen, most) for most in _limits(given, chosen)]
-    return min(tried, key=lambda one: (one.failed, sum(slot.memory_bytes for slot in one.slots), len(one.slots)))
+    vms = {vm.id: vm for vm in given.vms}
+    turns = [
+        Turn(vm=vms[one.vm], needed=one.needed, present=one.present, priority=given.priorities.get(one.vm, 0))
+        for one in chosen
+    ]
+    tried = [_greedy_plan(given, slots, turns, most) for most in _limits(given, chosen)]
+    in_rounds = not given.compat.reverted("D19")
+    return min(
+        tried,
+        key=lambda one: (
+            shortfalls(turns, one.actions) if in_rounds else (),
+            one.failed,
+            sum(slot.memory_bytes for slot in one.slots),
+            len(one.slots),
+        ),
+    )
 
 
 def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
@@ -108,34 +128,40 @@ def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
     return [0, *limits] if memberships <= SMALL_MEMBERSHIPS else limits
 
 
-def _greedy_plan(given: PlanInput, slots: list[SlotView], chosen: Sequence[Missing], most_members: int) -> PlanResult:
-    greedy = Greedy(
-        Counters.build(slots),
+def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn], most_members: int) -> PlanResult:
+    needs = {
+        turn.vm.id: Need(
+            vm=turn.vm.id,
+            needed=turn.needed,
+            size=enough_for(turn.vm, given.sizes.get(turn.vm.id) or resolve_size(turn.vm)),
+            offer_class=given.classes.get(turn.vm.id, ""),
+        )
+        for turn in turns
+    }
+    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots, most_members), needs), given.compat)
+    done = result_of(slots, actions, serving.greedy.opened)
+    return PlanResult(
+        actions=done.actions,
+        slots=done.slots,
+        missing=len(turns),
+        reused=done.reused,
+        created=done.created,
+        failed=done.failed,
+    )
+
+
+def _greedy(given: PlanInput, slots: list[SlotView], most_members: int) -> Greedy:
+    topology = in_force(given.topology, given.compat)
+    counters = Counters.build(slots, topology=topology)
+    groups = groups_of(given.vms, given.required) if topology.server_groups else ()
+    return Greedy(
+        counters,
         reuse=given.reuse,
         new=given.new,
         free=given.free,
         hosts=given.hosts,
         one_new_per_host=given.one_new_per_host,
         most_members=most_members,
+        separating=Separating(counters, groups),
         compat=given.compat,
-    )
-    vms = {vm.id: vm for vm in given.vms}
-    actions: list[Action] = []
-    for one in chosen:
-        vm = vms[one.vm]
-        need = Need(
-            vm=vm.id,
-            needed=one.needed,
-            size=enough_for(vm, given.sizes.get(vm.id) or resolve_size(vm)),
-            offer_class=given.classes.get(vm.id, ""),
-        )
-        actions.extend(greedy.serve(vm, need))
-    done = result_of(slots, actions, greedy.opened)
-    return PlanResult(
-        actions=done.actions,
-        slots=done.slots,
-        missing=len(chosen),
-        reused=done.reused,
-        created=done.created,
-        failed=done.failed,
     )

@@ -1,0 +1,284 @@
+"""Units of failure and separation: racks that fail as one, slots that keep apart, server groups."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import msgspec
+import pytest
+from tests.support import fleets
+
+from outlive.base.random import Random
+from outlive.failover.eligibility.check import CheckInput, Fault, check
+from outlive.failover.eligibility.columns import Columns
+from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.culprits import find_culprits
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.eligibility.separation import barred, groups_of, separations
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.planning.actions import Fail, Join, Need, Offer, Open
+from outlive.failover.planning.assign import AssignInput, assign
+from outlive.failover.planning.cleanup import CleanInput, clean
+from outlive.failover.planning.plan import PlanInput, PlanResult, plan
+from outlive.failover.planning.separating import Separating
+from outlive.failover.sizing import resolve_size
+from outlive.failover.topology import Topology, topology_of
+
+GIB = 2**30
+BIG = 64
+
+
+def racked(random: Random, on: list[str], racks: int, *, missing: float = 0.15) -> Topology:
+    """Hosts in random racks; some are in none."""
+    return Topology(units={host: f"rack=r{random.randrange(racks)}" for host in on if random.random() > missing})
+
+
+def mapped(slots: list[SlotView], topology: Topology) -> list[SlotView]:
+    """The slots as if each unit were one host."""
+    unit = topology.unit
+    return [
+        msgspec.structs.replace(
+            slot, host=unit(slot.host), members={vm: unit(host) for vm, host in slot.members.items()}
+        )
+        for slot in slots
+    ]
+
+
+def wild(seed: int) -> tuple[list[VmView], list[SlotView], Topology]:
+    """A random state in which rules are often broken."""
+    random = Random(seed)
+    on = fleets.hosts(random.randint(3, 12))
+    vms = fleets.vms(random, random.randint(1, 9), on)
+    slots = fleets.slots(random, random.randint(1, 8), on)
+    slots = fleets.filled(random, slots, vms, random.randint(0, 12))
+    return vms, slots, racked(random, on, random.randint(1, 8))
+
+
+@pytest.mark.parametrize("seed", range(250))
+def test_with_units_every_verdict_is_that_of_the_literal_rules_on_hosts_that_are_mapped(seed: int) -> None:
+    vms, slots, topology = wild(seed)
+    unit = topology.unit
+    on = {vm.id: vm.host for vm in vms}
+    counters = Counters.build(slots, vms, topology=topology)
+    literal = DependencyGraph.build(mapped(slots, topology), locations={vm: unit(host) for vm, host in on.items()})
+    graph = DependencyGraph.build(slots, locations=on, topology=topology)
+    assert graph == literal
+    columns = Columns(slots, on, topology)
+    faulty = {columns.vm_ids[number] for number in columns.at_fault().tolist()}
+    members = {vm for slot in slots for vm in slot.members}
+    assert faulty == {vm for vm in members if not literal.holds_for(vm)}
+    assert set(counters.faulty()) == faulty
+    for vm in vms:
+        counted = counters.count(vm.id, vm.host)
+        if vm.id in literal.vm_host:
+            assert counted == literal.count(vm.id, unit(vm.host))
+            assert counters.holds_for(vm.id) == literal.holds_for(vm.id)
+        there = msgspec.structs.replace(vm, host=unit(vm.host))
+        single = [
+            slot.name
+            for slot in mapped(slots, topology)
+            if is_vm_eligible_for_reservation(there, slot, mapped(slots, topology))
+        ]
+        assert [slot.name for slot in find_eligible_reservations(vm, slots, topology=topology)] == single
+        fresh = Counters.build(slots, topology=topology)
+        fresh.add_vm(vm)
+        assert fresh.eligible_slots(vm.id) == sorted(single)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_check_names_the_hosts_and_the_unit_and_clean_up_takes_out_who_is_at_fault(seed: int) -> None:
+    vms, slots, topology = wild(seed)
+    found = check(CheckInput(vms=tuple(vms), slots=tuple(slots), topology=topology))
+    named = [one for one in found.violations if one.host.startswith("rack=")]
+    for one in named:
+        assert one.host in one.message or "share more than one slot" in one.message
+        if one.fault in (Fault.RULE_1, Fault.RULE_2):
+            assert "(on h" in one.message
+    cleaned = clean(
+        CleanInput(vms=tuple(vms), slots=tuple(slots), topology=topology, brake_share=1.0, brake_number=1000)
+    )
+    assert check(CheckInput(vms=tuple(vms), slots=cleaned.slots, topology=topology)).holds
+    dropped = {(drop.slot, drop.vm) for drop in cleaned.dropped}
+    culprits = find_culprits(slots, {vm.id: vm.host for vm in vms}, topology)
+    assert dropped == {(one.slot, one.vm) for one in culprits}
+
+
+def fleet(seed: int, *, grouped: bool = True) -> tuple[Random, list[VmView], tuple[HostView, ...], dict[str, int]]:
+    """A random fleet in racks with two power feeds; some VMs are in server groups."""
+    random = Random(seed)
+    racks = random.randint(2, 6)
+    hosts = tuple(
+        HostView(
+            name=name,
+            domains={"rack": f"r{random.randrange(racks)}", "power": random.choice("ab")}
+            if random.random() > 0.1
+            else {},
+        )
+        for name in fleets.hosts(random.randint(4, 14))
+    )
+    vms = fleets.vms(random, random.randint(2, 16), [host.name for host in hosts], sizes=(1, 2))
+    policies = ["anti-affinity", "affinity", "soft-anti-affinity", "anti-affinity"]
+    if grouped:
+        vms = [
+            msgspec.structs.replace(vm, server_group=f"g{group}", group_policy=policies[group])
+            if random.random() < 0.7
+            else vm
+            for vm in vms
+            for group in (random.randrange(4),)
+        ]
+    return random, vms, hosts, {vm.id: random.randint(0, 3) for vm in vms}
+
+
+def planned(
+    vms: list[VmView], hosts: tuple[HostView, ...], required: dict[str, int], topology: Topology, **more: object
+) -> PlanResult:
+    offer = {"": Offer(hosts=tuple(host.name for host in hosts), scores=(1.0,) * len(hosts))}
+    return plan(
+        PlanInput(
+            vms=tuple(vms),
+            required=required,
+            reuse=offer,
+            new=offer,
+            hosts=tuple(host.name for host in hosts),
+            topology=topology,
+            **more,  # type: ignore[arg-type]
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_plan_with_racks_as_units_survives_every_set_of_so_many_racks(seed: int) -> None:
+    _, vms, hosts, _ = fleet(seed, grouped=False)
+    topology = topology_of(hosts, unit="rack")
+    unit = topology.unit
+    k = 1 + seed % 3
+    result = planned(vms, hosts, dict.fromkeys((vm.id for vm in vms), k), topology)
+    on = {vm.id: vm.host for vm in vms}
+    failed = {action.vm for action in result.actions if isinstance(action, Fail)}
+    units = sorted({unit(host.name) for host in hosts})
+    for vm in vms:
+        if vm.id in failed:
+            continue
+        mine = [slot for slot in result.slots if vm.id in slot.members]
+        for more in combinations([one for one in units if one != unit(vm.host)], k - 1):
+            down = {unit(vm.host), *more}
+            assert any(
+                unit(slot.host) not in down and not any(unit(on[v]) in down for v in slot.members if v != vm.id)
+                for slot in mine
+            )
+
+
+def forbidden(
+    vms: list[VmView], slots: tuple[SlotView, ...], topology: Topology, required: dict[str, int]
+) -> list[str]:
+    """What must not be, word for word over nothing but plain data."""
+    found = []
+    hosts_of = {vm.id: [slot.host for slot in slots if vm.id in slot.members] for vm in vms}
+    for vm in vms:
+        for domain, values in topology.apart.items():
+            there = [values[host] for host in (vm.host, *hosts_of[vm.id]) if host in values]
+            slots_there = [values[host] for host in hosts_of[vm.id] if host in values]
+            if len(there) != len(set(there)) and slots_there:
+                found.append(f"{vm.id} {domain}")
+    groups: dict[tuple[str, str], list[VmView]] = {}
+    for vm in vms:
+        if vm.server_group and topology.server_groups:
+            groups.setdefault((vm.server_group, vm.group_policy), []).append(vm)
+    for (name, policy), members in groups.items():
+        if policy == "anti-affinity":
+            for vm in members:
+                others = [one for one in members if one is not vm]
+                taken = {one.host for one in others} | {host for one in others for host in hosts_of[one.id]}
+                found += [f"{name} {vm.id} {host}" for host in hosts_of[vm.id] if host in taken]
+        if policy == "affinity" and len(members) > 1:
+            used = {host for vm in members for host in hosts_of[vm.id]}
+            if len(used) > max(required.get(vm.id, 0) for vm in members):
+                found.append(f"{name} uses {sorted(used)}")
+    return found
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_no_forbidden_combination_appears_in_a_thousand_plans(block: int) -> None:
+    bound_somebody = 0
+    for seed in range(block * 100, block * 100 + 100):
+        random, vms, hosts, required = fleet(seed)
+        unit = random.choice(["host", "host", "rack"])
+        apart = random.choice([(), ("rack",), ("power", "rack")])
+        topology = topology_of(hosts, unit=unit, apart=apart)
+        result = planned(vms, hosts, required, topology, packing=seed % 4 == 0)
+        assert forbidden(vms, result.slots, topology, required) == []
+        assert separations(vms, result.slots, topology, required) == []
+        verdict = check(CheckInput(vms=tuple(vms), slots=result.slots, required=required, topology=topology))
+        assert verdict.violations == ()
+        free = planned(vms, hosts, required, Topology(server_groups=False), packing=False)
+        bound_somebody += forbidden(vms, free.slots, topology, required) != []
+    assert bound_somebody > 30
+
+
+def assigned(seed: int) -> tuple[list[VmView], tuple[SlotView, ...], AssignInput]:
+    """A cycle over a state that was planned without regard to separation."""
+    random, vms, hosts, required = fleet(seed)
+    topology = topology_of(
+        hosts, unit=random.choice(["host", "rack"]), apart=random.choice([(), ("rack",), ("power",)])
+    )
+    names = tuple(host.name for host in hosts)
+    slots = planned(vms, hosts, {vm: need // 2 for vm, need in required.items()}, Topology(server_groups=False)).slots
+    needs = tuple(
+        Need(vm=vm.id, needed=required[vm.id], size=resolve_size(vm), offer_class="c")
+        for vm in random.sample(vms, random.randint(1, len(vms)))
+        if required[vm.id]
+    )
+    given = AssignInput(
+        slots=slots,
+        vms=tuple(vms),
+        needs=needs,
+        reuse={"c": Offer(hosts=names)},
+        new={"c": Offer(hosts=names)},
+        hosts=names,
+        groups=groups_of(vms, required, {need.vm for need in needs}),
+        topology=topology,
+    )
+    return vms, slots, given
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_each_new_membership_of_a_cycle_is_as_the_literal_question_allows(block: int) -> None:
+    steps = refused = 0
+    for seed in range(block * 60, block * 60 + 60):
+        vms, slots, given = assigned(seed)
+        views, now = {vm.id: vm for vm in vms}, {slot.name: slot for slot in slots}
+        for action in assign(given).actions:
+            if isinstance(action, Fail):
+                assert action.detail
+                continue
+            vm = views[action.vm]
+            slot = now.get(action.slot if isinstance(action, Join) else action.slot_key)
+            assert barred(vm, action.host, list(now.values()), given.topology, given.groups) == ""
+            slot = slot or SlotView(
+                name=action.slot_key if isinstance(action, Open) else "",
+                host=action.host,
+                cpu_milli=BIG * 1000,
+                memory_bytes=BIG * GIB,
+            )
+            assert is_vm_eligible_for_reservation(vm, slot, list(now.values()), topology=given.topology)
+            now[slot.name] = msgspec.structs.replace(slot, members={**slot.members, vm.id: vm.host})
+            steps += 1
+        groups = groups_of(vms, {vm.id: 2 for vm in vms})
+        counters = Counters.build(sorted(now.values(), key=lambda one: one.name), vms, topology=given.topology)
+        separating = Separating(counters, groups)
+        numbers = dict(zip(given.hosts, counters.hosts(given.hosts), strict=True))
+        for vm in vms:
+            closed = separating.closed(vm.id)
+            for host in given.hosts:
+                literal = barred(vm, host, list(now.values()), given.topology, groups) != ""
+                assert (closed is not None and bool(closed[numbers[host]])) == literal
+                assert separating.allows(vm.id, host) == (not literal)
+                assert bool(separating.why(vm.id, host)) == literal
+                refused += literal
+            allowed = separating.among(vm.id, counters.slots_on(set(range(len(counters.host_names)))))
+            for slot in now.values():
+                literal = barred(vm, slot.host, list(now.values()), given.topology, groups) == ""
+                assert bool(allowed & counters.slot_bit(counters.slot(slot.name))) == literal
+    assert steps > 100
+    assert refused > 100
