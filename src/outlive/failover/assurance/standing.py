@@ -46,28 +46,36 @@ class Standing:
         self.own: Ints = np.array([self._unit(vm.host) for vm in self.vms], dtype=np.int64)
         strangers: dict[str, int] = {}
         where: list[str] = []
-        member: list[int] = []
-        claims: list[tuple[int, str, int]] = []
-        for at, slot in enumerate(slots):
+        newest: list[int] = []
+        claim_vm: list[int] = []
+        claim_slot: list[int] = []
+        by_name = sorted(range(len(slots)), key=lambda at: slots[at].name)
+        members: list[list[int]] = [[] for _ in slots]
+        for at in by_name:
+            slot, inside = slots[at], members[at]
             ready = slot.ready is not False
             for name, recorded in slot.members.items():
                 vm = number.get(name)
                 if vm is None:
                     known = strangers.setdefault(name, len(where))
                     if known == len(where):
-                        where.append(recorded)
-                    where[known] = locations.get(name, recorded)
-                    member.append(-1 - known)
+                        where.append("")
+                        newest.append(-1)
+                    if at > newest[known]:
+                        newest[known], where[known] = at, locations.get(name, recorded)
+                    inside.append(-1 - known)
                     continue
-                member.append(vm)
+                inside.append(vm)
                 view = self.vms[vm]
                 if ready and view.host == recorded and fits(view, slot):
-                    claims.append((vm, slot.name, at))
-        claims.sort()
+                    claim_vm.append(vm)
+                    claim_slot.append(at)
+        member = [one for inside in members for one in inside]
         on = [self._unit(slot.host) for slot in slots]
         elsewhere = [self._unit(host) for host in where]
-        self.claim_vm: Ints = np.array([claim[0] for claim in claims], dtype=np.int64)
-        self.claim_slot: Ints = np.array([claim[2] for claim in claims], dtype=np.int64)
+        order = np.argsort(np.array(claim_vm, dtype=np.int64), kind="stable")
+        self.claim_vm: Ints = np.array(claim_vm, dtype=np.int64)[order]
+        self.claim_slot: Ints = np.array(claim_slot, dtype=np.int64)[order]
         self.degree: Ints = np.bincount(self.claim_vm, minlength=len(self.vms))
         self.first: Ints = np.cumsum(self.degree) - self.degree
         """The first claim of each VM."""

@@ -14,7 +14,7 @@ from outlive.failover.pictures.heatmap import heat_map, hosts_table, total_bar, 
 from outlive.failover.pictures.markup import Child, Markup, bar, table, tag
 from outlive.failover.pictures.model import Fleet
 from outlive.failover.pictures.page import cards, document, section, verdict
-from outlive.failover.pictures.wording import failures_text, tolerance_sentence, units_text, vms
+from outlive.failover.pictures.wording import failures_text, tolerance_sentence, units_text, vms, whichever
 
 UNCOVERED_SHOWN = 200
 """VMs without their slots that are listed; the count is of all."""
@@ -39,16 +39,17 @@ def coverage_report(given: CoveragePicture) -> bytes:
         [
             _verdict(given.coverage, given.unit),
             _cards(given),
-            _missing(given.coverage) if given.coverage.uncovered else None,
+            _reasons(given.coverage) if given.coverage.uncovered else None,
             section(
                 "Hosts",
                 _legend_totals(given.fleet),
                 heat_map(given.fleet),
-                about=f"Memory of the fleet: {total_text(given.fleet)}.",
+                about="What each host has, by zone and failure domain: used by its VMs, held for others, free.",
             ),
             _tolerance(given),
             _weakest(given.tolerances[given.unit], given.unit),
             _bound(given.coverage),
+            _missing(given.coverage) if given.coverage.uncovered else None,
             hosts_table(given.fleet),
         ],
     )
@@ -60,9 +61,11 @@ def _verdict(result: CoverageResult, unit: str) -> Markup:
     if not result.required:
         return verdict(True, "No VM needs slots.", f"{vms(result.vms)} are known.")
     if not missing:
-        return verdict(True, f"All {result.required:,} VMs that need slots have them.", f"{sentence.capitalize()}.")
+        return verdict(
+            True, f"All {result.required:,} VMs that need slots have them.", f"{sentence[0].upper()}{sentence[1:]}."
+        )
     says = f"{missing:,} of {result.required:,} VMs that need slots do not have them."
-    return verdict(False, says, f"{sentence.capitalize()}.")
+    return verdict(False, says, f"{sentence[0].upper()}{sentence[1:]}.")
 
 
 def _cards(given: CoveragePicture) -> Markup:
@@ -73,7 +76,7 @@ def _cards(given: CoveragePicture) -> Markup:
         ("VMs", f"{result.vms:,}", f"{result.vms - result.required:,} need no slots", ""),
     ]
     for unit, one in given.tolerances.items():
-        remark = "whichever they are" if one.fleet else f"not every {unit} failure is survived"
+        remark = whichever(one.fleet) if one.fleet else f"not every {unit} failure is survived"
         figures.append((f"Survives, by {unit}", units_text(one.fleet, unit), remark, _kind(one.fleet > 0)))
     figures += [
         ("Slots", f"{result.slots:,}", f"{times(result.slots, result.bound.slots)} the least possible", ""),
@@ -93,30 +96,30 @@ def _kind(good: bool) -> str:
 
 def _legend_totals(fleet: Fleet) -> Markup:
     memory, cpu = total_bar(fleet)
-    rows = [("Memory", memory), ("CPU", cpu)]
-    return tag("div", *(tag("p", name, shown, class_="soft") for name, shown in rows), class_="two")
+    rows = (("Memory", memory, total_text(fleet)), ("CPU", cpu, total_text(fleet, cpu=True)))
+    return tag("div", *(tag("p", f"{name}: {text}", shown, class_="soft") for name, shown, text in rows), class_="two")
+
+
+def _reasons(result: CoverageResult) -> Markup:
+    reasons = Counter(one.reason for one in result.uncovered)
+    rows: list[tuple[Child, ...]] = []
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        share = count / len(result.uncovered)
+        rows.append((reason, f"{count:,}", bar([("bad-fill", share)], f"{percent(share)} of those without")))
+    return section(
+        "Why VMs are not covered",
+        table("Reasons", ("Reason", "VMs", "Share"), rows, numbers=("VMs",)),
+        tag("p", tag("a", "The VMs, and what to do about each", href="#missing")),
+    )
 
 
 def _missing(result: CoverageResult) -> Markup:
-    reasons = Counter(one.reason for one in result.uncovered)
-    rows: list[tuple[Child, ...]] = [
-        (
-            reason,
-            f"{count:,}",
-            bar([("bad-fill", count / len(result.uncovered))], f"{count} of {len(result.uncovered)}"),
-        )
-        for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    ]
     shown = result.uncovered[:UNCOVERED_SHOWN]
-    listed = [
-        (one.vm, one.host, f"{one.present} of {one.required}", one.reason, one.message, one.remedy) for one in shown
-    ]
+    rows = [(one.vm, one.host, f"{one.present} of {one.required}", one.message, one.remedy) for one in shown]
     note = f"The first {len(shown):,} of {len(result.uncovered):,}." if len(shown) < len(result.uncovered) else ""
-    return section(
-        "Who is not covered, and why",
-        table("Reasons", ("Reason", "VMs", "Share"), rows, numbers=("VMs",)),
-        table("VMs without their slots", ("VM", "Host", "Slots", "Reason", "Why", "What to do"), listed, note=note),
-    )
+    columns = ("VM", "Host", "Slots", "Why", "What to do")
+    listed = table("VMs without their slots", columns, rows, prose=("Why", "What to do"), note=note)
+    return tag("div", section("Who is not covered", listed), id="missing")
 
 
 def _tolerance(given: CoveragePicture) -> Markup:
@@ -154,7 +157,10 @@ def _weakest(result: ToleranceResult, unit: str) -> Markup | None:
     ]
     columns = ("VM", "Host", "Zone", "Survives", "Slots", "Does not survive")
     note = "The last column names the fewest failures that leave the VM without a slot of its own."
-    return section("The weakest VMs", table("Weakest first", columns, rows, numbers=("Slots",), note=note))
+    return section(
+        "The weakest VMs",
+        table("Weakest first", columns, rows, numbers=("Slots",), prose=("Does not survive",), note=note),
+    )
 
 
 def _bound(result: CoverageResult) -> Markup | None:

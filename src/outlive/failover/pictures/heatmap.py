@@ -34,7 +34,15 @@ def heat_map(fleet: Fleet, happens: Happens = NOTHING) -> Markup:
     """The map with its legend."""
     size = "large" if len(fleet.hosts) <= LARGE_HOSTS else "small"
     zones: dict[str, dict[str, list[HostFigures]]] = {}
-    for host in sorted(fleet.hosts, key=lambda one: (one.zone, not one.group, _natural(one.group), one.name)):
+    hit = {(host.zone, host.group) for host in fleet.hosts if host.name in happens.failed}
+    hit_zones = {zone for zone, _ in hit}
+
+    def order(host: HostFigures) -> tuple[object, ...]:
+        """What fails first, then by name."""
+        spared = (host.zone not in hit_zones, host.zone, (host.zone, host.group) not in hit)
+        return (*spared, not host.group, _natural(host.group), host.name)
+
+    for host in sorted(fleet.hosts, key=order):
         zones.setdefault(host.zone, {}).setdefault(host.group, []).append(host)
     drawn = [
         tag(
@@ -70,7 +78,8 @@ def legend(fleet: Fleet, happens: Happens) -> Markup:
 def _group(fleet: Fleet, group: str, hosts: Sequence[HostFigures], happens: Happens, size: str) -> Markup:
     name = f"{fleet.grouped_by} {group}" if group else f"no {fleet.grouped_by}" if fleet.grouped_by else "hosts"
     memory = _total(host.memory for host in hosts)
-    figures = f"{_count(len(hosts), 'host')} · {_count(sum(host.vms for host in hosts), 'VM')} · {_shares(memory)}"
+    shares = f"memory {_shares(memory)}" if size == "large" else _free(memory)
+    figures = f"{_count(len(hosts), 'host')} · {_count(sum(host.vms for host in hosts), 'VM')} · {shares}"
     cells = [_host(host, happens, size, first=at == 0) for at, host in enumerate(hosts)]
     return tag(
         "div",
@@ -159,10 +168,10 @@ def total_bar(fleet: Fleet) -> tuple[Markup, Markup]:
     return _bar(_total(host.memory for host in fleet.hosts)), _bar(_total(host.cpu for host in fleet.hosts))
 
 
-def total_text(fleet: Fleet) -> str:
-    """The fleet's memory in words."""
-    memory = _total(host.memory for host in fleet.hosts)
-    return f"{_shares(memory)} of {_capacity(memory, gib)}"
+def total_text(fleet: Fleet, *, cpu: bool = False) -> str:
+    """The fleet's memory, or CPU, in words."""
+    total = _total(host.cpu if cpu else host.memory for host in fleet.hosts)
+    return f"{_shares(total)} of {_capacity(total, cores if cpu else gib)}"
 
 
 def _fate(host: HostFigures, happens: Happens) -> str:
@@ -200,6 +209,10 @@ def _shares(share: Share) -> str:
     free = share.free or 0
     words.append(f"{percent(share.part(free))} free" if free >= 0 else f"{percent(share.part(-free))} too much")
     return ", ".join(words)
+
+
+def _free(share: Share) -> str:
+    return f"{percent(share.part(max(0, share.free or 0)))} of memory free" if share.capacity else "unknown"
 
 
 def _capacity(share: Share, form: object) -> str:

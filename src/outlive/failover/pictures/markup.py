@@ -43,10 +43,14 @@ def table(
     rows: Iterable[Sequence[Child]],
     *,
     numbers: Sequence[str] = (),
+    prose: Sequence[str] = (),
     note: str = "",
 ) -> Markup:
-    """A table with its caption; the first cell of a row is its heading, columns in ``numbers`` are figures."""
-    kinds = ["n" if column in numbers else None for column in columns]
+    """A table with its caption; the first cell of a row is its heading.
+
+    Columns in ``numbers`` are figures, those in ``prose`` may be broken into lines.
+    """
+    kinds = ["n" if column in numbers else "p" if column in prose else None for column in columns]
     head = tag("tr", *(tag("th", name, scope="col", class_=kind) for name, kind in zip(columns, kinds, strict=True)))
     body = [_row(row, kinds) for row in rows]
     inside = tag(

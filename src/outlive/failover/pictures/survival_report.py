@@ -13,7 +13,7 @@ from outlive.failover.pictures.heatmap import NOTHING, Happens, heat_map, hosts_
 from outlive.failover.pictures.markup import Child, Markup, bar, table, tag
 from outlive.failover.pictures.model import Fleet
 from outlive.failover.pictures.page import cards, document, section, verdict
-from outlive.failover.pictures.wording import any_units, lost_text, names, survive_sentences, units_text, vms
+from outlive.failover.pictures.wording import any_units, lost_text, names, survive_sentences, units_text, vms, whichever
 
 LOST_SHOWN = 200
 """Lost VMs that are listed; the count is of all."""
@@ -96,7 +96,7 @@ def _cards(given: SurvivalPicture) -> Markup:
     if not named:
         fails = units_text(result.failures, given.question.unit)
         how = "every one was looked at" if result.method is Method.ENUMERATION else "known without looking at each"
-        figures += [("Fail at once", fails, "whichever they are", ""), ("Cases", f"{result.cases:,}", how, "")]
+        figures += [("Fail at once", fails, whichever(result.failures), ""), ("Cases", f"{result.cases:,}", how, "")]
     figures.append(("VMs go down", f"{result.affected:,}", "that need slots" if named else "in all cases together", ""))
     if result.method is not Method.TOLERANCE or result.holds:
         share = f"of {result.affected:,}" if result.affected else ""
@@ -144,7 +144,7 @@ def _lost(result: FailuresResult) -> Markup | None:
         (
             one.vm,
             one.host,
-            ", ".join(one.case),
+            names(one.case),
             tag("span", one.reason.value, class_="word warn" if one.reason is LostReason.CONTESTED else "word bad"),
             f"{one.required}",
             lost_text(one),
@@ -155,7 +155,14 @@ def _lost(result: FailuresResult) -> Markup | None:
     columns = ("VM", "Host", "When these fail", "Reason", "Slots needed", "What is left")
     return section(
         "Who is left without a slot of its own",
-        table("VMs without a slot of their own", columns, rows, numbers=("Slots needed",), note=note),
+        table(
+            "VMs without a slot of their own",
+            columns,
+            rows,
+            numbers=("Slots needed",),
+            prose=("What is left",),
+            note=note,
+        ),
     )
 
 

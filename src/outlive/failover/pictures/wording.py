@@ -17,6 +17,11 @@ def units_text(count: int, unit: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
+def whichever(count: int) -> str:
+    """``whichever it is``, ``whichever they are``."""
+    return "whichever it is" if count == 1 else "whichever they are"
+
+
 def any_units(count: int, unit: str) -> str:
     """``any 2 hosts``, ``any rack``."""
     return f"any {units_text(count, unit)}" if count != 1 else f"any {unit or HOST_UNIT}"
