@@ -1,0 +1,298 @@
+"""In what order hosts can be emptied while every VM goes on tolerating failures.
+
+First by hand, as a careful operator would do it: join the new slot before leaving the old one, open before closing,
+move a VM where nothing stands in the way, or clear away what does. Where that gets stuck, small fleets are searched
+completely; whatever is left is either shown to be impossible or said to be not found, with the limit that ended the
+search (docs/reference/failover.md#what-if).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.whatif.layout import Layout
+from outlive.failover.whatif.proofs import impossibilities
+from outlive.failover.whatif.room import held_by, needs_of
+from outlive.failover.whatif.search import SEARCHED_CHANGES, Search, searchable
+from outlive.failover.whatif.steps import DrainInput, DrainResult, Obstacle, Stuck
+
+ROUNDS = 8
+"""Passes over everything that is still there; a pass in which nothing changes is the last."""
+HOSTS_CLEARED = 24
+"""Hosts, best first, on which slots are cleared out of a VM's way."""
+JOINS_TRIED = 48
+"""Slots, fullest first, that are tried in the place of one that a VM leaves."""
+OPENS_TRIED = 24
+"""Hosts that are tried for a new slot in the place of one that a VM leaves."""
+SLOTS_EVICTED = 8
+"""Slots that one host gives up to make room for a VM."""
+
+
+def order_drain(given: DrainInput) -> DrainResult:
+    """The steps that empty the hosts, every prefix of them a state that holds; or what stands in the way."""
+    now = _levels(given)
+    weaker = {vm: level for vm, level in now.items() if level < _asked(given, vm)}
+    floors = {vm: min(level, _asked(given, vm)) for vm, level in now.items()}
+    targets = {vm: min(level, given.required[vm]) for vm, level in now.items()}
+    obstacles = impossibilities(given, floors)
+    if obstacles:
+        return DrainResult(possible=False, obstacles=tuple(obstacles), weaker=weaker)
+    work = Ordering(given, floors, targets)
+    left = work.run()
+    if not left:
+        work.protect_again()
+        return _answer(work.layout, weaker)
+    return _searched(given, floors, targets, left, weaker)
+
+
+def _asked(given: DrainInput, vm: str) -> int:
+    return given.required[vm] if given.keep is None else given.keep
+
+
+def _levels(given: DrainInput) -> dict[str, int]:
+    units = Layout.units_of(given)
+    return tolerance(ToleranceInput(vms=given.vms, required=given.required, slots=given.slots, units=units)).vms
+
+
+def _searched(
+    given: DrainInput, floors: dict[str, int], targets: dict[str, int], left: list[Obstacle], weaker: dict[str, int]
+) -> DrainResult:
+    """What a complete search says, where the fleet is small enough for one."""
+    layout = Layout(given)
+    refusal = searchable(layout, given)
+    if refusal:
+        return DrainResult(possible=False, proven=False, obstacles=tuple(left), weaker=weaker, limit=refusal)
+    search = Search(layout, given, floors)
+    found = search.run()
+    if found:
+        work = Ordering(given, floors, targets, layout)
+        work.protect_again()
+        return _answer(layout, weaker)
+    if found is None:
+        limit = f"SEARCHED_CHANGES ({SEARCHED_CHANGES})"
+        return DrainResult(possible=False, proven=False, obstacles=tuple(left), weaker=weaker, limit=limit)
+    detail = f"all {search.states} arrangements that can be reached were looked through"
+    proof = Obstacle(reason=Stuck.NO_ORDER, detail=detail)
+    return DrainResult(possible=False, obstacles=(proof, *left), weaker=weaker)
+
+
+def _answer(layout: Layout, weaker: dict[str, int]) -> DrainResult:
+    return DrainResult(
+        possible=True,
+        steps=tuple(layout.steps),
+        vms=layout.final_vms(),
+        slots=layout.final_slots(),
+        weaker=weaker,
+    )
+
+
+class Ordering:
+    """The careful operator."""
+
+    def __init__(
+        self, given: DrainInput, floors: dict[str, int], targets: dict[str, int], layout: Layout | None = None
+    ) -> None:
+        """``floors``: VM → failures that it tolerates in every state; ``targets``: what it has now and shall have."""
+        self.layout = layout or Layout(given)
+        self._given = given
+        self._floors = floors
+        self._targets = targets
+        self._thrifty = False
+        """Whether VMs may end with less than their targets, down to their floors."""
+        self._movers = [vm.id for vm in given.vms if vm.host in self.layout.drained]
+
+    def run(self) -> list[Obstacle]:
+        """Empty the hosts; what could not leave, nothing where all is done."""
+        for thrifty in (False, True):
+            self._thrifty = thrifty
+            for _ in range(ROUNDS):
+                before = len(self.layout.steps)
+                for vm in self._waiting():
+                    self._move(vm)
+                for slot in self.layout.slots_on(self._given.drained):
+                    self._dissolve(slot)
+                if len(self.layout.steps) == before:
+                    break
+            if not self._waiting() and not self.layout.slots_on(self._given.drained):
+                return []
+        return [*map(self._why_here, self._waiting()), *self._slots_left()]
+
+    def protect_again(self) -> None:
+        """Give VMs back what the steps took from them, as far as that is possible now."""
+        touched = {step.vm for step in self.layout.steps if hasattr(step, "vm")}
+        short = [vm for vm in touched if self.layout.level(vm) < self._targets.get(vm, 0)]
+        for vm in sorted(short, key=lambda name: (self.layout.level(name), *self._rank(name))):
+            for _ in range(self._targets[vm] - self.layout.level(vm)):
+                if not self._take_slot(vm, ""):
+                    break
+
+    def _waiting(self) -> list[str]:
+        """VMs that still run on the drained hosts, in the order in which they are moved."""
+        return sorted((vm for vm in self._movers if self.layout.host(vm) in self.layout.drained), key=self._rank)
+
+    def _rank(self, vm: str) -> tuple[int, int, str]:
+        view = self.layout.vms.get(vm)
+        return (-self._given.priorities.get(vm, 0), -view.memory_bytes if view else 0, vm)
+
+    # Moving a VM.
+
+    def _move(self, vm: str) -> bool:
+        """Move it to the best host that will do, clearing slots out of the way where that helps."""
+        layout = self.layout
+        for slot in layout.counters.slots_of(vm):
+            if layout.is_stale(vm, slot):
+                self._leave(vm, slot)
+        hosts = layout.destinations(vm)
+        needs = needs_of(layout.vms[vm])
+        roomy = [host for host in hosts if layout.room.fits(host, needs)]
+        clashing: list[tuple[int, int, str]] = []
+        for place, host in enumerate(roomy):
+            slots = layout.clashing(vm, host)
+            if not slots:
+                return self._moved(vm, host)
+            clashing.append((len(slots), place, host))
+        for _, _, host in sorted(clashing)[:HOSTS_CLEARED]:
+            if self._cleared(vm, host):
+                return True
+        crowded = [host for host in hosts if host not in set(roomy) and self._holds_enough(host, needs)]
+        return any(self._made_room(vm, host, needs) for host in crowded[:HOSTS_CLEARED])
+
+    def _moved(self, vm: str, host: str) -> bool:
+        layout = self.layout
+        mark = len(layout.steps)
+        concerned = {vm}.union(*(layout.counters.members(slot) for slot in layout.counters.slots_of(vm)))
+        layout.move(vm, host)
+        if all(layout.counters.holds_for(one) or self._is_enough(one) for one in concerned):
+            return True
+        layout.take_back(mark)
+        return False
+
+    def _cleared(self, vm: str, host: str) -> bool:
+        """Exchange the VM's slots that clash with the host for others, then move; or change nothing."""
+        mark = len(self.layout.steps)
+        for slot in self.layout.clashing(vm, host):
+            if not self._exchange(vm, slot, host):
+                self.layout.take_back(mark)
+                return False
+        if not self.layout.clashing(vm, host) and self._moved(vm, host):
+            return True
+        self.layout.take_back(mark)
+        return False
+
+    def _holds_enough(self, host: str, needs: dict[str, int]) -> bool:
+        """Whether the host would have room if it gave up its slots."""
+        slots = [self.layout.slots[name] for name in self.layout.slots_on([host])]
+        cpu, memory = sum(slot.cpu_milli for slot in slots), sum(slot.memory_bytes for slot in slots)
+        more = {"cpu": cpu, "memory": memory}
+        lacks = self.layout.room.lacks(host, needs)
+        return self.layout.room.has(host) and all(more.get(name, 0) >= amount for name, amount in lacks.items())
+
+    def _made_room(self, vm: str, host: str, needs: dict[str, int]) -> bool:
+        """Dissolve slots on the host until the VM fits, then move it there; or change nothing."""
+        layout = self.layout
+        mark = len(layout.steps)
+        slots = sorted(layout.slots_on([host]), key=lambda name: (len(layout.counters.members(name)), name))
+        for slot in slots[:SLOTS_EVICTED]:
+            lacks = layout.room.lacks(host, needs)
+            if not lacks:
+                break
+            if any(held_by(layout.slots[slot]).get(name, 0) > 0 for name in lacks):
+                before = len(layout.steps)
+                if not self._dissolve(slot, avoid=host):
+                    layout.take_back(before)
+        if layout.room.fits(host, needs) and (
+            self._moved(vm, host) if not layout.clashing(vm, host) else self._cleared(vm, host)
+        ):
+            return True
+        layout.take_back(mark)
+        return False
+
+    # Leaving slots.
+
+    def _dissolve(self, slot: str, avoid: str = "") -> bool:
+        """Take everybody out, largest first, and close the slot; those who can leave do so even if others cannot."""
+        layout = self.layout
+        for vm in sorted(layout.counters.members(slot), key=self._rank):
+            self._exchange(vm, slot, "", avoid)
+        if layout.counters.has_slot(slot) and not layout.counters.members(slot):
+            layout.close(slot)
+        return not layout.counters.has_slot(slot)
+
+    def _exchange(self, vm: str, slot: str, towards: str, avoid: str = "") -> bool:
+        """The VM leaves the slot, after or before it takes another where it needs one; or nothing changes.
+
+        ``towards``: the other slot must not clash with this host either; ``avoid``: nor may it be there.
+        """
+        layout = self.layout
+        mark = len(layout.steps)
+        if vm not in layout.vms or not layout.counts(vm, slot):
+            self._leave(vm, slot)
+            return True
+        floor, target = self._floors.get(vm, 0), self._targets.get(vm, 0)
+        wanted = floor if self._thrifty else min(target, layout.level(vm))
+        if self._leave(vm, slot) >= target:
+            return True
+        layout.take_back(mark)
+        if self._take_slot(vm, towards, avoid):
+            if self._leave(vm, slot) >= wanted:
+                return True
+            layout.take_back(mark)
+        level = self._leave(vm, slot)
+        if level >= floor and (self._take_slot(vm, towards, avoid, besides=slot) or level >= wanted):
+            return True
+        layout.take_back(mark)
+        return False
+
+    def _is_enough(self, vm: str) -> bool:
+        return self.layout.level(vm) >= self._floors.get(vm, 0)
+
+    def _leave(self, vm: str, slot: str) -> int:
+        """Leave, close the slot if it is empty, and say what the VM tolerates now."""
+        layout = self.layout
+        layout.leave(vm, slot)
+        if not layout.counters.members(slot):
+            layout.close(slot)
+        return layout.level(vm)
+
+    def _take_slot(self, vm: str, towards: str, avoid: str = "", besides: str = "") -> bool:
+        """Join a slot, or else open one, that would also do after a move towards a host."""
+        layout = self.layout
+        for slot in _first(layout.joinable(vm), JOINS_TRIED):
+            host = layout.slots[slot].host
+            if slot != besides and host != avoid and not (towards and layout.clashes(vm, slot, towards)):
+                layout.join(vm, slot)
+                return True
+        for host in _first(layout.openable(vm), OPENS_TRIED):
+            if host == avoid or (towards and layout.near(towards, host)):
+                continue
+            layout.open(vm, host)
+            return True
+        return False
+
+    # What is left.
+
+    def _why_here(self, vm: str) -> Obstacle:
+        layout = self.layout
+        hosts = layout.destinations(vm)
+        needs = needs_of(layout.vms[vm])
+        full = sum(not layout.room.fits(host, needs) for host in hosts)
+        detail = (
+            f"of {len(hosts)} hosts that may run it {full} have no room at that point, "
+            f"on {len(hosts) - full} its slots or its co-users' stand in the way"
+        )
+        return Obstacle(reason=Stuck.NOT_FOUND, vm=vm, host=layout.host(vm), detail=detail)
+
+    def _slots_left(self) -> Iterable[Obstacle]:
+        layout = self.layout
+        for slot in layout.slots_on(self._given.drained):
+            for vm in layout.counters.members(slot):
+                detail = f"finds no other slot than {slot} that keeps its tolerance at {self._floors.get(vm, 0)}"
+                yield Obstacle(reason=Stuck.NOT_FOUND, vm=vm, slot=slot, host=layout.slots[slot].host, detail=detail)
+
+
+def _first(items: Iterable[str], limit: int) -> Iterable[str]:
+    for number, item in enumerate(items):
+        if number >= limit:
+            return
+        yield item

@@ -1,0 +1,134 @@
+"""Why hosts cannot be emptied, where that can be shown without a search.
+
+Each argument holds in every order of steps: it counts only what no step can change. VMs of other hosts stay where they
+are, and slots can at most be given up, so what a host could ever hold is what it has free and what its slots hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Offer
+from outlive.failover.planning.reasons import amounts
+from outlive.failover.topology import in_force
+from outlive.failover.whatif.room import Room, held_by, holders, needs_of
+from outlive.failover.whatif.steps import DrainInput, Obstacle, Stuck
+
+
+def impossibilities(given: DrainInput, floors: dict[str, int]) -> list[Obstacle]:
+    """Everything that shows that there is no order. ``floors``: VM → failures that it has to tolerate throughout."""
+    drained = set(given.drained)
+    most = _most_room(given)
+    moving = [vm for vm in given.vms if vm.host in drained]
+    places = {vm.id: [h for h in given.destinations.get(vm.id, ()) if h not in drained] for vm in moving}
+    found = [*_homeless(moving, places, most), *_too_few_hosts(given, floors, drained, places)]
+    return found or list(_too_little(given, floors, moving, places, most))
+
+
+def _most_room(given: DrainInput) -> Room:
+    """What hosts would have free without any slot."""
+    room = Room(given.free)
+    for slot in given.slots:
+        for host in holders(slot):
+            room.give(host, held_by(slot))
+    return room
+
+
+def _homeless(moving: Iterable[VmView], places: dict[str, list[str]], most: Room) -> Iterator[Obstacle]:
+    """VMs for which no host exists at all."""
+    for vm in moving:
+        hosts = places[vm.id]
+        if not hosts:
+            detail = "placement would take it on no other host, however much room there were"
+            yield Obstacle(reason=Stuck.NO_HOST, vm=vm.id, host=vm.host, detail=detail)
+        elif not any(most.fits(host, needs_of(vm)) for host in hosts):
+            needs = amounts(vm.cpu_milli, vm.memory_bytes)
+            detail = f"none of the {len(hosts)} hosts that may run it has room for {needs}, even without any slot"
+            yield Obstacle(reason=Stuck.NO_ROOM, vm=vm.id, host=vm.host, detail=detail)
+
+
+def _too_few_hosts(
+    given: DrainInput, floors: dict[str, int], drained: set[str], places: dict[str, list[str]]
+) -> Iterator[Obstacle]:
+    """VMs whose own unit and slots need more units than there are."""
+    unit = in_force(given.topology, given.compat).unit
+    units: dict[str, set[str]] = {}
+    present: dict[str, set[str]] = {}
+    for slot in given.slots:
+        if slot.host not in drained:
+            for member in slot.members:
+                present.setdefault(member, set()).add(unit(slot.host))
+    for vm in given.vms:
+        floor = floors.get(vm.id, 0)
+        if floor <= 0 or not places.get(vm.id, True):
+            continue
+        key = given.classes.get(vm.id, "")
+        if key not in units:
+            units[key] = {unit(host) for host in _offered(given, key) if host not in drained}
+        own = {unit(host) for host in places[vm.id]} if vm.id in places else {unit(vm.host)}
+        usable = units[key] | present.get(vm.id, set())
+        if all(len(usable - {home}) < floor for home in own):
+            most = max(len(usable - {home}) for home in own)
+            detail = f"it has to keep {floor} slots on as many units of failure besides its own; there are {most}"
+            yield Obstacle(reason=Stuck.TOO_FEW_HOSTS, vm=vm.id, host=vm.host, detail=detail)
+
+
+def _offered(given: DrainInput, key: str) -> Iterator[str]:
+    for offers in (given.reuse, given.new):
+        offer = offers.get(key, Offer())
+        if not offer.error:
+            yield from offer.hosts
+
+
+def _too_little(
+    given: DrainInput, floors: dict[str, int], moving: list[VmView], places: dict[str, list[str]], most: Room
+) -> Iterator[Obstacle]:
+    """Whether all VMs that move, and the slots that have to be there besides, are more than the hosts hold."""
+    if not most.limited or not moving:
+        return
+    drained = set(given.drained)
+    now = Room(given.free)
+    takers = {host for hosts in places.values() for host in hosts}
+    staying = {host for host in given.free if host not in drained}
+    for name in sorted({name for vm in moving for name in needs_of(vm)}):
+        wanted = sum(needs_of(vm).get(name, 0) for vm in moving)
+        room = sum(max(0, most.free(host).get(name, 0)) for host in takers)
+        if wanted > room:
+            detail = (
+                f"all VMs that move need {_said(name, wanted)}, the hosts that may run them have {_said(name, room)}"
+            )
+            yield Obstacle(reason=Stuck.TOO_LITTLE, detail=detail + ", even without any slot")
+            continue
+        held = _least_held(given, floors, drained, name)
+        if not held or not all(most.has(slot.host) for slot in given.slots):
+            continue
+        # A host that is overbooked now holds what its slots hold, and nothing more.
+        free = {host: now.free(host).get(name, 0) for host in staying}
+        room = sum(most.free(host).get(name, 0) - min(0, amount) for host, amount in free.items())
+        if wanted + held > room:
+            detail = (
+                f"all VMs that move need {_said(name, wanted)}, slots at least {_said(name, held)} besides, "
+                f"and the hosts that stay have {_said(name, room)} for both"
+            )
+            yield Obstacle(reason=Stuck.TOO_LITTLE, detail=detail)
+
+
+def _least_held(given: DrainInput, floors: dict[str, int], drained: set[str], name: str) -> int:
+    """What slots hold at least while the floors are kept: VMs of one host and unit never share a slot."""
+    if name not in ("cpu", "memory"):
+        return 0
+    held: dict[str, int] = {}
+    largest = 0
+    for vm in given.vms:
+        size = (vm.cpu_milli if name == "cpu" else vm.memory_bytes) * floors.get(vm.id, 0)
+        largest = max(largest, size)
+        if vm.host not in drained:
+            held[vm.host] = held.get(vm.host, 0) + size
+    return max([largest, *held.values()])
+
+
+def _said(name: str, amount: int) -> str:
+    if name == "cpu":
+        return f"{amount / 1000:g} cores"
+    return f"{amount / 2**30:,.1f} GiB" if name == "memory" else f"{amount} {name}"
