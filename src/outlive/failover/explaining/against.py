@@ -6,7 +6,8 @@ made for those that are shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from outlive.failover.explaining.ground import Ground, Standpoint, counts_for
@@ -242,10 +243,8 @@ class Against:
                 key = phrases[id(finding)] = (finding.word, self._phrase(finding, slots=slots))
             counts[key] = counts.get(key, 0) + 1
             first.setdefault(key, name)
-        order = {why.value: place for place, why in enumerate(Why)}
-        words = sorted(
-            counts, key=lambda key: (key[0] not in ("rule-1", "rule-2"), order.get(key[0], 3), -counts[key], key)
-        )
+        order = {why.value: place for why, place in _PLACE.items()}
+        words = sorted(counts, key=lambda key: (order.get(key[0], _PLACE[Why.RULE]), key[0], -counts[key], key))
         return tuple(Tally(reason=key[0], count=counts[key], text=key[1], example=first[key]) for key in words)
 
     def _phrase(self, finding: Finding, *, slots: bool) -> str:
@@ -271,3 +270,18 @@ class Against:
                 return f"{where}are not offered by placement"
             return where + refusal_phrase(self.answer.refusals[finding.refusal], self.vm.zone)
         return many[finding.why]
+
+
+_PLACE = {why: place for place, why in enumerate(Why)}
+
+
+def closest(findings: Mapping[str, Finding], count: int | None) -> list[str]:
+    """All names as they come; or so many, those first against which the last thing in the order stands."""
+    if count is None:
+        return list(findings)
+
+    def place(name: str) -> tuple[int, int, str]:
+        finding = findings[name]
+        return (-_PLACE[finding.why], -finding.clash.rule if finding.clash else 0, name)
+
+    return heapq.nsmallest(count, findings, key=place)

@@ -6,16 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from outlive.base.errors import NotFound
-from outlive.failover.explaining.against import Against
+from outlive.failover.explaining.against import Against, closest
 from outlive.failover.explaining.ground import Ground, counts_for
 from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
 from outlive.failover.explaining.searching import Search
 from outlive.failover.explaining.trying import Model, done_of
-from outlive.failover.explaining.words import Reason, Tally, Why, count_of, listing
+from outlive.failover.explaining.words import Tally, Why, count_of, listing
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail
 from outlive.failover.planning.reasons import Reason as CoverageReason
@@ -55,8 +55,11 @@ class Explainer:
         """What trials are made on."""
         return Model(self.state, self.ground)
 
-    def explain(self, vm: str, *, details: bool = True) -> Explanation:
-        """The answer; ``NotFound`` for a VM that is not in the state. ``details``: every host and every slot."""
+    def explain(self, vm: str, *, shown: int | None = None) -> Explanation:
+        """The answer; ``NotFound`` for a VM that is not in the state.
+
+        All hosts and slots are told by name; or only ``shown`` of each, those that come closest first.
+        """
         view = self.ground.views.get(vm)
         if view is None:
             raise NotFound(
@@ -65,8 +68,7 @@ class Explainer:
         required = self.state.required.get(vm, 0)
         promises = self._promises(view)
         present = sum(one.counts for one in promises)
-        broken = vm in self.ground.breaches
-        if required <= 0 or (present >= required and not broken):
+        if self.is_covered(view):
             return self._covered(view, required, promises)
         against = self.against(view)
         if against is None:
@@ -87,25 +89,23 @@ class Explainer:
             promises=promises,
             host_tallies=host_tallies,
             slot_tallies=slot_tallies,
-            hosts=tuple(self.host_reasons(against)) if details else (),
-            slots=tuple(self.slot_reasons(against)) if details else (),
+            hosts=tuple(against.host_reason(name) for name in closest(against.hosts, shown)),
+            slots=tuple(against.slot_reason(name) for name in closest(against.slots, shown)),
         )
+
+    def is_covered(self, vm: VmView) -> bool:
+        """Whether the VM has as many slots as it needs, and no rule is broken for it."""
+        literal = self.state.compat.reverted("D10")
+        slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]
+        present = sum(counts_for(vm, slot, literal=literal) for slot in slots)
+        required = self.state.required.get(vm.id, 0)
+        return required <= 0 or (present >= required and vm.id not in self.ground.breaches)
 
     def against(self, vm: VmView) -> Against | None:
         """What stands against a VM's slots; ``None`` where placement's answer is not known."""
         size = enough_for(vm, self.state.sizes.get(vm.id) or resolve_size(vm))
         answer = self.answers.of(vm, size)
         return None if answer is None else Against(self.state, self.ground, vm, size, answer)
-
-    @staticmethod
-    def host_reasons(against: Against) -> Iterable[Reason]:
-        """One after the other, by name."""
-        return (against.host_reason(name) for name in against.hosts)
-
-    @staticmethod
-    def slot_reasons(against: Against) -> Iterable[Reason]:
-        """One after the other, by name."""
-        return (against.slot_reason(name) for name in against.slots)
 
     def _promises(self, vm: VmView) -> tuple[Promise, ...]:
         slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]

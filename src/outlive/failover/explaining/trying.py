@@ -81,7 +81,7 @@ class Model:
             greedy = self._greedy(answer, change)
             need = Need(vm=vm.id, needed=needed, size=size, offer_class=_CLASS)
             actions = greedy.serve(vm, need)
-            self._take_back(vm, actions)
+            self.take_back(vm, actions)
             return actions
 
     def covers(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> bool:
@@ -102,25 +102,35 @@ class Model:
         found = [name for name in found if counters.host_of_slot(name) in offered]
         return sorted(found, key=lambda name: (-len(self.slots[name].members), name))
 
+    def greedy(self, answers: Mapping[str, Answer], new_hosts: Mapping[str, tuple[int, int]], *, prefix: str) -> Greedy:
+        """A planner on this model; ``new_hosts``: offered to all classes besides, with what is free there."""
+        names = list(new_hosts)
+        return self._planner(
+            {key: _with_hosts(answer.new, names) for key, answer in answers.items()},
+            {key: answer.reuse for key, answer in answers.items()},
+            self._free_with(new_hosts),
+            prefix,
+        )
+
     def _greedy(self, answer: Answer, change: Change) -> Greedy:
-        known = set(answer.new.hosts)
-        new = _with_hosts(answer.new, [host for host in change.new_hosts if host not in known])
-        known = set(answer.reuse.hosts)
-        reuse = _with_hosts(answer.reuse, [host for host in change.reuse_hosts if host not in known])
+        return self._planner(
+            {_CLASS: _with_hosts(answer.new, change.new_hosts)},
+            {_CLASS: _with_hosts(answer.reuse, change.reuse_hosts)},
+            self._free_with(change.free),
+            "try-",
+        )
+
+    def _planner(self, new: Mapping[str, Offer], reuse: Mapping[str, Offer], free: FreeAmounts, prefix: str) -> Greedy:
         greedy = Greedy(
             self.counters,
-            reuse={_CLASS: reuse},
-            new={_CLASS: new},
+            reuse=reuse,
+            new=new,
             free={},
-            key_prefix="try-",
+            key_prefix=prefix,
+            separating=self._separating,
             compat=self.state.compat,
         )
-        greedy.renew(
-            reuse={_CLASS: reuse},
-            new={_CLASS: new},
-            free=self._free_with(change.free),
-            hosts=[host.name for host in self.state.hosts],
-        )
+        greedy.renew(reuse=reuse, new=new, free=free, hosts=[host.name for host in self.state.hosts])
         return greedy
 
     def _free_with(self, changed: Mapping[str, tuple[int, int]]) -> FreeAmounts:
@@ -152,7 +162,8 @@ class Model:
                 counters.join(vm, leaves)
                 counters.leave(vm, joins)
 
-    def _take_back(self, vm: VmView, actions: Sequence[Action]) -> None:
+    def take_back(self, vm: VmView, actions: Sequence[Action]) -> None:
+        """Undo what was given to a VM last."""
         for action in reversed(actions):
             match action:
                 case Join():
@@ -161,6 +172,96 @@ class Model:
                     self.counters.remove_slot(action.slot_key)
                 case Fail():
                     continue
+
+
+class Session:
+    """Several VMs are served one after the other, and everything is taken back at the end."""
+
+    def __init__(self, model: Model, answers: Mapping[str, Answer]) -> None:
+        """``answers``: class of offers → placement's answer."""
+        self._model = model
+        self._answers = answers
+        self._done: list[tuple[VmView, list[Action]]] = []
+        self._serial = 0
+        self.hosts = {host.name for host in model.state.hosts}
+        """Names of all hosts."""
+
+    def __enter__(self) -> Session:
+        self._greedy = self._fresh({})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._back(0)
+
+    def serve(self, vm: VmView, need: Need) -> Fail | None:
+        """Give the VM what it misses; the refusal where that is not possible."""
+        return self._serve(self._greedy, vm, need)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Meanwhile the fleet is as it was before."""
+        done = list(self._done)
+        self._back(0)
+        try:
+            yield
+        finally:
+            greedy = self._greedy = self._fresh({})
+            for vm, actions in done:
+                self._again(greedy, vm, actions)
+
+    def trial(self, wishes: Sequence[tuple[VmView, Need]], new_hosts: Mapping[str, tuple[int, int]]) -> int:
+        """How many of these VMs would get all that they miss, with such hosts besides; nothing stays of it."""
+        mark = len(self._done)
+        greedy = self._fresh(new_hosts)
+        for _, actions in self._done:
+            for action in actions:
+                if isinstance(action, Open):
+                    place = self._model.counters.host(action.host)
+                    greedy.ledger.take(place, action.cpu_milli, action.memory_bytes)
+        served = sum(self._serve(greedy, vm, need) is None for vm, need in wishes)
+        self._back(mark)
+        return served
+
+    def _serve(self, greedy: Greedy, vm: VmView, need: Need) -> Fail | None:
+        actions = greedy.serve(vm, need)
+        self._done.append((vm, actions))
+        return next((action for action in actions if isinstance(action, Fail)), None)
+
+    def _again(self, greedy: Greedy, vm: VmView, actions: Sequence[Action]) -> None:
+        """Do what was done before, without asking."""
+        counters = self._model.counters
+        counters.place_vm(vm)
+        for action in actions:
+            if isinstance(action, Open):
+                counters.add_slot(slot_of(action))
+                greedy.ledger.take(counters.host(action.host), action.cpu_milli, action.memory_bytes)
+                counters.join(vm.id, action.slot_key)
+            elif isinstance(action, Join):
+                counters.join(vm.id, action.slot)
+        self._done.append((vm, list(actions)))
+
+    def _back(self, mark: int) -> None:
+        while len(self._done) > mark:
+            vm, actions = self._done.pop()
+            self._model.take_back(vm, actions)
+
+    def _fresh(self, new_hosts: Mapping[str, tuple[int, int]]) -> Greedy:
+        self._serial += 1
+        return self._model.greedy(self._answers, new_hosts, prefix=f"try-{self._serial}-")
+
+
+def slot_of(action: Open) -> SlotView:
+    """The slot that an action opens, without its member."""
+    return SlotView(
+        name=action.slot_key,
+        host=action.host,
+        target_host=action.host,
+        zone=action.zone,
+        group=action.group,
+        cpu_milli=action.cpu_milli,
+        memory_bytes=action.memory_bytes,
+        ready=True,
+    )
 
 
 def done_of(actions: Sequence[Action]) -> int:
@@ -189,7 +290,9 @@ def _ready(slot: SlotView) -> SlotView:
 
 
 def _with_hosts(offer: Offer, hosts: Sequence[str]) -> Offer:
-    """The offer with further hosts, as the last."""
+    """The offer with further hosts, as the last; those that it has already stay where they are."""
+    known = frozenset(offer.hosts) if hosts else frozenset()
+    hosts = [host for host in hosts if host not in known]
     if not hosts:
         return offer
     least = min(offer.scores, default=0.0) - 1.0

@@ -1,0 +1,101 @@
+"""``outlive failover explain``: why a VM has no slot, host by host and slot by slot, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode, Usage
+from outlive.cli.access import Access
+from outlive.cli.output import Output
+from outlive.cli.progress import progress
+
+if TYPE_CHECKING:
+    from outlive.failover.explaining.fleet import FleetExplanation
+    from outlive.failover.explaining.model import Explanation
+
+SHOWN = 20
+"""Hosts, and slots, that a table names; wide and JSON name all."""
+
+
+async def explain(
+    access: Access,
+    output: Output,
+    vm: Annotated[str | None, typer.Argument(metavar="VM", help="The VM to explain.")] = None,
+    fleet: Annotated[bool, typer.Option("--fleet", help="All VMs without their slots, grouped by what helps.")] = False,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
+    ] = None,
+) -> ExitCode | None:
+    """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
+    from outlive.cli.failover import look
+    from outlive.cli.output import Form
+    from outlive.failover.explaining.fleet import explain_fleet
+    from outlive.roles.explaining import explainer_of
+
+    if (vm is None) == (not fleet):
+        raise Usage("which VM?", remedy="name one VM, or give --fleet for all")
+    async with access.open() as store:
+        gathered = await look(access, store, config, k)
+    explainer = explainer_of(gathered, now=access.clock.now())
+    if vm is None:
+        with progress("looking for what helps"):
+            groups = explain_fleet(explainer)
+        output.show(groups, lambda: fleet_lines(groups, wide=output.wide))
+        return None if groups.covered == groups.required else ExitCode.NO
+    told = explainer.explain(vm, shown=SHOWN if output.form is Form.TABLE else None)
+    output.show(told, lambda: vm_lines(told))
+    return None if told.covered else ExitCode.NO
+
+
+def vm_lines(told: Explanation) -> list[Any]:
+    """The answer for people: what it is, why, what helps, and then the details."""
+    from outlive.cli.output import table
+
+    lines: list[Any] = [_sentence(told.text)]
+    if told.promises:
+        rows = [(one.slot, one.host, one.counts, one.text) for one in told.promises]
+        lines += ["", table(("Slot", "Host", "Counts", "What it is worth"), rows)]
+    if told.covered:
+        return lines
+    lines += ["", *map(_sentence, told.summary)]
+    if told.remedy is not None:
+        lines += ["", f"What helps: {told.remedy.text}."]
+    if told.slots:
+        slots = [(one.slot, one.host, one.reason, one.message) for one in told.slots]
+        lines += ["", table(("Slot", "Host", "Reason", "Why not"), slots)]
+        lines += _more(len(told.slots), sum(one.count for one in told.slot_tallies), "slots")
+    if told.hosts:
+        lines += ["", table(("Host", "Reason", "Why no new slot"), [(o.host, o.reason, o.message) for o in told.hosts])]
+        lines += _more(len(told.hosts), sum(one.count for one in told.host_tallies), "hosts")
+    return lines
+
+
+def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
+    """All groups for people, the largest first."""
+    from outlive.cli.output import table
+
+    lines: list[Any] = [_sentence(told.text)]
+    rows = []
+    for group in told.groups:
+        names = group.vms if wide else group.vms[:3]
+        more = group.count - len(names)
+        named = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
+        rows.append((group.count, group.reason, group.who, group.text, named))
+    if rows:
+        lines += ["", table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
+    return lines
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text[:3].islower() and text.startswith(("of ", "there ")) else f"{text}."
+
+
+def _more(shown: int, total: int, noun: str) -> list[str]:
+    return [f"and {total - shown:,} more {noun} (see -o wide or -o json)"] if shown < total else []
