@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -88,7 +89,7 @@ def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
             wrong.append(f"{parameter.key} has {len(given)} values instead of one")
         else:
             values[parameter.key] = given[0]
-    known = {field.encode_name: field.type for field in msgspec.structs.fields(kind.params_type)}
+    known = _known(kind.params_type)
     wrong += [problem for key, value in values.items() if (problem := _problem(key, value, known))]
     if not wrong:
         try:
@@ -99,6 +100,12 @@ def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
         f"step {step.name}: {'; '.join(wrong)}",
         remedy=f"give each parameter once, with one value; known are: {', '.join(known) or 'none'}",
     )
+
+
+@functools.cache
+def _known(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Parameter → its type: asked for every step of every pipeline that is built, and there are few kinds."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def _problem(key: str, value: Any, known: Mapping[str, Any]) -> str:
