@@ -1,0 +1,324 @@
+"""All VMs without their slots at once, grouped by what would help: "two more hosts cover 143 of 150".
+
+First everybody is served as a plan would, so that what a cycle gives is told apart from what it cannot give; then the
+VMs that are left are grouped by what they ask of a host, and for each group the least number of such hosts is looked
+for with the planner, by doubling and halving (docs/reference/failover.md#explaining-a-fleet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from outlive.failover.explaining.explain import Explainer
+from outlive.failover.explaining.model import Answer, NewHost
+from outlive.failover.explaining.remedies import AddHosts, Kind, Remedy, remedy
+from outlive.failover.explaining.searching import adding, new_names
+from outlive.failover.explaining.trying import Session
+from outlive.failover.explaining.words import count_of, listing
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Fail, Need
+from outlive.failover.planning.reasons import Reason as CoverageReason
+from outlive.failover.planning.reasons import amounts
+from outlive.failover.planning.select import service_rank
+from outlive.failover.sizing import enough_for, resolve_size
+
+GROUPS_TRIED: Final = 50
+"""Groups for which hosts to add are looked for, the largest first."""
+GROUP_VMS: Final = 2_000
+"""VMs of a group that take part in a trial, those that are served first."""
+RUNS: Final = 24
+"""Trials for one group."""
+HOSTS_TRIED: Final = 1_024
+"""Most hosts that are tried to add for one group."""
+SMALL: Final = 3
+"""Groups of so many VMs are explained one by one, since something cheaper than a host may help."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """VMs that the same thing would help."""
+
+    reason: str
+    """The word of coverage."""
+    who: str
+    """What they have in common."""
+    count: int
+    covers: int
+    """How many of them have all their slots once the remedy is carried out."""
+    text: str
+    """What helps, and how far."""
+    remedy: Remedy
+    vms: tuple[str, ...]
+    """In the order in which they are served."""
+
+
+class FleetExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everybody without slots."""
+
+    vms: int
+    required: int
+    """VMs that need slots."""
+    covered: int
+    text: str
+    groups: tuple[Group, ...]
+    """The largest first."""
+
+
+class _Left(NamedTuple):
+    """A VM that a plan could not serve."""
+
+    vm: VmView
+    fail: Fail
+    answer: Answer
+
+
+@dataclass(slots=True)
+class _Wish:
+    vm: VmView
+    need: Need
+    answer: Answer
+
+
+def explain_fleet(explainer: Explainer) -> FleetExplanation:
+    """Everybody without slots, by what would help."""
+    state, ground = explainer.state, explainer.ground
+    needing = [vm for vm in state.vms if state.required.get(vm.id, 0) > 0]
+    uncovered = [vm for vm in needing if not explainer.is_covered(vm)]
+    groups = _groups(explainer, uncovered) if uncovered else []
+    covered = len(needing) - len(uncovered)
+    if not needing:
+        text = "no VM needs slots"
+    elif not uncovered:
+        text = f"all {count_of(len(needing), 'VM')} that need slots have them"
+    else:
+        text = f"{len(uncovered):,} of {len(needing):,} VMs that need slots miss some"
+    return FleetExplanation(
+        vms=len(ground.views), required=len(needing), covered=covered, text=text, groups=tuple(groups)
+    )
+
+
+def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
+    wishes, unknown = _wishes(explainer, uncovered)
+    session = Session(explainer.model, {wish.need.offer_class: wish.answer for wish in wishes})
+    found: list[Group] = []
+    with session:
+        left: list[_Left] = []
+        served: list[str] = []
+        for wish in wishes:
+            fail = session.serve(wish.vm, wish.need) if wish.need.needed > 0 else None
+            if fail is None:
+                served.append(wish.vm.id)
+            else:
+                left.append(_Left(wish.vm, fail, wish.answer))
+        if served:
+            found.append(_of_cycle(served))
+        by_need: dict[tuple[str, NewHost | None], list[_Left]] = {}
+        for one in left:
+            by_need.setdefault((one.fail.reason, _kind(one.answer.new_host)), []).append(one)
+        needs = {wish.vm.id: wish.need for wish in wishes}
+        ordered = sorted(by_need.items(), key=lambda item: (-len(item[1]), item[0][0]))
+        for number, ((reason, _), members) in enumerate(ordered):
+            found += _explained(explainer, session, reason, members, needs, tried=number < GROUPS_TRIED)
+    found += unknown
+    return sorted(found, key=lambda group: (-group.count, group.reason, group.vms[:1]))
+
+
+def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wish], list[Group]]:
+    """Who misses what, in the order of service; and those about whom placement says nothing."""
+    state, model = explainer.state, explainer.model
+    wishes: list[_Wish] = []
+    silent: list[str] = []
+    classes: dict[int, int] = {}
+    """Answers by address, which stays theirs because wishes hold them."""
+    for vm in uncovered:
+        size = enough_for(vm, state.sizes.get(vm.id) or resolve_size(vm))
+        answer = explainer.answers.of(msgspec.structs.replace(vm, host=""), size)
+        if answer is None:
+            silent.append(vm.id)
+            continue
+        needed = state.required[vm.id] - model.present(vm)
+        number = classes.setdefault(id(answer), len(classes))
+        need = Need(vm=vm.id, needed=needed, size=size, offer_class=str(number))
+        wishes.append(_Wish(vm, need, answer))
+    wishes.sort(
+        key=lambda wish: service_rank(
+            wish.vm,
+            priority=state.priorities.get(wish.vm.id, 0),
+            present=model.present(wish.vm),
+            compat=state.compat,
+        )
+    )
+    text = "placement says nothing about them"
+    nothing = remedy(Kind.ASK_AGAIN, text=text, tried=False)
+    unknown = CoverageReason.PLACEMENT_UNAVAILABLE.value
+    group = [Group(reason=unknown, who="", count=len(silent), covers=0, text=text, remedy=nothing, vms=tuple(silent))]
+    return wishes, group if silent else []
+
+
+def _of_cycle(served: Sequence[str]) -> Group:
+    waiting = remedy(Kind.CYCLE, text="wait for a cycle, or run `outlive failover plan --apply`")
+    return Group(
+        reason=CoverageReason.WAITING.value,
+        who="could be served now",
+        count=len(served),
+        covers=len(served),
+        text=waiting.text,
+        remedy=waiting,
+        vms=tuple(served),
+    )
+
+
+def _kind(host: NewHost | None) -> NewHost | None:
+    """What a group asks of a host, whatever its size."""
+    return None if host is None else msgspec.structs.replace(host, cpu_milli=0, memory_bytes=0)
+
+
+def _explained(
+    explainer: Explainer,
+    session: Session,
+    reason: str,
+    members: Sequence[_Left],
+    needs: Mapping[str, Need],
+    *,
+    tried: bool,
+) -> list[Group]:
+    """One group, or each VM of a small one by itself where something cheaper than a host helps it."""
+    singles: list[Group] = []
+    rest = list(members)
+    if len(members) <= SMALL:
+        with session.paused():
+            alone = {one.vm.id: explainer.explain(one.vm.id, shown=0).remedy for one in members}
+        cheap = [one for one in members if _is_cheaper(alone[one.vm.id])]
+        singles = [_single(one, alone[one.vm.id]) for one in cheap]
+        rest = [one for one in members if one not in cheap]
+    if not rest:
+        return singles
+    host = rest[0].answer.new_host
+    sized = reason not in (CoverageReason.ZERO_SIZE, CoverageReason.MEMBERSHIPS_CLASH)
+    if host is None or not sized or not tried:
+        return [*singles, _helpless(reason, rest, host)]
+    host = _largest(explainer, rest)
+    count, covers = _least(session, rest, needs, host)
+    return [*singles, _of_hosts(explainer, reason, rest, host, count, covers)]
+
+
+def _is_cheaper(found: Remedy | None) -> bool:
+    return found is not None and found.tried and found.kind not in (Kind.CYCLE, Kind.ADD_HOSTS)
+
+
+def _single(one: _Left, found: Remedy | None) -> Group:
+    assert found is not None
+    return Group(
+        reason=one.fail.reason,
+        who=_who([one]),
+        count=1,
+        covers=1,
+        text=found.text,
+        remedy=found,
+        vms=(one.vm.id,),
+    )
+
+
+def _helpless(reason: str, members: Sequence[_Left], host: NewHost | None) -> Group:
+    text = members[0].fail.remedy
+    kind = Kind.NONE
+    if reason == CoverageReason.ZERO_SIZE:
+        text, kind = "give their flavors cpu and memory above zero", Kind.SIZE
+    elif host is None:
+        text = "no host can be described that placement would take for them; see their flavors' extra specs"
+    return Group(
+        reason=reason,
+        who=_who(members),
+        count=len(members),
+        covers=0,
+        text=text,
+        remedy=remedy(kind, text=text, tried=False),
+        vms=tuple(one.vm.id for one in members),
+    )
+
+
+def _largest(explainer: Explainer, members: Sequence[_Left]) -> NewHost:
+    """A new host like the largest that is there of the kind, and large enough for each of the VMs."""
+    state = explainer.state
+    sizes = [host for one in members if (host := one.answer.new_host) is not None]
+    answer = members[0].answer
+    able = [
+        capacity
+        for name, capacity in state.capacity.items()
+        if all(answer.refusals[number].is_capacity for number in answer.against_new.get(name, ()))
+    ]
+    cpu, memory = max(able, key=lambda one: (one[1], one[0]), default=(0, 0))
+    return msgspec.structs.replace(
+        sizes[0],
+        cpu_milli=max(cpu, *(one.cpu_milli for one in sizes)),
+        memory_bytes=max(memory, *(one.memory_bytes for one in sizes)),
+    )
+
+
+def _least(session: Session, members: Sequence[_Left], needs: Mapping[str, Need], host: NewHost) -> tuple[int, int]:
+    """(hosts, VMs covered): as many VMs as can be, with the fewest hosts that were found to do."""
+    some = members[:GROUP_VMS]
+    known: dict[int, int] = {0: 0}
+
+    def covers(count: int) -> int:
+        if count not in known:
+            names = new_names(session.hosts, count)
+            offered = dict.fromkeys(names, (host.cpu_milli, host.memory_bytes))
+            known[count] = session.trial([(one.vm, needs[one.vm.id]) for one in some], offered)
+        return known[count]
+
+    count, most_needed = 1, max(needs[one.vm.id].needed for one in some)
+    while covers(count) < len(some) and count < HOSTS_TRIED and len(known) < RUNS // 2:
+        count *= 2
+        no_better = 0 < covers(count) == known[count // 2]
+        if no_better and count > 2 * most_needed:
+            break
+    best = max(known.values())
+    high = min(number for number, found in known.items() if found == best)
+    low = max((number for number, found in known.items() if number < high), default=0)
+    while high - low > 1 and len(known) < RUNS:
+        middle = (low + high) // 2
+        if covers(middle) >= best:
+            high = middle
+        else:
+            low = middle
+    return high, known[high]
+
+
+def _of_hosts(
+    explainer: Explainer, reason: str, members: Sequence[_Left], host: NewHost, count: int, covers: int
+) -> Group:
+    if covers == 0:
+        return _helpless(reason, members, host)
+    known = {one.name for one in explainer.state.hosts}
+    add: AddHosts = adding(host, new_names(known, count))
+    some = min(len(members), GROUP_VMS)
+    looked = "" if some == len(members) else f" (of the first {some:,})"
+    text = f"{add.text()}: covers {covers:,} of {some:,}{looked}"
+    return Group(
+        reason=reason,
+        who=_who(members),
+        count=len(members),
+        covers=covers,
+        text=text,
+        remedy=remedy(Kind.ADD_HOSTS, (add,)),
+        vms=tuple(one.vm.id for one in members),
+    )
+
+
+def _who(members: Sequence[_Left]) -> str:
+    """What the VMs ask of a host."""
+    host = members[0].answer.new_host
+    largest = max(members, key=lambda one: (one.vm.memory_bytes, one.vm.cpu_milli)).vm
+    upto = "up to " if len(members) > 1 else ""
+    parts = [f"{upto}{amounts(largest.cpu_milli, largest.memory_bytes)}"]
+    if largest.zone:
+        parts.append(f"zone {largest.zone}")
+    if host is not None and host.traits:
+        parts.append(f"trait{'s' if len(host.traits) > 1 else ''} {listing(host.traits)}")
+    if host is not None and host.cpu_arch:
+        parts.append(host.cpu_arch)
+    return ", ".join(parts)
