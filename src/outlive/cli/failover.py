@@ -11,6 +11,7 @@ from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.certifying import certify, verify
 from outlive.cli.commands import command, group
+from outlive.cli.explaining import explain
 from outlive.cli.output import Output, Report
 from outlive.cli.progress import progress
 from outlive.cli.surviving import tolerance
@@ -125,6 +126,7 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
 
 
 command(app, "views")(views)
+command(app, "explain")(explain)
 command(app, "tolerance")(tolerance)
 command(app, "certify")(certify)
 command(app, "verify")(verify)

@@ -17,6 +17,8 @@ from outlive.failover.certificate.making import CertifyInput, CertifyResult, cer
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, CheckResult, check
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.explaining.explain import explain
+from outlive.failover.explaining.model import ExplainInput, Explanation
 from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.plan import PlanInput, PlanResult, plan
@@ -109,6 +111,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("failover.resolve_size", _resolve_size, ResolveInput, ResolvedSize, "How large a VM's slot is"),
     PLAN,
     Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
+    Decision("failover.explain", explain, ExplainInput, Explanation, "Why a VM has no slot, and what would help"),
     Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),
     Decision("failover.survive", survive, FailuresInput, FailuresResult, "Who is lost when hosts fail"),
     Decision("failover.certify", certify, CertifyInput, CertifyResult, "What may be claimed of a state"),
