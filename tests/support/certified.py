@@ -1,0 +1,143 @@
+"""Random fleets as resources, planned and written by the product, and certificates of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.failover.certificate.document import Certificate, encode_certificate
+from outlive.failover.certificate.making import CertifyResult, certify
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.keeping.observe import StoreVMs
+from outlive.failover.keeping.writes import SlotWriter
+from outlive.failover.planning.plan import plan
+from outlive.resources import (
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    DomainCapabilities,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.resources.codec import encode
+from outlive.resources.meta import DOMAIN_LABEL_PREFIX
+from outlive.resources.state import DUMPED, State, decode_state, encode_state
+from outlive.roles.certifying import certify_input
+from outlive.roles.planned import write_plan
+from outlive.roles.planning import gather, plan_input
+from outlive.roles.settings import RoleSettings
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
+
+GIB = 2**30
+TAKEN_AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NEEDS = {"f*": 2, "one*": 1, "none*": 0}
+"""Slots by flavor, for the flavors of ``fleet``."""
+
+
+def settings(needs: dict[str, int] | None = None, *, unit: str = "host") -> RoleSettings:
+    return RoleSettings(
+        failover=FailoverConfig(flavor_failover_requirements=NEEDS if needs is None else needs).apply_defaults(),
+        upkeep=FailoverUpkeepSettings(failure_unit=unit),
+    )
+
+
+def fleet(random: Random, hosts: int, vms: int, *, racks: int = 0) -> list[Resource]:
+    """Hosts with room and VMs of several flavors; a few are stopped, a few run nowhere."""
+    names = [f"h{number:02}" for number in range(hosts)]
+    running: dict[str, list[Instance]] = {name: [] for name in names}
+    used = dict.fromkeys(names, 0)
+    objects: list[Resource] = []
+    for number in range(vms):
+        size, host = random.choice((1, 2, 4)), random.choice(names)
+        kind = random.choice(("f", "f", "f", "one", "none"))
+        name, stopped, nowhere = f"v{number:03}", random.random() < 0.04, random.random() < 0.04
+        assigned = None if nowhere else Assigned(hypervisor=host)
+        objects.append(
+            VirtualMachine(
+                metadata=ObjectMeta(name=name),
+                spec=VirtualMachineSpec(
+                    flavor=f"{kind}{size}", zone="z", resources=Amounts(cpu=1000 * size, memory=4 * GIB * size)
+                ),
+                status=VirtualMachineStatus(phase="ACTIVE", assigned=assigned, observed_at=TAKEN_AT),
+            )
+        )
+        if not nowhere:
+            running[host].append(Instance(id=name, active=not stopped))
+            used[host] += size
+    for number, name in enumerate(names):
+        labels = {ZONE_LABEL: "z"} | ({f"{DOMAIN_LABEL_PREFIX}rack": f"r{number % racks}"} if racks else {})
+        status = HypervisorStatus(
+            capacity=Amounts(cpu=400_000, memory=1600 * GIB),
+            allocation=Amounts(cpu=1000 * used[name], memory=4 * GIB * used[name]),
+            instances=tuple(running[name]),
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+        )
+        objects.append(Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status))
+    return objects
+
+
+def planned(objects: Sequence[Resource], using: RoleSettings | None = None, *, seed: int = 1) -> list[Resource]:
+    """The same with the slots of a plan, written to a store and read back."""
+    return asyncio.run(_planned(objects, using or settings(), seed))
+
+
+async def _planned(objects: Sequence[Resource], using: RoleSettings, seed: int) -> list[Resource]:
+    store = _store(objects, seed)
+    gathered = await gather(store, StoreVMs(store, SystemClock()), using)
+    result = plan(await plan_input(gathered))
+    writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(Random(seed)), creator="test", compat=using.compat)
+    await write_plan(writer, result, gathered.observation.objects)
+    return [item for kind in DUMPED async for item in list_all(store, kind)]
+
+
+def certified(
+    objects: Sequence[Resource], using: RoleSettings | None = None, *, partial: bool = False
+) -> CertifyResult:
+    """What the maker says of these objects."""
+    return asyncio.run(_certified(objects, using or settings(), partial))
+
+
+async def _certified(objects: Sequence[Resource], using: RoleSettings, partial: bool) -> CertifyResult:
+    store = _store(objects, 1)
+    gathered = await gather(store, StoreVMs(store, SystemClock()), using)
+    return certify(certify_input(gathered, objects, partial=partial))
+
+
+def _store(objects: Sequence[Resource], seed: int) -> MemoryStore:
+    store = MemoryStore(SystemClock(), SeededIds(Random(seed).fork("store")))
+    store.load(objects)
+    return store
+
+
+def state_file(objects: Sequence[Resource]) -> bytes:
+    return encode_state(State(taken_at=TAKEN_AT, objects=tuple(objects)))
+
+
+def documents(objects: Sequence[Resource]) -> list[dict[str, Any]]:
+    """The objects as plain JSON, to be tampered with."""
+    return [msgspec.json.decode(encode(item)) for item in objects]
+
+
+def resources(plain: Sequence[dict[str, Any]]) -> list[Resource]:
+    """The objects that plain JSON describes."""
+    wire = {"takenAt": "2026-03-01T12:00:00Z", "objects": list(plain)}
+    return list(decode_state(msgspec.json.encode(wire)).objects)
+
+
+def certificate_document(certificate: Certificate) -> dict[str, Any]:
+    """The certificate as plain JSON, as it is in its file."""
+    return msgspec.json.decode(encode_certificate(certificate))
