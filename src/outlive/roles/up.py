@@ -6,7 +6,9 @@ store before and closes it after; the HTTP server is not part of the role but se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
@@ -119,6 +121,11 @@ class UpRole:
     def fleet(self) -> Fleet:
         """Hosts and reservations as placement has them."""
         return self.placement.fleet
+
+    async def tolerance(self, _query: Mapping[str, str]) -> dict[str, Any]:
+        """What the last cycle found out about failures that are survived; nothing before the first."""
+        found = self.failover.parts.reporter.last_tolerated
+        return {} if found is None else {"tolerance": found.fleet, "unit": found.unit, "zones": found.zones}
 
     def ready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""

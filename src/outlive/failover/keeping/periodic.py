@@ -40,6 +40,7 @@ from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
+from outlive.failover.telling.tolerated import Tolerating, judge_broken
 from outlive.failover.topology import Topology
 from outlive.resources import CoverageStatus, FlavorGroupSpec
 
@@ -331,15 +332,19 @@ class PeriodicCycle:
         for vm in [vm for vm in parts.fails if vm not in views]:
             del parts.fails[vm]
         division = await self._share(dividing(seen.vms, slots, self._compat))
+        levels = await self._share(judge_broken(broken, required, views, slots, self._topology))
+        tolerating = Tolerating(self._choice.unit, broken, levels)
         reasons = Counter[str]()
         try:
             for vms in portioned(seen.vms, TOLD_TOGETHER):
                 told = assess(vms, required, division, broken=broken, fails=parts.fails)
                 reasons.update(status.reason for status in told.values() if not status.covered)
+                tolerating.add(vms, told)
                 await parts.clock.sleep(0)
                 async with self._turn.hold():
                     await parts.coverage.tell({vm: told[vm] for vm in told if not self._turn.stale((vm,))})
             parts.reporter.uncovered(reasons)
+            parts.reporter.tolerated(tolerating.done())
             for names in portioned(() if braked else await parts.coverage.told(), TOLD_TOGETHER):
                 gone = [vm for vm in names if vm not in views and vm not in seen.active]
                 strayed = self._strayed(names, seen, views)

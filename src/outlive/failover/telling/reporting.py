@@ -15,6 +15,7 @@ from outlive.failover.keeping.observe import Observation, Step
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.cleanup import Brake, Deletion, Drop
 from outlive.failover.telling.disagreements import disagreements, log_disagreements
+from outlive.failover.telling.tolerated import Tolerated
 from outlive.resources import ObjectRef
 from outlive.runtime.metrics import Metrics
 
@@ -101,6 +102,14 @@ class Reporter:
             "failover_reaction_seconds", "From a change to the end of the reaction to it"
         )
         self._uncovered = metrics.gauge("failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",))
+        self._tolerance = metrics.gauge(
+            "failover_tolerance", "Failures that every VM which needs slots survives, whichever they are", zone
+        )
+        self._by_tolerance = metrics.gauge(
+            "failover_vms_by_tolerance", "VMs that need slots, by the failures that they survive", ("tolerance",)
+        )
+        self.last_tolerated: Tolerated | None = None
+        """What the last cycle found; ``None`` before the first."""
         self._without_level = metrics.gauge(
             "failover_vms_unknown_level", "VMs that name a protection level that there is not"
         )
@@ -138,6 +147,19 @@ class Reporter:
         self._uncovered.clear()
         for reason, count in sorted(by_reason.items()):
             self._uncovered.labels(reason).set(count)
+
+    def tolerated(self, found: Tolerated) -> None:
+        """How many failures are survived; without a VM that needs slots there is nothing to tell."""
+        self.last_tolerated = found
+        self._tolerance.clear()
+        self._by_tolerance.clear()
+        if found.fleet is not None:
+            self._tolerance.labels(ALL_ZONES).set(found.fleet)
+        for zone, level in found.zones.items():
+            if zone != ALL_ZONES:
+                self._tolerance.labels(zone).set(level)
+        for level, count in found.counts.items():
+            self._by_tolerance.labels(str(level)).set(count)
 
     def unknown_levels(self, levels: Mapping[str, str]) -> None:
         """VM → the protection level that it names and that settings do not have; told once, a few a cycle."""
