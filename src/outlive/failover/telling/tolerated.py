@@ -79,10 +79,13 @@ def judge_broken(
         return {}
     ids = {vm.id for vm in chosen}
     near: list[SlotView] = []
+    where: dict[str, str] = {}
     for portion in portioned(slots, SLOTS):
         near += [slot for slot in portion if not ids.isdisjoint(slot.members)]
+        # Of a member that nobody lists the last record counts, wherever it is.
+        where.update(record for slot in portion for record in slot.members.items() if record[0] not in views)
         yield
-    where = {vm: views[vm].host for slot in near for vm in slot.members if vm in views}
+    where.update((vm, views[vm].host) for slot in near for vm in slot.members if vm in views)
     yield
     found = yield from judged(Standing(chosen, near, where, topology.units))
     return found.levels

@@ -1,0 +1,58 @@
+"""What a cycle tells about failures that are survived equals the exact answer, though it looks at few VMs."""
+
+from __future__ import annotations
+
+from tests.support.failover import Cloud
+from tests.support.loops import run
+from tests.unit.failover.test_tolerance import broken_fleet
+
+from outlive.base.random import Random
+from outlive.failover.assurance.coverage import assess, dividing
+from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.compat import Compat
+from outlive.failover.eligibility.columns import Columns
+from outlive.failover.portions import whole
+from outlive.failover.telling.tolerated import Tolerating, judge_broken
+from outlive.failover.topology import topology_of
+
+
+def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
+    for seed in range(300):
+        hosts, vms, slots = broken_fleet(Random(seed))
+        required = {vm.id: 1 + number % 2 for number, vm in enumerate(vms[: 1 + seed % 8])}
+        for unit in ("host", "rack"):
+            topology = topology_of(hosts, unit=unit)
+            columns = Columns(slots, {vm.id: vm.host for vm in vms}, topology)
+            broken = frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist())
+            division = whole(dividing(vms, slots, Compat()))
+            views = {vm.id: vm for vm in vms}
+            telling = Tolerating(unit, broken, whole(judge_broken(broken, required, views, slots, topology)))
+            telling.add(vms, assess(vms, required, division, broken=broken, fails={}))
+            told = telling.done()
+            exact = tolerance(
+                ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=topology.units)
+            )
+            assert told.fleet == exact.fleet, seed
+            assert told.zones == exact.zones
+            assert {str(level): count for level, count in told.counts.items()} == exact.counts
+
+
+def test_a_fleet_without_protected_vms_has_no_tolerance_rather_than_none() -> None:
+    told = Tolerating("host", frozenset(), {}).done()
+    assert (told.fleet, told.zones, told.counts) == (None, {}, {})
+
+
+def test_the_metrics_follow_the_cycle() -> None:
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1")
+        await cloud.cycle()
+        assert cloud.metric("failover_tolerance", availability_zone="") == 1
+        assert cloud.metric("failover_vms_by_tolerance", tolerance="1") == 1
+        await cloud.vm("b", "h1", memory=2**50)
+        await cloud.cycle()
+        assert cloud.metric("failover_tolerance", availability_zone="") == 0
+        assert cloud.metric("failover_vms_by_tolerance", tolerance="0") == 1
+
+    run(story())
