@@ -578,7 +578,7 @@ def _size(case: Case) -> None:
 
 def _room(case: Case) -> None:
     host = case.named("Hypervisor", other_host(case, ""))
-    host["status"]["capacity"]["memory"] = case.random.choice(("64Gi", "128Gi", "1600Gi"))
+    host["status"]["capacity"]["memory"] = case.random.choice(("16Gi", "40Gi", "1600Gi"))
 
 
 def _wanted_elsewhere(case: Case) -> None:

@@ -1,0 +1,146 @@
+"""``outlive failover certify`` and ``verify``: from a state to a certificate, and to a verdict on both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.certified import documents, fleet, planned, resources, settings, state_file
+from tests.support.command import outlive
+
+from outlive.base.random import Random
+
+REQUIRED = {"*": 2}
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("state") / "state.json"
+    path.write_bytes(state_file(planned(fleet(Random(1), 12, 24), settings(REQUIRED))))
+    return path
+
+
+@pytest.fixture(scope="module")
+def certificate(state: Path) -> Path:
+    path = state.with_name("certificate.json")
+    done = outlive("failover", "certify", "--state", state, "--out", path)
+    assert done.code == 0, done.err
+    return path
+
+
+@pytest.fixture
+def broken(state: Path) -> Path:
+    """The same state without one slot."""
+    plain = documents(resources(json.loads(state.read_bytes())["objects"]))
+    plain.remove(next(one for one in plain if one["kind"] == "Reservation"))
+    path = state.with_name("broken.json")
+    path.write_bytes(state_file(resources(plain)))
+    return path
+
+
+def test_a_certificate_is_accepted(state: Path, certificate: Path) -> None:
+    done = outlive("failover", "verify", certificate, "--state", state)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("accepted: ")
+
+
+def test_the_certificate_goes_to_standard_output_unless_a_file_is_named(state: Path, certificate: Path) -> None:
+    assert outlive("failover", "certify", "--state", state).out == certificate.read_text()
+
+
+def test_a_summary_for_programs(state: Path, certificate: Path) -> None:
+    done = outlive("failover", "verify", certificate, "--state", state, "-o", "json")
+    verdict = json.loads(done.out)
+    assert verdict["accepted"] is True
+    assert verdict["violation"] is None
+    made = json.loads(outlive("failover", "certify", "--state", state, "--out", certificate, "-o", "json").out)
+    assert made["certified"] is True
+    assert made["k"] == verdict["k"] == 2
+
+
+def test_another_state_is_not_accepted(certificate: Path, broken: Path) -> None:
+    done = outlive("failover", "verify", certificate, "--state", broken)
+    assert done.code == 1
+    assert done.out.startswith("not accepted: digest: ")
+    assert "slot-unknown" in done.out
+    verdict = json.loads(outlive("failover", "verify", certificate, "--state", broken, "-o", "json").out)
+    assert verdict["violation"]["code"] == "digest"
+
+
+def test_what_is_not_covered_is_not_certified(broken: Path) -> None:
+    done = outlive("failover", "certify", "--state", broken)
+    assert done.code == 1
+    assert done.out.startswith("no certificate: ")
+    assert "too-few-slots" in done.out
+    refusal = json.loads(outlive("failover", "certify", "--state", broken, "-o", "json").out)
+    assert refusal["certified"] is False
+    assert refusal["uncertified"][0]["required"] == 2
+
+
+def test_what_holds_of_it_is_certified_on_request(broken: Path, tmp_path: Path) -> None:
+    path = tmp_path / "partial.json"
+    done = outlive("failover", "certify", "--state", broken, "--partial", "--out", path)
+    assert done.code == 0
+    assert "certified for less than they need" in done.out
+    assert outlive("failover", "verify", path, "--state", broken).code == 0
+    asked = outlive("failover", "verify", path, "--state", broken, "--require", "*=2")
+    assert asked.code == 1
+    assert "need-below-required" in asked.out
+
+
+def test_a_certificate_for_another_need(state: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    assert outlive("failover", "certify", "--state", state, "-k", "1", "--out", path).code == 0
+    assert json.loads(path.read_text())["k"] == 1
+    assert outlive("failover", "verify", path, "--state", state).code == 0
+    assert outlive("failover", "certify", "--state", state, "-k", "3").code == 1
+
+
+def test_every_set_of_failures_on_request(state: Path, certificate: Path, tmp_path: Path) -> None:
+    seen = json.loads(outlive("failover", "verify", certificate, "--state", state, "--enumerate", "-o", "json").out)
+    assert seen["enumeration"]["cases"] == 12 + 12 * 11 // 2
+    assert (seen["enumeration"]["lost"], seen["enumeration"]["failures"]) == (0, 2)
+    path = tmp_path / "landings.jsonl"
+    done = outlive("failover", "verify", certificate, "--state", state, "--failures", "1", "--landings", path)
+    assert done.code == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == seen["needing"]
+    assert set(lines[0]) == {"failed", "vm", "slot", "host"}
+
+
+def test_a_dump_of_the_same_state_directory_is_the_same_state(state: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "live"
+    assert outlive("apply", "-f", state, "--status", "--state-dir", directory).code == 0
+    path, dumped = tmp_path / "c.json", tmp_path / "dump.json"
+    assert outlive("failover", "certify", "--state-dir", directory, "--out", path).code == 0
+    dumped.write_text(outlive("dump", "--state-dir", directory).out)
+    assert outlive("failover", "verify", path, "--state", dumped).code == 0
+    assert outlive("failover", "verify", path, "--state-dir", directory).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--require", "many"), 3, "--require: 'many' is no requirement"),
+        (("--require", "[=2"), 3, "malformed"),
+        (("--failures", "3"), 2, "3 failures"),
+        (("--state", "nowhere.json"), 4, "nowhere.json: no such file"),
+    ],
+)
+def test_what_cannot_be_asked(
+    state: Path, certificate: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    done = outlive("failover", "verify", certificate, "--state", state, *arguments)
+    assert done.code == code
+    assert words in done.line
+
+
+def test_files_that_cannot_be_read_are_named_with_the_line(state: Path, certificate: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text(certificate.read_text()[:-20])
+    done = outlive("failover", "verify", bad, "--state", state)
+    assert done.code == 3
+    assert f"{bad}:" in done.line
+    assert "write it again" in done.line
+    assert outlive("failover", "verify", certificate, "--state", certificate).code == 3
