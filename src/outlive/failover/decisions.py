@@ -27,6 +27,7 @@ from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.verify.checking import Verdict
 from outlive.failover.verify.deciding import VerifyInput
 from outlive.failover.verify.deciding import decide as verify
+from outlive.failover.topology import Topology, in_force
 from outlive.resources import FlavorGroupSpec
 from outlive.runtime.decisions import Decision
 
@@ -37,6 +38,7 @@ class EligibleInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     vm: VmView
     slot: SlotView
     slots: tuple[SlotView, ...] = ()
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -51,6 +53,7 @@ class FindInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
     vm: VmView
     slots: tuple[SlotView, ...] = ()
+    topology: Topology = Topology()
     compat: Compat = Compat()
 
 
@@ -82,12 +85,14 @@ class ResolveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 def _eligible(given: EligibleInput) -> EligibleResult:
-    answer = is_vm_eligible_for_reservation(given.vm, given.slot, given.slots, compat=given.compat)
+    topology = in_force(given.topology, given.compat)
+    answer = is_vm_eligible_for_reservation(given.vm, given.slot, given.slots, compat=given.compat, topology=topology)
     return EligibleResult(eligible=answer)
 
 
 def _find(given: FindInput) -> FindResult:
-    found = find_eligible_reservations(given.vm, given.slots, compat=given.compat)
+    topology = in_force(given.topology, given.compat)
+    found = find_eligible_reservations(given.vm, given.slots, compat=given.compat, topology=topology)
     return FindResult(slots=tuple(slot.name for slot in found))
 
 

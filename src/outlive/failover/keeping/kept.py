@@ -220,6 +220,14 @@ class KeptState:
         present = self.required(vm) - self.counters.misses(vm_id)
         return service_rank(vm, priority=self._demands.priority(vm), present=present, compat=self._compat)
 
+    def exposed_first(self, vms: Sequence[str]) -> list[str]:
+        """Those that miss slots in the order of service, then the others as they are; with deviation D19 switched back
+        all as they are."""
+        if self._compat.reverted("D19"):
+            return list(vms)
+        lacking = {vm for vm in vms if vm in self.located and self.counters.misses(vm)}
+        return [*sorted(lacking, key=self.rank), *(vm for vm in vms if vm not in lacking)]
+
     def known(self, vm_id: str) -> VmView | None:
         """What the source said of the VM."""
         return self._attributes.get(vm_id)
@@ -335,7 +343,8 @@ class KeptState:
         separating = Separating(counters)
         for grouped in portioned(located.values()):
             for vm in grouped:
-                separating.put(vm, needs.get(vm.id, 0))
+                if vm.server_group:
+                    separating.put(vm, needs.get(vm.id, 0))
             yield
         self._attributes, self.sightings, self.slots = attributes, sightings, views
         self.located, self.strangers, self.counters = located, strangers, counters

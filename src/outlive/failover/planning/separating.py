@@ -40,6 +40,7 @@ class Separating:
     def __init__(self, counters: Counters, groups: Iterable[ServerGroup] = ()) -> None:
         """``groups``: those that bind slots, as they are now; without ``topology.server_groups`` none does."""
         self._counters = counters
+        self._domains = bool(counters.domains)
         self._groups: dict[tuple[str, str], _Group] = {}
         self._group_of: dict[str, tuple[str, str]] = {}
         self._codes: dict[str, Ints] = {}
@@ -84,12 +85,14 @@ class Separating:
 
     def binds(self, vm_id: str) -> bool:
         """Whether anything may be closed to the VM."""
-        return bool(self._counters.domains) or self._group(vm_id) is not None
+        return self._domains or self._group(vm_id) is not None
 
     def among(self, vm_id: str, slots: int) -> int:
         """Of these slots, a bit set, those that separation allows the VM to join."""
         counters = self._counters
-        if counters.domains and slots:
+        if not self._group_of and not self._domains:
+            return slots
+        if self._domains and slots:
             slots &= ~counters.domains.slots_near(self._own_hosts(vm_id))
         group = self._group(vm_id)
         if group is None or not slots:
@@ -108,7 +111,7 @@ class Separating:
         # Members may be on hosts that the counters have not met: they get their numbers before anything is sized.
         used = self._used(group) if group is not None and group.policy == AFFINITY else None
         peers = self._peers(group, vm_id) if group is not None and group.policy != AFFINITY else set[int]()
-        own = counters.hosts(self._own_hosts(vm_id)) if counters.domains else []
+        own = counters.hosts(self._own_hosts(vm_id)) if self._domains else []
         found = np.full(len(counters.host_names), used is not None, dtype=bool)
         if used is not None:
             found[list(used)] = False
