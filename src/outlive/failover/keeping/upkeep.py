@@ -146,6 +146,8 @@ class Upkeep(Watcher):
         self._rest()
         async with parts.turn:
             touched = self._state.take_touched()
+            if len(touched) > PASS_VMS:
+                touched = self._state.exposed_first(touched)
             self._state.put_back(touched[PASS_VMS:])
             self._following.reacting = True
             try:
