@@ -1,0 +1,136 @@
+"""How an answer of ``outlive whatif`` reads to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outlive.failover.whatif.steps import Step
+    from outlive.roles.answers import Answer, Numbers, Tolerated
+
+SHOWN = 20
+"""Lines of each list; the wide form and JSON have all."""
+
+
+def lines(answer: Answer, *, wide: bool = False) -> list[Any]:
+    """The verdict, the numbers before and after, then what moves and what stands in the way."""
+    found: list[Any] = [_verdict(answer), "", _numbers(answer)]
+    found += _short(answer)
+    found += _lists(answer, wide=wide)
+    return found
+
+
+def _verdict(answer: Answer) -> str:
+    if answer.question.startswith("drain"):
+        return _drain_verdict(answer)
+    if answer.most is not None:
+        least = "at least " if answer.limit else ""
+        return f"{answer.question}: {least}{answer.most} VMs, and everybody is covered"
+    word = "yes, and everybody is covered" if answer.possible else "no"
+    left = []
+    if answer.unplaced:
+        left.append(f"{len(answer.unplaced)} VMs find no host")
+    if answer.uncovered:
+        left.append(f"{len(answer.uncovered)} VMs are not covered")
+    return f"{answer.question}: {word}" + (f": {', '.join(left)}" if left else "")
+
+
+def _drain_verdict(answer: Answer) -> str:
+    if answer.possible:
+        kept = "what it tolerates now" if answer.keep is None else f"{answer.keep} failures, or what it tolerates now"
+        return f"{answer.question}: yes, in {len(answer.order)} steps; after each of them every VM tolerates {kept}"
+    word = "no order of steps does it" if answer.proven else f"no order was found within the limit {answer.limit}"
+    return f"{answer.question}: {word}"
+
+
+def _numbers(answer: Answer) -> Any:
+    from outlive.cli.output import table
+
+    sides = [
+        ("now", answer.coverage.before, answer.tolerance.before),
+        ("planned as it is", answer.coverage.planned, answer.tolerance.planned),
+        ("then", answer.coverage.after, answer.tolerance.after),
+    ]
+    shown = [(name, numbers, level) for name, numbers, level in sides if numbers is not None and level is not None]
+    rows = [(name, *_row(numbers, level)) for name, numbers, level in shown]
+    columns = ("", "VMs", "Need slots", "Covered", "Slots", "At least", "Reserved", "Tolerance", "By zone")
+    return table(columns, rows, numbers=columns[1:6])
+
+
+def _row(numbers: Numbers, level: Tolerated) -> tuple[Any, ...]:
+    cores, gib = numbers.reserved.cpu_milli / 1000, numbers.reserved.memory_bytes / 2**30
+    zones = ", ".join(f"{zone or '-'} {tolerated}" for zone, tolerated in level.zones.items())
+    return (
+        numbers.vms,
+        numbers.required,
+        numbers.covered,
+        numbers.slots,
+        numbers.bound.slots,
+        f"{cores:,.0f} cores, {gib:,.0f} GiB",
+        level.fleet,
+        zones,
+    )
+
+
+def _short(answer: Answer) -> list[str]:
+    if answer.possible:
+        return []
+    found = [""]
+    if answer.short_hosts is None:
+        found.append("more hosts like those that are there would not help, or more than the limit would be needed")
+    elif answer.short_by:
+        for one in answer.short_by:
+            zone = f" in zone {one.zone}" if one.zone else ""
+            found.append(f"short of {one.hosts} hosts like {one.like}{zone}")
+    elif answer.short_hosts:
+        found.append(f"short of {answer.short_hosts} hosts like the largest of these")
+    if answer.keep_possible is not None:
+        found.append(f"an order was found that keeps {answer.keep_possible}: --keep {answer.keep_possible}")
+    return found if len(found) > 1 else []
+
+
+def _lists(answer: Answer, *, wide: bool) -> list[Any]:
+    found: list[Any] = []
+    moved = [(one.vm, one.source, one.host, one.slot) for one in answer.moves]
+    taken = any(one.slot for one in answer.moves)
+    if not answer.order:
+        columns = ("VM", "From", "To", *(("Its slot",) if taken else ()))
+        found += _table("Where VMs come to", columns, [row[: len(columns)] for row in moved], wide=wide)
+    found += _table("VMs without a host", ("VM", "Why"), [(one.vm, one.reason) for one in answer.unplaced], wide=wide)
+    steps = [(number, *_told(step)) for number, step in enumerate(answer.order, start=1)]
+    found += _table("The steps, one after the other", ("", "Step", "VM", "What"), steps, wide=wide)
+    obstacles = [(one.reason, one.vm, one.slot, one.detail) for one in answer.obstacles]
+    found += _table("What stands in the way", ("Reason", "VM", "Slot", "Why"), obstacles, wide=wide)
+    weaker = sorted(answer.weaker.items(), key=lambda item: (item[1], item[0]))
+    found += _table("VMs that tolerate less already, and keep that", ("VM", "Tolerates"), weaker, wide=wide)
+    uncovered = [(one.vm, one.reason, one.remedy) for one in answer.uncovered]
+    found += _table("Not covered then", ("VM", "Reason", "Remedy"), uncovered, wide=wide)
+    return found
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool) -> list[Any]:
+    from outlive.cli.output import table
+
+    if not rows:
+        return []
+    shown = rows if wide else rows[:SHOWN]
+    more = [f"and {len(rows) - len(shown)} more (see -o wide or -o json)"] if len(shown) < len(rows) else []
+    return [f"\n{title}:", table(columns, shown), *more]
+
+
+def _told(step: Step) -> tuple[str, str, str]:
+    """A step in words: what is done, with which VM, and where."""
+    from outlive.failover.planning.actions import Join, Open
+    from outlive.failover.whatif.steps import Close, Leave
+
+    match step:
+        case Join():
+            return "join", step.vm, f"slot {step.slot} on {step.host}"
+        case Open():
+            size = f"{step.cpu_milli / 1000:g} cores, {step.memory_bytes / 2**30:,.1f} GiB"
+            return "open", step.vm, f"slot {step.slot_key} on {step.host}, {size}"
+        case Leave():
+            return "leave", step.vm, f"slot {step.slot} on {step.host}"
+        case Close():
+            return "close", "", f"slot {step.slot} on {step.host}"
+    return "move", step.vm, f"from {step.source} to {step.host}"

@@ -1,0 +1,237 @@
+"""``outlive whatif``: hosts emptied, added or lost, VMs added, more slots asked for. Nothing is ever written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group
+from outlive.cli.output import Output
+from outlive.cli.progress import progress
+
+if TYPE_CHECKING:
+    from outlive.failover.model import VmView
+    from outlive.resources import Amounts, Hypervisor
+    from outlive.roles.altered import Altered
+    from outlive.roles.answers import Answer
+    from outlive.store import Store
+
+app = group("What would happen if hosts or VMs came or went, or more slots were asked for. Nothing is written.")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
+]
+Slots = Annotated[
+    int | None, typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings.")
+]
+Hosts = Annotated[list[str], typer.Argument(metavar="HOST[,HOST…]", help="Names of hosts.")]
+COUNT_LIMIT = 4_096
+"""Hosts or VMs that one question may add."""
+
+
+@command(app, "drain")
+async def drain(
+    access: Access,
+    output: Output,
+    hosts: Hosts,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="J", min=0, max=16, help="Failures tolerated throughout; else what is now."),
+    ] = None,
+    k: Slots = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """In what order hosts can be emptied so that every VM goes on tolerating failures; exit code 1 if in none."""
+    from outlive.roles import whatif
+
+    return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, _words(hosts), keep=keep))
+
+
+@command(app, "remove-host")
+async def remove_host(
+    access: Access, output: Output, hosts: Hosts, k: Slots = None, config: Config = None
+) -> ExitCode | None:
+    """Who has a place, and who is covered, once these hosts are gone; exit code 1 if not everybody."""
+    from outlive.roles import whatif
+
+    return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, _words(hosts)))
+
+
+@command(app, "add-host")
+async def add_host(
+    access: Access,
+    output: Output,
+    like: Annotated[str, typer.Option("--like", metavar="HOST", help="Hosts like this one.")] = "",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=COUNT_LIMIT, help="How many.")] = 1,
+    cpu: Annotated[str, typer.Option("--cpu", help="Cores, such as 64.")] = "",
+    memory: Annotated[str, typer.Option("--memory", help="Memory, such as 512Gi.")] = "",
+    zone: Annotated[str, typer.Option("--zone", help="In this zone.")] = "",
+    domain: Annotated[
+        list[str] | None, typer.Option("--domain", metavar="NAME=VALUE", help="In this failure domain, as rack=r9.")
+    ] = None,
+    trait: Annotated[list[str] | None, typer.Option("--trait", help="With this trait.")] = None,
+    k: Slots = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """What would be covered with further hosts, once it is planned; exit code 1 if not everybody."""
+    from outlive.roles import whatif
+
+    size = _amounts(cpu, memory)
+    labels = _labels(zone, domain or [])
+
+    async def ask(now: Altered, store: Store) -> Answer:
+        return await whatif.add_hosts(now, _new_hosts(now, like, count, size, labels, trait or []))
+
+    return await _answer(access, output, config, k, ask)
+
+
+@command(app, "add-vms")
+async def add_vms(
+    access: Access,
+    output: Output,
+    flavor: Annotated[str, typer.Option("--flavor", help="VMs of this flavor.")] = "",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=COUNT_LIMIT, help="How many.")] = 1,
+    most: Annotated[bool, typer.Option("--most", help="As many as leave everybody covered.")] = False,
+    cpu: Annotated[str, typer.Option("--cpu", help="Cores of each, such as 4 or 500m.")] = "",
+    memory: Annotated[str, typer.Option("--memory", help="Memory of each, such as 16Gi.")] = "",
+    zone: Annotated[str, typer.Option("--zone", help="In this zone.")] = "",
+    project: Annotated[str, typer.Option("--project", help="Of this project.")] = "",
+    k: Slots = None,
+    config: Config = None,
+) -> ExitCode | None:
+    """Whether further VMs find a place and everybody is covered then; exit code 1 if not, 8 if a limit ended --most."""
+    from outlive.roles import whatif
+
+    size = _amounts(cpu, memory)
+
+    async def ask(now: Altered, store: Store) -> Answer:
+        like = await _like(now, store, flavor, size, zone=zone, project=project)
+        return await (whatif.most_vms(now, like) if most else whatif.add_vms(now, like, count))
+
+    return await _answer(access, output, config, k, ask)
+
+
+@command(app, "require")
+async def require(
+    access: Access,
+    output: Output,
+    patterns: Annotated[str, typer.Argument(metavar="PATTERN=N", help="Flavors, and the slots that they need.")],
+    config: Config = None,
+) -> ExitCode | None:
+    """Whether everybody is covered if these flavors need so many slots; exit code 1 if not."""
+    from outlive.roles import whatif
+
+    pattern, equals, number = patterns.rpartition("=")
+    if not equals or not pattern or not number.isdecimal() or len(number) > 3:
+        raise BadInput(f"{patterns[:80]!r} is not PATTERN=N", place="PATTERN=N", remedy="write 'db_*=2'")
+    return await _answer(access, output, config, None, lambda now, store: whatif.require(now, pattern, int(number)))
+
+
+async def _answer(
+    access: Access,
+    output: Output,
+    config: Path | None,
+    k: int | None,
+    ask: Callable[[Altered, Store], Awaitable[Answer]],
+) -> ExitCode | None:
+    """Ask about the cluster as it is and print the answer."""
+    from outlive.cli.answering import lines
+    from outlive.cli.failover import look
+    from outlive.roles.altered import as_it_is
+
+    async with access.open() as store:
+        gathered = await look(access, store, config, k)
+        now = await as_it_is(store, gathered, k=k)
+        with progress("planning"):
+            answer = await ask(now, store)
+    output.show(answer, lambda: lines(answer, wide=output.wide))
+    if answer.most is not None and answer.limit:
+        return ExitCode.LIMIT
+    return None if answer.possible else ExitCode.NO
+
+
+# What the options say.
+
+
+def _words(texts: list[str]) -> list[str]:
+    """The names, each once."""
+    words = [word.strip() for text in texts for word in text.split(",")]
+    return list(dict.fromkeys(word for word in words if word))
+
+
+def _amounts(cpu: str, memory: str) -> Amounts:
+    from outlive.resources import Amounts
+
+    try:
+        return Amounts.parse({name: text for name, text in (("cpu", cpu), ("memory", memory)) if text})
+    except BadInput as error:
+        raise BadInput(error.message, place="--cpu, --memory", remedy=error.remedy) from None
+
+
+def _labels(zone: str, domains: list[str]) -> dict[str, str]:
+    from outlive.resources import DOMAIN_LABEL_PREFIX, ZONE_LABEL
+
+    labels = {ZONE_LABEL: zone} if zone else {}
+    for text in domains:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise BadInput(f"{text[:80]!r} is not NAME=VALUE", place="--domain", remedy="write rack=r9")
+        labels[DOMAIN_LABEL_PREFIX + name] = value
+    return labels
+
+
+def _new_hosts(
+    now: Altered, like: str, count: int, size: Amounts, labels: dict[str, str], traits: list[str]
+) -> list[Hypervisor]:
+    from outlive.roles.altered import empty_copies, plain_host, resized
+
+    if like:
+        pattern = now.hosts.get(like)
+        if pattern is None:
+            raise NotFound(f"there is no host {like!r}", place="--like", remedy="see outlive get hypervisors")
+        pattern = resized(pattern, size) if size else pattern
+    elif size.cpu_milli > 0 and size.memory_bytes > 0:
+        pattern = plain_host(size)
+    else:
+        raise Usage("how large are the hosts?", remedy="give --like HOST, or --cpu and --memory")
+    names = [f"new-host-{number}" for number in range(1, count + 1)]
+    return empty_copies(pattern, names, labels=labels, traits=traits)
+
+
+async def _like(now: Altered, store: Store, flavor: str, size: Amounts, *, zone: str, project: str) -> VmView:
+    """A VM of the flavor, or of that size."""
+    from outlive.failover.model import VmView
+    from outlive.resources import CPU, MEMORY, Amounts, Flavor
+    from outlive.store import list_all
+
+    known: dict[str, int] = {}
+    specs: dict[str, str] = {}
+    found = False
+    async for one in list_all(store, Flavor):
+        if flavor and flavor in (one.spec.flavor_name, one.name):
+            known, specs, flavor, found = dict(one.spec.resources), one.spec.extra_specs, one.spec.flavor_name, True
+    if flavor and not found:
+        vm = next((vm for vm in now.vms.values() if vm.flavor == flavor), None)
+        if vm is not None:
+            known, specs, found = {CPU: vm.cpu_milli, MEMORY: vm.memory_bytes, **vm.also_needs}, vm.extra_specs, True
+    amounts = Amounts({**known, **size})
+    if amounts.cpu_milli <= 0 or amounts.memory_bytes <= 0:
+        if flavor and not found:
+            raise NotFound(f"there is no flavor {flavor!r}", place="--flavor", remedy="see outlive get flavors")
+        raise Usage("how large are the VMs?", remedy="give --flavor NAME, or --cpu and --memory")
+    return VmView(
+        id="",
+        host="",
+        zone=zone,
+        project=project,
+        flavor=flavor,
+        cpu_milli=amounts.cpu_milli,
+        memory_bytes=amounts.memory_bytes,
+        also_needs={name: amount for name, amount in amounts.items() if name not in (CPU, MEMORY) and amount > 0},
+        extra_specs=specs,
+    )

@@ -1,0 +1,174 @@
+"""What emptying hosts is decided from: where placement would take each VM, and where slots may be.
+
+The engine is asked for every VM of the hosts in the order in which they move, each counted where it would land before
+the next is asked about. Hosts without room now are asked for as well, after those with room, because steps free some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from outlive.base.errors import OutliveError
+from outlive.failover.keeping.calls import Caller, pins_projects, pipeline_for, placement_class
+from outlive.failover.keeping.placing import InProcessPlacement, Ranker, gather_offers, wanted
+from outlive.failover.model import VmView, amounts_of
+from outlive.failover.planning.actions import Offer
+from outlive.failover.protection import restart_order
+from outlive.failover.sizing import ResolvedSize
+from outlive.failover.whatif.steps import DrainInput
+from outlive.placement.blocking import CapacityQuery
+from outlive.placement.engine import Engine
+from outlive.placement.fleet import NEVER, Fleet
+from outlive.placement.ranking import Ranking
+from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, Options, PlacementRequest
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
+from outlive.roles.altered import running
+from outlive.roles.landing import why_nowhere
+from outlive.roles.planning import Gathered
+
+EMPTY = msgspec.structs.replace(
+    SILENT, assume_empty_hosts=True, ignored_reservation_types=(COMMITTED, FAILOVER, IN_FLIGHT)
+)
+"""Every host counts as empty: whoever is refused now is refused however much room there is."""
+
+
+class _Asked:
+    """The engine as a ranker, with other options."""
+
+    def __init__(self, engine: Engine, *, empty: bool) -> None:
+        self._engine = engine
+        self._empty = empty
+
+    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        return self._engine.rank(_with_options(request, EMPTY) if self._empty else request, why=why)
+
+
+def _with_options(request: PlacementRequest, options: Options) -> PlacementRequest:
+    return msgspec.structs.replace(request, options=options)
+
+
+async def drain_input(gathered: Gathered, drained: Sequence[str], *, keep: int | None = None) -> DrainInput:
+    """The question for ``failover.drain``."""
+    observation, settings = gathered.observation, gathered.settings
+    with_project = pins_projects(observation.hypervisors)
+    wishes = [
+        wanted(vm, gathered.required[vm.id], gathered.sizes[vm.id], with_project=with_project)
+        for vm in observation.vms
+        if vm.id in gathered.required
+    ]
+    caller = Caller(profile=settings.upkeep.profile, compat=settings.compat)
+    offers = []
+    for empty in (False, True):
+        ranker: Ranker = _Asked(gathered.engine, empty=empty)
+        port = InProcessPlacement(ranker, gathered.fleet)
+        offers.append(await gather_offers(port, caller, wishes, requests={}, request_id=""))
+    return DrainInput(
+        drained=tuple(drained),
+        vms=observation.vms,
+        required=gathered.required,
+        slots=observation.slots,
+        sizes=gathered.sizes,
+        priorities=gathered.priorities,
+        destinations=landing_places(gathered, drained),
+        classes={wish.vm.id: wish.offer_class for wish in wishes},
+        reuse=_joined(offers[0].reuse, offers[1].reuse),
+        new=_joined(offers[0].new, offers[1].new),
+        free=free_table(gathered.fleet),
+        keep=keep,
+        topology=gathered.topology,
+        compat=settings.compat,
+    )
+
+
+def _joined(now: dict[str, Offer], ever: dict[str, Offer]) -> dict[str, Offer]:
+    """Class → hosts of today's answer, then those that only lack room."""
+    found = {}
+    for key, offer in now.items():
+        more = [host for host in ever[key].hosts if host not in set(offer.hosts)] if not ever[key].error else []
+        scores = offer.scores or tuple(float(-at) for at in range(len(offer.hosts)))
+        last = min(scores, default=0.0) - 1.0
+        found[key] = Offer(
+            hosts=(*offer.hosts, *more), scores=(*scores, *(last for _ in more)), error=offer.error and ever[key].error
+        )
+    return found
+
+
+def landing_places(gathered: Gathered, drained: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """VM on these hosts → hosts that may run it if they have room, as placement ranks them."""
+    gone = tuple(drained)
+    fleet, engine = gathered.fleet, gathered.engine
+    moving = restart_order((vm for vm in gathered.vms if vm.host in set(gone)), gathered.priorities)
+    ever: dict[str, tuple[str, ...]] = {}
+    touched: set[str] = set()
+    found: dict[str, tuple[str, ...]] = {}
+    for vm in moving:
+        request = move_request(vm, gone)
+        key = f"{vm.host} {_kind(vm)}"
+        if key not in ever:
+            ever[key] = _hosts(engine, _with_options(request, EMPTY))
+        best = _hosts(engine, request)
+        found[vm.id] = (*best, *(host for host in ever[key] if host not in set(best)))
+        record = fleet.host(best[0]) if best else None
+        if record is not None:
+            touched.add(record.name)
+            fleet.upsert_host(running(record, vm))
+    for host in gathered.observation.hypervisors:
+        if host.name in touched:
+            fleet.upsert_host(host)
+    return found
+
+
+def move_request(
+    vm: VmView, drained: Sequence[str] = (), *, intent: Intent = Intent.LIVE_MIGRATION
+) -> PlacementRequest:
+    """What is asked about a VM that leaves its host while it runs, or, with another intent, that begins anew."""
+    return PlacementRequest(
+        resource_id=vm.id,
+        project=vm.project,
+        zone=vm.zone,
+        need=amounts_of(vm),
+        flavor_name=vm.flavor,
+        extra_specs=Caller().extra_specs(vm),
+        hints={SOURCE_HOST_HINT: vm.host} if intent is Intent.LIVE_MIGRATION else {},
+        ignore_hosts=tuple(drained),
+        intent=intent,
+        options=SILENT,
+        pipeline=pipeline_for(vm),
+    )
+
+
+def why_not(gathered: Gathered, vm: VmView, drained: Sequence[str]) -> str:
+    """Why placement would take the VM nowhere else, however much room there were."""
+    try:
+        return why_nowhere(gathered.engine.rank(_with_options(move_request(vm, drained), EMPTY), why=True))
+    except OutliveError as error:
+        return str(error)
+
+
+def _hosts(engine: Engine, request: PlacementRequest) -> tuple[str, ...]:
+    try:
+        return engine.rank(request).hosts
+    except OutliveError:
+        return ()  # told as "no host", with the reason of ``why_not``
+
+
+def _kind(vm: VmView) -> str:
+    size = ResolvedSize(flavor_name=repr(amounts_of(vm).wire()), cpu_milli=vm.cpu_milli, memory_bytes=vm.memory_bytes)
+    return placement_class(vm, size, with_project=True)
+
+
+def free_table(fleet: Fleet) -> dict[str, dict[str, int]]:
+    """Host → resource → free after VMs and all reservations; a resource whose figure is not known is left out."""
+    free = fleet.available(CapacityQuery(intent=Intent.UNKNOWN))
+    base = fleet.base(ignore_allocations=False)
+    rows = [fleet.row(name) for name in fleet.names]
+    found: dict[str, dict[str, int]] = {}
+    for name, row in zip(fleet.names, rows, strict=True):
+        assert row is not None, "a host that is named is known"
+        known = np.asarray(base[:, row] != NEVER).tolist()
+        amounts = free[:, row].tolist()
+        found[name] = {resource: amounts[at] for resource, at in fleet.resources.items() if known[at]}
+    return found

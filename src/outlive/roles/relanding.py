@@ -1,0 +1,88 @@
+"""Where VMs come to that are new, or whose host is gone: their own slots first, else what placement finds.
+
+As after a failure (docs/reference/failover.md#what-if): a VM takes a slot of its own that is left, which is then used
+up; whoever has none is placed as a new VM would be, one after the other, each counted before the next is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from outlive.base.errors import OutliveError
+from outlive.failover.eligibility.rules import fits
+from outlive.failover.model import SlotView, VmView
+from outlive.placement.request import Intent
+from outlive.roles.altered import Altered, running
+from outlive.roles.answers import Landed
+from outlive.roles.draining import move_request
+from outlive.roles.landing import why_nowhere
+from outlive.roles.planning import Gathered
+
+NEW_VM = "what-if-{:05d}"
+"""What new VMs are called."""
+
+
+async def added(now: Altered, like: VmView, count: int) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
+    """VMs like this one, each placed by the engine and counted before the next."""
+    views = [msgspec.structs.replace(like, id=NEW_VM.format(number)) for number in range(1, count + 1)]
+    placed, unplaced = placed_by_engine(await now.gathered(), views)
+    return [Landed(vm=vm.id, host=vm.host) for vm in placed], unplaced, now.with_vms(placed)
+
+
+def placed_by_engine(gathered: Gathered, views: Sequence[VmView]) -> tuple[list[VmView], list[tuple[VmView, str]]]:
+    """The VMs with a host each, as placement ranks them one after the other, and those without."""
+    fleet, engine = gathered.fleet, gathered.engine
+    placed: list[VmView] = []
+    unplaced: list[tuple[VmView, str]] = []
+    for vm in views:
+        request = move_request(vm, intent=Intent.CREATE)
+        try:
+            hosts = engine.rank(request).hosts
+            reason = "" if hosts else why_nowhere(engine.rank(request, why=True))
+        except OutliveError as error:
+            hosts, reason = (), str(error)
+        if not hosts:
+            unplaced.append((vm, reason))
+            continue
+        record = fleet.host(hosts[0])
+        assert record is not None, "a ranked host is known"
+        there = msgspec.structs.replace(vm, host=hosts[0])
+        fleet.upsert_host(running(record, there))
+        placed.append(there)
+    return placed, unplaced
+
+
+async def lost(
+    now: Altered, gathered: Gathered, gone: set[str]
+) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
+    """The cluster without these hosts: their VMs take their own slots, or what placement finds, or run nowhere."""
+    stranded = [vm for vm in gathered.vms if vm.host in gone]
+    slots = _own_slots(gathered, stranded, gone)
+    into = [msgspec.structs.replace(vm, host=slots[vm.id].host) for vm in stranded if vm.id in slots]
+    rest = now.without_hosts(gone).without_slots(slot.name for slot in slots.values()).with_vms(into)
+    placed, unplaced = placed_by_engine(
+        await rest.gathered(), [msgspec.structs.replace(vm, host="") for vm in stranded if vm.id not in slots]
+    )
+    landed = [
+        Landed(vm=vm.id, source=vm.host, host=slots[vm.id].host, slot=slots[vm.id].name)
+        for vm in stranded
+        if vm.id in slots
+    ]
+    sources = {vm.id: vm.host for vm in stranded}
+    landed += [Landed(vm=vm.id, source=sources[vm.id], host=vm.host) for vm in placed]
+    return landed, unplaced, rest.with_vms(placed).without_members(vm.id for vm in stranded)
+
+
+def _own_slots(gathered: Gathered, stranded: Sequence[VmView], gone: set[str]) -> dict[str, SlotView]:
+    """VM → a slot of its own that is left, each slot once; whoever has the fewest to choose from chooses first."""
+    names = {vm.id: vm for vm in stranded}
+    free: dict[str, list[SlotView]] = {}
+    for slot in gathered.observation.slots:
+        if slot.ready is False or slot.host in gone or slot.host not in gathered.fleet.index:
+            continue
+        hit = [vm for vm in slot.members if vm in names and slot.members[vm] == names[vm].host]
+        if len(hit) == 1 and fits(names[hit[0]], slot):
+            free.setdefault(hit[0], []).append(slot)
+    return {vm: min(slots, key=lambda one: one.name) for vm, slots in sorted(free.items())}

@@ -1,0 +1,355 @@
+"""What if: hosts are emptied, added or lost, VMs are added, more slots are asked for. Nothing is ever written.
+
+Each question alters the cluster in memory, gathers and plans it again with what plans the real one, and compares
+(docs/reference/failover.md#what-if). "How many" is found by doubling and bisection, each time with the planner, and
+within a limit that is named in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+
+from outlive.base.errors import BadInput, NotFound
+from outlive.base.patterns import compile_pattern
+from outlive.failover.assurance.coverage import CoverageResult
+from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Fail
+from outlive.failover.planning.plan import PlanResult, plan
+from outlive.failover.topology import HOST_UNIT, in_force
+from outlive.failover.whatif.ordering import order_drain
+from outlive.failover.whatif.steps import Close, DrainResult, Leave, Move, Obstacle, Stuck
+from outlive.resources import ZONE_LABEL, Hypervisor
+from outlive.roles.altered import Altered, empty_copies, without_unit
+from outlive.roles.answers import Answer, Landed, Numbers, Pair, Short, Tolerated, Unplaced
+from outlive.roles.draining import drain_input, why_not
+from outlive.roles.planning import Gathered, coverage_of, plan_input
+from outlive.roles.relanding import added, lost
+
+HOSTS_ADDED = 256
+"""Hosts that are added at most to find out how many are short; beyond it the number is not told."""
+MOST_VMS = 4_096
+"""The largest number of VMs that ``most`` looks for."""
+NEW_HOST = "what-if-host-{:03d}"
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster as it is, or as it would be once planned."""
+
+    gathered: Gathered
+    slots: tuple[SlotView, ...]
+    coverage: CoverageResult
+    actions: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether everybody has the slots that they need."""
+        return self.coverage.covered == self.coverage.required
+
+
+def seen(gathered: Gathered, slots: tuple[SlotView, ...], fails: Iterable[Fail] = ()) -> Seen:
+    """With coverage and tolerance."""
+    return Seen(gathered=gathered, slots=slots, coverage=coverage_of(gathered, slots, fails))
+
+
+async def planned(altered: Altered) -> Seen:
+    """What the planner makes of the altered cluster."""
+    gathered = await altered.gathered()
+    result: PlanResult = plan(await plan_input(gathered))
+    return seen(gathered, result.slots, [one for one in result.actions if isinstance(one, Fail)])
+
+
+# The five questions.
+
+
+async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) -> Answer:
+    """Empty these hosts: where everything goes, and in what order."""
+    check_hosts(now, hosts)
+    gathered = await now.gathered()
+    before = seen(gathered, gathered.observation.slots)
+    result = order_drain(await drain_input(gathered, hosts, keep=keep))
+    answer = Answer(
+        question=f"drain {','.join(hosts)}" + (f" --keep {keep}" if keep is not None else ""),
+        possible=result.possible,
+        proven=result.proven,
+        obstacles=_with_reasons(result.obstacles, gathered, hosts),
+        weaker=result.weaker,
+        coverage=Pair(before=Numbers.of(before.coverage)),
+        tolerance=Pair(before=_tolerated(before)),
+        limit=result.limit,
+        keep=keep,
+    )
+    if not result.possible:
+        return msgspec.structs.replace(
+            answer,
+            keep_possible=await _lower(gathered, hosts, keep),
+            short_hosts=await _hosts_for_drain(now, hosts, keep) if _is_about_room(result) else None,
+        )
+    after = seen(_relocated(gathered, result.vms), result.slots)
+    return msgspec.structs.replace(
+        answer,
+        coverage=Pair(before=answer.coverage.before, after=Numbers.of(after.coverage)),
+        tolerance=Pair(before=answer.tolerance.before, after=_tolerated(after)),
+        moves=tuple(
+            Landed(vm=step.vm, source=step.source, host=step.host) for step in result.steps if isinstance(step, Move)
+        ),
+        order=result.steps,
+        closed=tuple(step.slot for step in result.steps if isinstance(step, Close)),
+        displaced=tuple(step for step in result.steps if isinstance(step, Leave)),
+        uncovered=after.coverage.uncovered,
+    )
+
+
+async def remove_hosts(now: Altered, hosts: Sequence[str]) -> Answer:
+    """These hosts are gone at once: who has a place, and what coverage then."""
+    check_hosts(now, hosts)
+
+    async def without(base: Altered) -> Outcome:
+        landed, unplaced, then = await lost(base, await base.gathered(), set(hosts))
+        return Outcome(landed=landed, unplaced=unplaced, after=await planned(then))
+
+    return await _answered(f"remove-host {','.join(hosts)}", now, without)
+
+
+async def add_hosts(now: Altered, hosts: Sequence[Hypervisor]) -> Answer:
+    """These hosts join: what coverage once it is planned."""
+    taken = next((host.name for host in hosts if host.name in now.hosts), None)
+    if taken is not None:
+        raise BadInput(f"there is a host {taken!r} already", remedy="the new hosts need other names")
+
+    async def with_them(base: Altered) -> Outcome:
+        return Outcome(after=await planned(base.with_hosts(hosts)))
+
+    return await _answered(f"add-host {','.join(host.name for host in hosts)}", now, with_them)
+
+
+async def add_vms(now: Altered, like: VmView, count: int) -> Answer:
+    """So many VMs like this one are added: is there a place for each, and full coverage of everybody."""
+
+    async def with_them(base: Altered) -> Outcome:
+        landed, unplaced, then = await added(base, like, count)
+        return Outcome(landed=landed, unplaced=unplaced, after=await planned(then))
+
+    return await _answered(f"add-vms {count} x {like.flavor or 'VM'}", now, with_them)
+
+
+async def most_vms(now: Altered, like: VmView, *, limit: int = MOST_VMS) -> Answer:
+    """The largest number of VMs like this one with which everybody is covered, up to the limit.
+
+    ``None`` where somebody is not covered without them.
+    """
+    question = f"add-vms --most {like.flavor or 'VM'}"
+
+    async def covers(count: int) -> bool:
+        _, unplaced, then = await added(now, like, count)
+        return not unplaced and (await planned(then)).full
+
+    if not await covers(0):
+        return msgspec.structs.replace(await add_vms(now, like, 0), question=question)
+    most = await _largest(covers, limit)
+    reached = f"MOST_VMS ({limit})" if most >= limit else ""
+    return msgspec.structs.replace(await add_vms(now, like, most), question=question, most=most, limit=reached)
+
+
+async def require(now: Altered, pattern: str, count: int) -> Answer:
+    """Flavors that match the pattern need so many slots: is full coverage still possible."""
+    compile_pattern(pattern)
+    if not 0 <= count <= 16:
+        raise BadInput(f"{count} slots", place=f"{pattern}={count}", remedy="write 0 to 16")
+    failover = now.settings.failover
+    patterns = {**failover.requirements, pattern: count}
+    changed = msgspec.structs.replace(failover, flavor_failover_requirements=patterns)
+    settings = msgspec.structs.replace(now.settings, failover=changed)
+
+    async def asked(base: Altered) -> Outcome:
+        return Outcome(after=await planned(base.with_settings(settings)))
+
+    return await _answered(f"require {pattern}={count}", now, asked)
+
+
+def check_hosts(now: Altered, hosts: Sequence[str]) -> None:
+    """``NotFound`` names the first host that there is not; ``BadInput`` where all would go."""
+    unknown = next((host for host in hosts if host not in now.hosts), None)
+    if unknown is not None:
+        raise NotFound(f"there is no host {unknown!r}", remedy="see outlive get hypervisors")
+    if not hosts:
+        raise BadInput("no host is named", remedy="name one, or several with commas")
+
+
+# Coverage and tolerance, before and after.
+
+
+def _tolerated(what: Seen) -> Tolerated:
+    gathered = what.gathered
+    units = in_force(gathered.topology, gathered.settings.compat).units
+    found = tolerance(
+        ToleranceInput(vms=gathered.vms, required=gathered.required, slots=what.slots, units=units, weakest=0)
+    )
+    return Tolerated(fleet=found.fleet, zones=found.zones)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes of a change: who lands where, who nowhere, and the fleet once it is planned."""
+
+    landed: Sequence[Landed] = ()
+    unplaced: Sequence[tuple[VmView, str]] = ()
+    after: Seen
+
+    @property
+    def left_out(self) -> list[VmView]:
+        """Who has no place, or not all slots."""
+        names = {one.vm for one in self.after.coverage.uncovered}
+        return [*(vm for vm, _ in self.unplaced), *(vm for vm in self.after.gathered.vms if vm.id in names)]
+
+
+Change = Callable[[Altered], Awaitable[Outcome]]
+
+
+async def _answered(question: str, now: Altered, change: Change) -> Answer:
+    gathered = await now.gathered()
+    before = seen(gathered, gathered.observation.slots)
+    replanned, outcome = await planned(now), await change(now)
+    after = outcome.after
+    short, by = await _short(now, change, outcome)
+    return Answer(
+        question=question,
+        possible=not outcome.left_out,
+        coverage=Pair(
+            before=Numbers.of(before.coverage),
+            planned=Numbers.of(replanned.coverage),
+            after=Numbers.of(after.coverage),
+        ),
+        tolerance=Pair(before=_tolerated(before), planned=_tolerated(replanned), after=_tolerated(after)),
+        moves=tuple(outcome.landed),
+        unplaced=tuple(Unplaced(vm=vm.id, reason=reason) for vm, reason in outcome.unplaced),
+        uncovered=after.coverage.uncovered,
+        short_hosts=short,
+        short_by=by,
+    )
+
+
+# How many.
+
+
+async def _largest(works: Callable[[int], Awaitable[bool]], limit: int) -> int:
+    """The largest number up to the limit that works, 0 being known to; what works is taken to work for less."""
+    low, high = 0, 1
+    while await works(high):
+        if high >= limit:
+            return high
+        low, high = high, min(2 * high, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if await works(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+async def _smallest(works: Callable[[int], Awaitable[bool]], limit: int) -> int | None:
+    """The smallest number from 1 up to the limit that works; ``None`` where none does."""
+    low, high = 0, 1
+    while not await works(high):
+        if high >= limit:
+            return None
+        low, high = high, min(2 * high, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if await works(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+async def _short(now: Altered, change: Change, outcome: Outcome) -> tuple[int | None, tuple[Short, ...]]:
+    """Hosts that are short for a yes, zone after zone; ``None`` where no number of them up to the limit helps."""
+    found: list[Short] = []
+    for zone in sorted({vm.zone for vm in outcome.left_out}):
+        like = _roomiest(now, zone)
+        if like is None:
+            return None, tuple(found)
+
+        async def works(count: int, like: Hypervisor = like, zone: str = zone, base: Altered = now) -> bool:
+            return all(vm.zone != zone for vm in (await change(_enlarged(base, like, count))).left_out)
+
+        count = await _smallest(works, HOSTS_ADDED)
+        if count is None:
+            return None, tuple(found)
+        now = _enlarged(now, like, count)
+        found.append(Short(zone=zone, hosts=count, like=like.name))
+    return sum(short.hosts for short in found), tuple(found)
+
+
+def _roomiest(altered: Altered, zone: str) -> Hypervisor | None:
+    """The largest host of the zone by memory that is in service; of all hosts where VMs say no zone."""
+    possible = [
+        host
+        for host in altered.hosts.values()
+        if not host.spec.maintenance and (not zone or host.metadata.labels.get(ZONE_LABEL, "") == zone)
+    ]
+    return max(possible, key=_size_of_host, default=None)
+
+
+def _size_of_host(host: Hypervisor) -> tuple[int, int, str]:
+    capacity = host.effective_capacity()
+    return (capacity.memory_bytes, capacity.cpu_milli, host.name) if capacity is not None else (0, 0, host.name)
+
+
+def _enlarged(altered: Altered, like: Hypervisor, count: int) -> Altered:
+    """With so many hosts like this one, each a unit of failure of its own."""
+    unit = altered.settings.topology_choice.unit
+    pattern = like if unit == HOST_UNIT else without_unit(like, unit)
+    taken = len(altered.hosts)
+    return altered.with_hosts(empty_copies(pattern, [NEW_HOST.format(taken + number) for number in range(count)]))
+
+
+async def _hosts_for_drain(now: Altered, hosts: Sequence[str], keep: int | None) -> int | None:
+    """Hosts like the largest of those that go with which there is an order."""
+    like = max((now.hosts[name] for name in hosts), key=_size_of_host)
+
+    async def works(count: int) -> bool:
+        gathered = await _enlarged(now, like, count).gathered()
+        return order_drain(await drain_input(gathered, hosts, keep=keep)).possible
+
+    return await _smallest(works, HOSTS_ADDED_FOR_DRAIN)
+
+
+HOSTS_ADDED_FOR_DRAIN = 16
+"""Hosts that are added at most to find out how many are short for emptying hosts."""
+
+
+def _is_about_room(result: DrainResult) -> bool:
+    """Whether more hosts may help: not where placement refuses a VM whatever room there is."""
+    return all(one.reason is not Stuck.NO_HOST for one in result.obstacles)
+
+
+async def _lower(gathered: Gathered, hosts: Sequence[str], keep: int | None) -> int | None:
+    """The largest tolerance for which an order is found, below the one that was asked for; ``None`` where none is."""
+    highest = max(gathered.required.values(), default=0) if keep is None else keep
+    for lower in range(highest - 1, -1, -1):
+        if order_drain(await drain_input(gathered, hosts, keep=lower)).possible:
+            return lower
+    return None
+
+
+def _with_reasons(obstacles: Sequence[Obstacle], gathered: Gathered, hosts: Sequence[str]) -> tuple[Obstacle, ...]:
+    """The obstacles, those of placement with what it says."""
+    views = {vm.id: vm for vm in gathered.vms}
+    return tuple(
+        msgspec.structs.replace(one, detail=f"{one.detail}: {why_not(gathered, views[one.vm], hosts)}")
+        if one.reason is Stuck.NO_HOST
+        else one
+        for one in obstacles
+    )
+
+
+# Where VMs are.
+
+
+def _relocated(gathered: Gathered, vms: tuple[VmView, ...]) -> Gathered:
+    observation = msgspec.structs.replace(gathered.observation, vms=vms)
+    return msgspec.structs.replace(gathered, observation=observation)
