@@ -67,13 +67,15 @@ def vm_lines(told: Explanation) -> list[Any]:
     lines += ["", *map(_sentence, told.summary)]
     if told.remedy is not None:
         lines += ["", f"What helps: {told.remedy.text}."]
+    if told.otherwise is not None:
+        lines.append(f"Or: {told.otherwise.text}.")
+    if told.hosts:
+        lines += ["", table(("Host", "Reason", "Why no new slot"), [(o.host, o.reason, o.message) for o in told.hosts])]
+        lines += _more(len(told.hosts), sum(one.count for one in told.host_tallies), "hosts")
     if told.slots:
         slots = [(one.slot, one.host, one.reason, one.message) for one in told.slots]
         lines += ["", table(("Slot", "Host", "Reason", "Why not"), slots)]
         lines += _more(len(told.slots), sum(one.count for one in told.slot_tallies), "slots")
-    if told.hosts:
-        lines += ["", table(("Host", "Reason", "Why no new slot"), [(o.host, o.reason, o.message) for o in told.hosts])]
-        lines += _more(len(told.hosts), sum(one.count for one in told.host_tallies), "hosts")
     return lines
 
 
@@ -94,7 +96,9 @@ def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text[:3].islower() and text.startswith(("of ", "there ")) else f"{text}."
+    """With a capital, unless it begins with the name of a VM, and with a full stop."""
+    begins = text.startswith(("of ", "there ", "all ", "no "))
+    return f"{text[0].upper()}{text[1:]}." if begins else f"{text}."
 
 
 def _more(shown: int, total: int, noun: str) -> list[str]:

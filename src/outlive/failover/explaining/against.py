@@ -9,10 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 from outlive.failover.explaining.ground import Ground, Standpoint, counts_for
 from outlive.failover.explaining.model import Answer, State
 from outlive.failover.explaining.words import (
+    Clash,
     Finding,
     Reason,
     Tally,
@@ -210,7 +212,7 @@ class Against:
             case Why.OWN_CLASH:
                 return f"a rule is broken for the VM itself: {finding.text}"
             case Why.NOTHING:
-                return "nothing: it may join this slot" if slot is not None else "nothing: a slot could be opened here"
+                return "it may join this slot" if slot is not None else "a slot could be opened here"
             case _:
                 return finding.text
 
@@ -236,13 +238,18 @@ class Against:
     def _tallies(self, findings: dict[str, Finding], *, slots: bool) -> tuple[Tally, ...]:
         counts: dict[tuple[str, str], int] = {}
         first: dict[tuple[str, str], str] = {}
-        phrases: dict[int, tuple[str, str]] = {}
+        seen: dict[tuple[Why, Clash | None, int], list[Any]] = {}
         for name, finding in findings.items():
-            key = phrases.get(id(finding))
-            if key is None:
-                key = phrases[id(finding)] = (finding.word, self._phrase(finding, slots=slots))
-            counts[key] = counts.get(key, 0) + 1
-            first.setdefault(key, name)
+            kind = (finding.why, finding.clash, finding.refusal)
+            known = seen.get(kind)
+            if known is None:
+                seen[kind] = [1, name, finding]
+            else:
+                known[0] += 1
+        for count, name, finding in seen.values():
+            key = (finding.word, self._phrase(finding, slots=slots))
+            counts[key] = counts.get(key, 0) + count
+            first[key] = min(name, first.get(key, name))
         order = {why.value: place for why, place in _PLACE.items()}
         words = sorted(counts, key=lambda key: (order.get(key[0], _PLACE[Why.RULE]), key[0], -counts[key], key))
         return tuple(Tally(reason=key[0], count=counts[key], text=key[1], example=first[key]) for key in words)

@@ -85,7 +85,8 @@ class Explainer:
             reason=_headline(against, search.now),
             text=self._text(view, against, required, present),
             summary=_summary(against, host_tallies, slot_tallies, search.now),
-            remedy=search.cheapest(),
+            remedy=(found := search.cheapest()),
+            otherwise=search.instead_of(found),
             promises=promises,
             host_tallies=host_tallies,
             slot_tallies=slot_tallies,
@@ -130,7 +131,9 @@ class Explainer:
             text = f"{vm.id} needs no slots"
         else:
             unit = "host" if not self.ground.topology.units else "unit of failure"
-            failures = f"the failure of any {unit}" if required == 1 else f"any {required} failures of {unit}s"
+            failures = (
+                f"the failure of any {unit}" if required == 1 else f"the failure of any {required} {_plural(unit)}"
+            )
             text = f"{vm.id} is covered: {present} of {count_of(required, 'slot')}, so that it survives {failures}"
         return Explanation(
             vm=vm.id,
@@ -167,6 +170,10 @@ def _worthless(vm: VmView, slot: SlotView) -> str:
     return f"does not count: it holds {amounts(slot.cpu_milli, slot.memory_bytes)} only"
 
 
+def _plural(unit: str) -> str:
+    return unit.replace("unit", "units") if unit.startswith("unit") else f"{unit}s"
+
+
 def _headline(against: Against, actions: Sequence[Action]) -> str:
     """The word that coverage has for it."""
     if against.whole.why is Why.OWN_CLASH:
@@ -183,7 +190,7 @@ def _summary(
         text = f"of {count_of(sum(one.count for one in hosts), 'host')} {_counted(hosts)}"
         full = [name for name, finding in against.hosts.items() if finding.why is Why.NO_CAPACITY]
         best = against.roomiest(full)
-        if best is not None:
+        if best is not None and all(one.reason != Why.NOTHING for one in hosts):
             free = amounts(max(0, best[1][0]), max(0, best[1][1]))
             text += f"; the most room is on {best[0]} with {free}"
         lines.append(text)

@@ -81,6 +81,9 @@ class Standpoint:
 
     def __init__(self, ground: Ground, vm: VmView, group: ServerGroup | None) -> None:
         self._ground = ground
+        self._units = ground.topology.units
+        self._members: dict[str, Finding] = {}
+        """What stands against being in a slot with a member, whichever slot it is."""
         self.vm = vm
         self.mine = tuple(ground.slots_of.get(vm.id, ()))
         self._groups = (group,) if group is not None else ()
@@ -98,7 +101,7 @@ class Standpoint:
 
     def against_host(self, host: str) -> Finding | None:
         """What stands against a new slot on the host."""
-        return self.blocked.get(self._ground.unit(host))
+        return self.blocked.get(self._units.get(host, host))
 
     def separation(self, host: str) -> Finding | None:
         """What failure domains or the VM's server group have against a slot on the host."""
@@ -115,15 +118,17 @@ class Standpoint:
         Before all, nobody may join a slot with a member for which a rule is broken already.
         """
         found = self.obstacles(slot)
-        return min(found, key=lambda one: (one.clash.rule if one.clash else 0, one.vm)) if found else None
+        return min(found, key=_rank) if found else None
 
     def obstacles(self, slot: SlotView) -> list[Finding]:
         """Everything that stands against joining a slot, at most one thing a member."""
-        found = []
-        here = self.blocked.get(self._ground.unit(slot.host))
-        if here is not None:
-            found.append(here)
-        found += [self._against_member(member) for member in slot.members.keys() & self._bad]
+        here = self.blocked.get(self._units.get(slot.host, slot.host))
+        found = [] if here is None else [here]
+        for member in self._bad.intersection(slot.members):
+            known = self._members.get(member)
+            if known is None:
+                known = self._members[member] = self._against_member(member)
+            found.append(known)
         return found
 
     def _blocked(self) -> dict[str, Finding]:
@@ -158,11 +163,11 @@ class Standpoint:
                     found[member] = Finding(Why.RULE, Clash.AT_MEMBERS_SLOT, vm=member, host=host, slot=slot)
         return found
 
-    def _bad_members(self) -> frozenset[str]:
+    def _bad_members(self) -> set[str]:
         """Members that keep this VM out of every slot that they are in."""
         ground = self._ground
         running = {vm for unit in self.blocked for vm in ground.running(unit)}
-        return frozenset((running | self._near.keys() | ground.breaches.keys()) - {self.vm.id})
+        return (running | self._near.keys() | ground.breaches.keys()) - {self.vm.id}
 
     def _against_member(self, member: str) -> Finding:
         """That a rule is broken for a member, else the lowest that would be broken because of it."""
@@ -188,6 +193,11 @@ class Standpoint:
             return Finding(Why.RULE, Clash.CO_USERS_MEET, vm=member, second=here.vm, host=here.host, slot=here.slot)
         assert near is not None, "a member is bad for one of these reasons"
         return near
+
+
+def _rank(finding: Finding) -> tuple[int, str]:
+    """Broken already, then the lowest rule, then the first by id."""
+    return (finding.clash.value[0] if finding.clash is not None else 0, finding.vm)
 
 
 def counts_for(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:

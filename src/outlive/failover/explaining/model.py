@@ -117,6 +117,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     summary: tuple[str, ...] = ()
     """Hosts and slots counted by what stands against them, a sentence each."""
     remedy: Remedy | None = None
+    otherwise: Remedy | None = None
+    """New hosts, where something cheaper was found."""
     promises: tuple[Promise, ...] = ()
     host_tallies: tuple[Tally, ...] = ()
     slot_tallies: tuple[Tally, ...] = ()

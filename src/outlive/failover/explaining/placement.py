@@ -6,6 +6,8 @@ asked for whole fleets and sentences only of the first refusing step, except abo
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -22,11 +24,16 @@ from outlive.failover.sizing import ResolvedSize
 from outlive.placement.columns import BoolVector
 from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.errors import StepFailed
+from outlive.placement.facts import HostFacts
 from outlive.placement.filters.capacity import EnoughCapacity, demand
+from outlive.placement.filters.hardware import Accelerators, HypervisorCapabilities, RequestedTraits
+from outlive.placement.filters.location import CorrectZone
+from outlive.placement.filters.service import StatusConditions
+from outlive.placement.filters.tenancy import AggregateTenants, AllowedProjects, ExternalCustomer
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.pipelines import BoundFilter
 from outlive.placement.request import HYPERVISOR_TYPE, PlacementRequest
-from outlive.placement.steps import Run
+from outlive.placement.steps import Filter, Run
 from outlive.resources import ZONE_LABEL, Amounts, Hypervisor, ObjectMeta
 from outlive.resources.hosts import Capabilities, DomainCapabilities, HypervisorStatus
 
@@ -116,28 +123,61 @@ def _against(
     found: dict[str, tuple[int, ...]] = {}
     rest: dict[int, tuple[int, ...]] = {}
     shared: dict[tuple[int, int], tuple[int, ...]] = {}
+    firsts = [_First(bound, failure, run, book) for bound, _, failure in refusing]
     names = [run.name(int(one)) for one in at] if run.extra else run.names[at].tolist()
     for name, code, place in zip(names, codes.tolist(), first, strict=True):
-        bound, _, failure = refusing[place]
-        if code not in rest:
-            later = [number for number in range(place + 1, len(refusing)) if code >> number & 1]
-            rest[code] = tuple(book.number(refusing[number][0].step.name) for number in later)
-        number = _first(bound, failure, run, name, book)
-        key = (code, number)
+        key = (code, firsts[place].number(name))
         if key not in shared:
-            shared[key] = (number, *rest[code])
+            if code not in rest:
+                later = [number for number in range(place + 1, len(refusing)) if code >> number & 1]
+                rest[code] = tuple(book.number(refusing[number][0].step.name) for number in later)
+            shared[key] = (key[1], *rest[code])
         found[name] = shared[key]
     return found
 
 
-def _first(bound: BoundFilter, failure: Refusal | None, run: Run, host: str, book: _Book) -> int:
-    step = bound.step
-    if failure is not None:
-        return book.number(failure.step, failure.code, failure.message)
-    if isinstance(step, EnoughCapacity):
-        return book.number(step.name)
-    why = step.check(run, host)
-    return book.number(step.name) if why is None else book.number(why.step, why.code, why.message)
+class _First:
+    """What one step says against hosts: asked once for hosts that are alike to it."""
+
+    def __init__(self, bound: BoundFilter, failure: Refusal | None, run: Run, book: _Book) -> None:
+        self._step, self._run, self._book = bound.step, run, book
+        self._alike = _ALIKE.get(type(bound.step))
+        self._known: dict[object, int] = {}
+        self._one: int | None = None
+        if failure is not None:
+            self._one = book.number(failure.step, failure.code, failure.message)
+        elif isinstance(bound.step, EnoughCapacity):
+            self._one = book.number(bound.step.name)
+
+    def number(self, host: str) -> int:
+        """The number of the refusal."""
+        if self._one is not None:
+            return self._one
+        facts = self._run.facts(host)
+        if self._alike is None or facts is None:
+            return self._asked(host)
+        key = self._alike(facts)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = self._asked(host)
+        return number
+
+    def _asked(self, host: str) -> int:
+        why = self._step.check(self._run, host)
+        return self._book.number(self._step.name) if why is None else self._book.number(why.step, why.code, why.message)
+
+
+_ALIKE: Final[Mapping[type[Filter], Callable[[HostFacts], object]]] = {
+    CorrectZone: attrgetter("zone"),
+    RequestedTraits: attrgetter("traits"),
+    Accelerators: attrgetter("traits"),
+    ExternalCustomer: attrgetter("traits"),
+    StatusConditions: attrgetter("bad_condition", "high_availability"),
+    HypervisorCapabilities: attrgetter("hypervisor_type", "cpu_arch", "raw_type"),
+    AllowedProjects: attrgetter("allowed_projects"),
+    AggregateTenants: attrgetter("tenants"),
+}
+"""Step → what of a host its refusal depends on."""
 
 
 def _room(engine: Engine, request: PlacementRequest, run: Run) -> tuple[dict[str, tuple[int, int]], tuple[int, int]]:

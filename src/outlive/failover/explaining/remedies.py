@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outlive.failover.explaining.words import count_of, listing
+from outlive.failover.explaining.words import count_of, listing, part_amounts
 from outlive.failover.planning.reasons import amounts
 
 
@@ -68,7 +68,7 @@ class FreeRoom(_Step, frozen=True, kw_only=True, tag="free-room"):
 
     def text(self) -> str:
         """As an order."""
-        return f"free {amounts(self.cpu_milli, self.memory_bytes)} on {self.host}"
+        return f"free {part_amounts(self.cpu_milli, self.memory_bytes)} on {self.host}"
 
 
 class HostReady(_Step, frozen=True, kw_only=True, tag="host-ready"):
@@ -150,5 +150,21 @@ def remedy(kind: Kind, actions: Sequence[Action] = (), *, text: str = "", tried:
     """A remedy of these actions."""
     hosts = sum(action.count for action in actions if isinstance(action, AddHosts))
     cost = COSTS[kind] * max(1, hosts, len(actions))
-    sentence = text or listing([action.text() for action in actions])
+    sentence = text or _sentence(actions)
     return Remedy(kind=kind, cost=cost, text=sentence, actions=tuple(actions), tried=tried)
+
+
+def _sentence(actions: Sequence[Action]) -> str:
+    """All actions as one order; the same amount on several hosts is said once."""
+    rooms: dict[tuple[int, int], list[str]] = {}
+    others: list[str] = []
+    for action in actions:
+        if isinstance(action, FreeRoom):
+            rooms.setdefault((action.cpu_milli, action.memory_bytes), []).append(action.host)
+        else:
+            others.append(action.text())
+    freed = [
+        f"free {part_amounts(*size)} on {'each of ' if len(hosts) > 1 else ''}{listing(hosts)}"
+        for size, hosts in rooms.items()
+    ]
+    return listing([*freed, *others])

@@ -79,29 +79,20 @@ class Search:
                 return found
         return remedy(Kind.NONE, text=self._helpless(), tried=False)
 
+    def instead_of(self, found: Remedy) -> Remedy | None:
+        """New hosts, for whom the cheapest remedy does not suit."""
+        return self._add_hosts() if found.kind in (Kind.REPACK, Kind.FREE, Kind.READY) else None
+
     # What waiting does.
 
     def _waiting(self) -> str:
         how = "wait for the next cycle, or run `outlive failover plan --apply`"
         if self._against.whole.why is Why.OWN_CLASH:
             return f"{how}: clean-up takes the clash away"
-        ahead, limit = self._ahead(), self._against.state.limit
+        ahead, limit = self._model.order.get(self._vm.id, 0), self._against.state.limit
         if 0 < limit <= ahead:
             how += f"; a cycle serves {limit} VMs and {ahead:,} are before it: raise failover.maxVMsToProcess"
         return how
-
-    def _ahead(self) -> int:
-        """VMs that miss slots and are served before this one."""
-        state, model = self._against.state, self._model
-        return sum(
-            1
-            for vm in state.vms
-            if vm.id != self._vm.id
-            and state.required.get(vm.id, 0) > 0
-            and (-state.priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
-            < (-state.priorities.get(self._vm.id, 0), -self._vm.memory_bytes, self._vm.id)
-            and state.required[vm.id] > model.present(vm)
-        )
 
     # A membership of another VM moves.
 
@@ -140,18 +131,18 @@ class Search:
 
     def _free(self) -> Remedy | None:
         against = self._against
-        lacking: list[tuple[float, str, tuple[int, int]]] = []
+        lacking: list[tuple[float, float, str, tuple[int, int]]] = []
         for host, finding in against.hosts.items():
             if finding.why is not Why.NO_CAPACITY or not self._only(host, capacity=True):
                 continue
             lacks, whole = against.lacks(host), against.state.capacity.get(host)
             if lacks is None or whole is None or whole[0] < against.need[0] or whole[1] < against.need[1]:
                 continue
-            shares = lacks[0] / max(1, against.need[0]) + lacks[1] / max(1, against.need[1])
-            lacking.append((shares, host, lacks))
+            cpu, memory = lacks[0] / max(1, against.need[0]), lacks[1] / max(1, against.need[1])
+            lacking.append((max(cpu, memory), cpu + memory, host, lacks))
         lacking.sort()
-        lacks_of = {host: lacks for _, host, lacks in lacking}
-        for hosts in self._sets([host for _, host, _ in lacking]):
+        lacks_of = {host: lacks for _, _, host, lacks in lacking}
+        for hosts in self._sets([host for _, _, host, _ in lacking]):
             free = {host: self._enough(host, lacks_of[host]) for host in hosts}
             if self._works(Change(new_hosts=hosts, free=free)):
                 return remedy(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, O
 from outlive.failover.planning.cleanup import CleanInput, clean
 from outlive.failover.planning.greedy import Greedy
 from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planning.select import service_rank
 from outlive.failover.planning.separating import Separating
 from outlive.failover.sizing import ResolvedSize
 
@@ -57,6 +59,8 @@ class Model:
         for name, slot in self.slots.items():
             for member in slot.members:
                 self._slots_of.setdefault(member, []).append(name)
+        self._views = ground.views
+        self._hosts = tuple(host.name for host in state.hosts)
         self.trials = 0
 
     def slots_of(self, vm: str) -> Sequence[str]:
@@ -67,6 +71,24 @@ class Model:
         """Slots that count for the VM."""
         literal = self.state.compat.reverted("D10")
         return sum(counts_for(vm, self.slots[slot], literal=literal) for slot in self.slots_of(vm.id))
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """VM that misses slots → how many are served before it."""
+        state = self.state
+        counting: dict[str, int] = {}
+        literal = state.compat.reverted("D10")
+        for slot in self.slots.values():
+            for member in slot.members:
+                view = self._views.get(member)
+                if view is not None and counts_for(view, slot, literal=literal):
+                    counting[member] = counting.get(member, 0) + 1
+        ranked = sorted(
+            (service_rank(vm, priority=state.priorities.get(vm.id, 0), present=present, compat=state.compat), vm.id)
+            for vm in state.vms
+            if state.required.get(vm.id, 0) > (present := counting.get(vm.id, 0))
+        )
+        return {vm: place for place, (_, vm) in enumerate(ranked)}
 
     def serve(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> list[Action]:
         """What the planner would do for this VM alone, if it were so; empty where it misses nothing."""
@@ -130,7 +152,7 @@ class Model:
             separating=self._separating,
             compat=self.state.compat,
         )
-        greedy.renew(reuse=reuse, new=new, free=free, hosts=[host.name for host in self.state.hosts])
+        greedy.renew(reuse=reuse, new=new, free=free, hosts=self._hosts)
         return greedy
 
     def _free_with(self, changed: Mapping[str, tuple[int, int]]) -> FreeAmounts:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from outlive.base.quantity import format_bytes, format_milli
 from outlive.failover.planning.reasons import amounts
 
 CAPACITY_WORD = "capacity"
@@ -137,9 +138,8 @@ def capacity_sentence(needs: tuple[int, int], room: tuple[int, int] | None) -> s
     """What is needed against what is free."""
     wanted = amounts(*needs)
     if room is None:
-        return f"needs {wanted}; what is free there is not known"
-    free = amounts(max(0, room[0]), max(0, room[1]))
-    return f"needs {wanted}, free are {free}"
+        return f"needs {wanted}; how much is free there is not known"
+    return f"needs {wanted}, has {amounts(max(0, room[0]), max(0, room[1]))} free"
 
 
 _PHRASES: Mapping[str, str] = {
@@ -168,6 +168,13 @@ def refusal_phrase(refusal: Refusal, zone: str) -> str:
             return _PHRASES[code].format(message=refusal.message)
         case _:
             return f"are refused by {refusal.step}{f' ({refusal.message})' if refusal.message else ''}"
+
+
+def part_amounts(cpu_milli: int, memory_bytes: int) -> str:
+    """An amount for people, without what is zero of it."""
+    if not memory_bytes:
+        return f"{format_milli(cpu_milli)} cpu"
+    return amounts(cpu_milli, memory_bytes) if cpu_milli else f"{format_bytes(memory_bytes)} memory"
 
 
 def listing(parts: Sequence[str]) -> str:
