@@ -78,16 +78,16 @@ def _cards(given: CoveragePicture) -> Markup:
     for unit, one in given.tolerances.items():
         remark = whichever(one.fleet) if one.fleet else f"not every {unit} failure is survived"
         figures.append((f"Survives, by {unit}", units_text(one.fleet, unit), remark, _kind(one.fleet > 0)))
+    held = result.reserved.memory_bytes
     figures += [
-        ("Slots", f"{result.slots:,}", f"{times(result.slots, result.bound.slots)} the least possible", ""),
-        (
-            "Held memory",
-            gib(result.reserved.memory_bytes),
-            f"{times(result.reserved.memory_bytes, result.bound.memory_bytes)} the least possible",
-            "",
-        ),
+        ("Slots", f"{result.slots:,}", _against(result.slots, result.bound.slots, f"{result.bound.slots:,}"), ""),
+        ("Held memory", gib(held), _against(held, result.bound.memory_bytes, gib(result.bound.memory_bytes)), ""),
     ]
     return cards(figures)
+
+
+def _against(amount: int, least: int, text: str) -> str:
+    return f"{times(amount, least)} the least possible" if amount and least else f"any plan needs {text} or more"
 
 
 def _kind(good: bool) -> str:
@@ -177,7 +177,7 @@ def _bound(result: CoverageResult) -> Markup | None:
         parts = [("used", part), ("held", 1 - part)]
         text = f"{percent(part)} needed by any plan, {percent(1 - part)} beyond"
         rows.append((name, form(amount), form(least), times(amount, least), bar(parts, text)))
-    note = "No plan needs less than the least; whether any plan gets along with it is not known."
+    note = "No plan needs less than the least; whether one gets along with it is not known. Hatched: beyond the least."
     columns = ("Held", "Now", "Least possible", "Ratio", "Of what is held")
     return section(
         "What it costs",

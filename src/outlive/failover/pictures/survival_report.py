@@ -82,7 +82,8 @@ def _map_about(given: SurvivalPicture) -> str:
     if given.drawn is not None:
         contested = sum(one.contested for one in given.drawn.result.landing)
         own = len(given.drawn.result.landing) - contested
-        words.append(f"{vms(own)} land in slots of their own; {vms(len(given.drawn.result.lost))} have none.")
+        lost = len(given.drawn.result.lost)
+        words.append(f"{vms(own)} land in slots of their own{f'; {vms(lost)} have none' if lost else ''}.")
         if contested:
             words.append(f"{vms(contested)} of these may take a slot that others have a claim to as well.")
     return " ".join(words)
