@@ -45,9 +45,11 @@ async def coverage(
     config: Config = None,
 ) -> ExitCode | None:
     """Which VMs have the slots that they need; exit code 1 if any has not."""
+    from outlive.cli.costing import levels_document, levels_lines
     from outlive.cli.picturing import check_picture, picture_coverage
     from outlive.failover.planning.actions import Fail
     from outlive.failover.planning.plan import plan
+    from outlive.roles.costing import costs_of
     from outlive.roles.planning import coverage_of, plan_input
 
     check_picture(html)
@@ -56,8 +58,15 @@ async def coverage(
         with progress("planning"):
             fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
             result = coverage_of(gathered, gathered.observation.slots, fails)
+            costs = costs_of(gathered, result)
     unit = gathered.settings.topology_choice.unit
-    output.show(coverage_document(result), lambda: coverage_lines(result, unit=unit))
+    document = {**coverage_document(result), "levels": levels_document(costs)}
+
+    def lines() -> list[Any]:
+        levels = levels_lines(costs, gathered.unknown_levels, wide=output.wide)
+        return [*coverage_lines(result, wide=output.wide, unit=unit), *levels]
+
+    output.show(document, lines)
     if html is not None:
         picture_coverage(html, access, gathered, result)
     return None if result.covered == result.required else ExitCode.NO

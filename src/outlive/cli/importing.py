@@ -99,8 +99,8 @@ async def import_openstack(
 ) -> None:
     """Import what the openstack command prints with -f json.
 
-    Read are hypervisors.json, servers.json, flavors.json, aggregates.json and services.json, and where the lists lack
-    sizes hypervisors/NAME.json and servers/ID.json.
+    Read are hypervisors.json, servers.json, flavors.json, aggregates.json, services.json and server_groups.json, and
+    where the lists lack sizes hypervisors/NAME.json and servers/ID.json.
     """
     from outlive.drivers.openstack_inventory import read_openstack
 

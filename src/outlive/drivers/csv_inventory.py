@@ -21,13 +21,22 @@ import msgspec
 from outlive.base.errors import BadInput, Usage
 from outlive.base.quantity import parse_bytes, parse_milli
 from outlive.drivers.files import open_input
+from outlive.failover.protection import LEVEL_NAME, PRIORITY_LIMIT
 from outlive.resources import Amounts
 from outlive.resources.documents import Problems
-from outlive.roles.records import IMPORT_HOSTS_LIMIT, IMPORT_VMS_LIMIT, HostRecord, Inventory, VmRecord
+from outlive.roles.records import (
+    GROUP_POLICIES,
+    IMPORT_HOSTS_LIMIT,
+    IMPORT_VMS_LIMIT,
+    HostRecord,
+    Inventory,
+    VmRecord,
+)
 
 HOST_FIELDS: Final = ("name", "cpu", "memory", "zone", "traits", "cpu_arch", "hypervisor_type")
 VM_FIELDS: Final = (
     "id", "cpu", "memory", "name", "flavor", "host", "zone", "project", "status", "disk", "os_type", "server_group",
+    "server_group_policy", "protection", "restart_priority",
 )  # fmt: skip
 DOMAIN_PREFIX: Final = "domain-"
 """Fields such as ``domain-rack`` become failure domain labels."""
@@ -37,6 +46,7 @@ COLUMNS_LIMIT: Final = 1000
 PROGRESS_ROWS: Final = 2000
 """Rows between two reports of progress."""
 _RESOURCE = re.compile(r"[a-z][a-zA-Z0-9._-]{0,62}\Z")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,12}\Z")
 
 Progress = Callable[[int, int], None]
 """Gets bytes read and bytes of the file (0 where unknown)."""
@@ -156,6 +166,9 @@ def read_vms(
                 disk_gib=row.whole("disk"),
                 os_type=row.optional("os_type"),
                 server_group=row.optional("server_group"),
+                server_group_policy=row.one_of("server_group_policy", GROUP_POLICIES),
+                protection=row.matching("protection", LEVEL_NAME, "letters, digits, '.', '_' and '-'"),
+                restart_priority=row.integer("restart_priority", PRIORITY_LIMIT),
             )
         )
     inventory.rows_left_out += table.left_out
@@ -188,6 +201,31 @@ class _Row:
         except BadInput as error:
             self._problem(field, error)
             return None
+
+    def one_of(self, field: str, words: Sequence[str]) -> str | None:
+        """One of these words, or ``None`` where the file has no such column or after noting that it is none."""
+        text = self.optional(field)
+        if text is None or text in words:
+            return text
+        error = BadInput(f"{text[:60]!r} is not known", remedy=f"one of {', '.join(word for word in words if word)}")
+        self._problem(field, error)
+        return None
+
+    def matching(self, field: str, form: re.Pattern[str], wanted: str) -> str | None:
+        """A word of that form or an empty one, or ``None`` likewise."""
+        text = self.optional(field)
+        if not text or form.match(text):
+            return text
+        self._problem(field, BadInput(f"{text[:60]!r} is no name", remedy=f"write {wanted}"))
+        return None
+
+    def integer(self, field: str, most: int) -> int | None:
+        """A whole number without a unit, at most so far from 0; ``None`` where there is none or after noting why."""
+        text = self.text(field)
+        if not text or (_INTEGER.match(text) and abs(int(text)) <= most):
+            return int(text) if text else None
+        self._problem(field, BadInput(f"{text[:60]!r} is not a whole number", remedy=f"write {-most} to {most}"))
+        return None
 
     def amounts(self) -> Amounts | None:
         """All resources of the row, or ``None`` after noting what is wrong with one of them."""

@@ -1,8 +1,9 @@
 """An inventory from what the ``openstack`` command prints with ``-f json``, as files of one folder.
 
 Read are ``hypervisors.json`` (hypervisor list --long), ``servers.json`` (server list --all-projects --long),
-``flavors.json`` (flavor list --all --long), ``aggregates.json`` (aggregate list --long) and ``services.json``
-(compute service list); the first two are needed. Where a list lacks a field, because newer API versions no longer
+``flavors.json`` (flavor list --all --long), ``aggregates.json`` (aggregate list --long), ``services.json``
+(compute service list) and ``server_groups.json`` (server group list --all-projects --long); the first two are needed.
+Where a list lacks a field, because newer API versions no longer
 give it, ``hypervisors/<name>.json`` and ``servers/<id>.json`` (the ``show`` commands) fill it in
 (docs/reference/cli.md#import-openstack). Columns are known under the names of old and new clients alike.
 """
@@ -14,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from outlive.base.errors import BadInput, NotFound
 from outlive.drivers.files import read_input
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems, parse_json
-from outlive.roles.records import FlavorRecord, HostRecord, Inventory, VmRecord
+from outlive.roles.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
 
 MIB: Final = 2**20
 _PAIR = re.compile(r"\s*([^=,\s][^=]*?)\s*=\s*'((?:[^'\\]|\\.)*)'\s*(?:,|\Z)")
@@ -93,8 +96,9 @@ def read_openstack(folder: Path) -> Inventory:
             inventory.hosts.append(host)
     inventory.flavors.extend(_flavors(_items(folder, "flavors", (), problems), problems))
     flavors = {flavor.name for flavor in inventory.flavors}
+    groups = _Groups(folder, problems)
     for item in _items(folder, "servers", ("ID",), problems, needed=True):
-        inventory.vms.append(_server(item, names, flavors))
+        inventory.vms.append(groups.grouped(_server(item, names, flavors)))
     return inventory
 
 
@@ -257,6 +261,44 @@ def _server(item: _Item, names: _Names, flavors: set[str]) -> VmRecord:
         os_type=None,
         server_group=_group(item.get("server_groups")),
     )
+
+
+class _Groups:
+    """Server groups with their members and policies (server group list --long); none where there is no such file."""
+
+    def __init__(self, folder: Path, problems: Problems) -> None:
+        self._told = (folder / "server_groups.json").exists()
+        self._policies: dict[str, str] = {}
+        self._of: dict[str, str] = {}
+        for item in _items(folder, "server_groups", (), problems):
+            name = item.text("ID", "Name")
+            policy = _first(item.get("Policy", "Policies"))
+            if policy not in GROUP_POLICIES:
+                remedy = f"one of {', '.join(word for word in GROUP_POLICIES if word)}"
+                problems.add(item.place, f"policy {policy[:60]!r} of group {name[:60]!r} is not known", remedy)
+                continue
+            self._policies[name] = policy
+            for member in _listed(item.get("Members")):
+                self._of.setdefault(member.lower(), name)
+
+    def grouped(self, vm: VmRecord) -> VmRecord:
+        """The VM with its group and the group's policy; as it is where no file says anything of groups."""
+        if not self._told:
+            return vm
+        group = vm.server_group or self._of.get(vm.id, "")
+        return msgspec.structs.replace(vm, server_group=group, server_group_policy=self._policies.get(group, ""))
+
+
+def _listed(value: Any) -> list[str]:
+    """A list, or its text form: words with commas between them."""
+    words = value if isinstance(value, list) else str(value or "").strip("[]").split(",")
+    return [word for one in words if (word := str(one).strip(" '\""))]
+
+
+def _first(value: Any) -> str:
+    """The policy: newer clients give a word, older ones a list of one."""
+    words = _listed(value)
+    return words[0] if words else ""
 
 
 def _group(value: Any) -> str | None:

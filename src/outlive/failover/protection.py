@@ -30,7 +30,8 @@ PRIORITY_LIMIT: Final = 1_000_000
 KINDS_REMEMBERED: Final = 10_000
 """Kinds of VMs (level, project, flavor) whose level is remembered; beyond it everything is worked out again."""
 
-_LEVEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+LEVEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+"""What a level may be called."""
 _HELP = "see docs/reference/failover.md#protection-levels"
 
 
@@ -223,7 +224,7 @@ def check_protection(settings: ProtectionSettings) -> None:
 
 def _check_level(name: str, level: LevelSettings) -> None:
     place = f"protection.levels.{name}"
-    if not _LEVEL_NAME.match(name):
+    if not LEVEL_NAME.match(name):
         remedy = "letters, digits, '.', '_' and '-', at most 63 characters"
         raise BadInput(f"{name[:80]!r} cannot be the name of a level", place="protection.levels", remedy=remedy)
     if level.slots is not None and not 0 <= level.slots <= SLOTS_LIMIT:

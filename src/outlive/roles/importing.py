@@ -154,6 +154,9 @@ def _vm(record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str],
         "os_type": record.os_type,
         "zone": record.zone,
         "server_group": record.server_group,
+        "server_group_policy": record.server_group_policy,
+        "protection": record.protection,
+        "restart_priority": record.restart_priority,
         "power_state": "running" if is_active(phase) else "stopped",
     }
     spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})

@@ -41,6 +41,8 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """VM → slots that it needs; VMs that need none are left out."""
     priorities: dict[str, int]
     """VM → priority, larger is earlier; VMs of priority 0 are left out."""
+    unknown_levels: dict[str, str]
+    """VM → the protection level that it names and that there is not."""
     demands: Demands
     """What any VM needs by these settings."""
     sizes: dict[str, ResolvedSize]
@@ -89,6 +91,7 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
         observation=observation,
         required=demanded.required,
         priorities=demanded.priorities,
+        unknown_levels=demanded.unknown,
         demands=demands,
         sizes=sizes,
         fleet=fleet,

@@ -66,6 +66,11 @@ class VmRecord(msgspec.Struct, frozen=True, kw_only=True):
     extra_specs: dict[str, str] | None = None
     os_type: str | None = None
     server_group: str | None = None
+    server_group_policy: str | None = None
+    """One of ``GROUP_POLICIES``."""
+    protection: str | None = None
+    """Protection level."""
+    restart_priority: int | None = None
 
 
 class FlavorRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +100,9 @@ class Inventory:
     rows_left_out: int = 0
     """Rows that ``--where`` did not select."""
 
+
+GROUP_POLICIES: Final = ("", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity")
+"""What a server group may ask for; empty: nothing."""
 
 STOPPED_PHASES: Final = frozenset(
     {"shutoff", "stopped", "shutdown", "suspended", "paused", "shelved", "shelved_offloaded", "soft_deleted", "failed"}

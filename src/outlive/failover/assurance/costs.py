@@ -1,0 +1,179 @@
+"""What protection costs, by level and by flavor: who is protected, and whose share of the slots is how large.
+
+A slot is shared by its members, each in proportion to its own size: twice the memory, twice the share of the slot's
+memory, and cpu likewise. Shares are whole units and add up to the slot. What a slot holds for members that nobody lists
+falls to the others; a slot without any known member is nobody's. A report only: nothing is decided from it
+(docs/reference/failover.md#costs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from outlive.failover.assurance.coverage import Reserved
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.portions import SLOTS, Portions, portioned, whole
+
+
+class CostInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A state, and who has which level."""
+
+    vms: tuple[VmView, ...]
+    required: dict[str, int]
+    """VM → slots that it needs; missing means none."""
+    slots: tuple[SlotView, ...] = ()
+    levels: dict[str, str] = {}
+    """VM → its level; missing means none, the empty name."""
+    priorities: dict[str, int] = {}
+    """Level → its priority, for every level that there is; VMs' own priorities change no row."""
+    covered: tuple[str, ...] = ()
+    """VMs that need slots and have them."""
+    tolerances: dict[str, int] = {}
+    """VM → failures that it survives, where known."""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the VMs of one level or flavor have, and what that takes."""
+
+    vms: int
+    required: int
+    """VMs that need slots."""
+    covered: int
+    """VMs that need slots and have them."""
+    slots: int
+    """Slots that any of them is a member of; others may use the same ones."""
+    cpu_milli: int
+    """Their shares of these slots."""
+    memory_bytes: int
+    per_protected_byte: float | None
+    """Reserved memory for each byte of memory of the VMs that are members of slots; ``None`` where there is none."""
+    tolerance: int | None = None
+    """Failures that every one of them that needs slots survives, where that is known."""
+
+
+class LevelCost(Cost, frozen=True, kw_only=True, rename="camel"):
+    """One level; the empty name stands for VMs without one."""
+
+    level: str
+    priority: int
+
+
+class FlavorCost(Cost, frozen=True, kw_only=True, rename="camel"):
+    """One flavor."""
+
+    flavor: str
+
+
+class CostResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All of it."""
+
+    levels: tuple[LevelCost, ...]
+    """Highest priority first, then by name; of VMs without a level only where there are any."""
+    flavors: tuple[FlavorCost, ...]
+    """By name."""
+    nobody: Reserved
+    """What slots without any known member hold."""
+
+
+class _Sum:
+    """Figures of one row, being added up."""
+
+    def __init__(self) -> None:
+        self.vms = self.required = self.covered = 0
+        self.slots = self.cpu_milli = self.memory_bytes = self.protected_bytes = 0
+        self.tolerances: list[int] = []
+
+    def figures(self) -> dict[str, Any]:
+        """As the fields of ``Cost``."""
+        return {
+            "vms": self.vms,
+            "required": self.required,
+            "covered": self.covered,
+            "slots": self.slots,
+            "cpu_milli": self.cpu_milli,
+            "memory_bytes": self.memory_bytes,
+            "per_protected_byte": self.memory_bytes / self.protected_bytes if self.protected_bytes else None,
+            "tolerance": min(self.tolerances, default=None),
+        }
+
+
+def costs(given: CostInput) -> CostResult:
+    """Add up the state."""
+    return whole(costing(given))
+
+
+def costing(given: CostInput) -> Portions[CostResult]:
+    """The same in portions."""
+    by_level = {name: _Sum() for name in given.priorities}
+    by_flavor: dict[str, _Sum] = {}
+    rows: dict[str, tuple[_Sum, _Sum]] = {}
+    views: dict[str, VmView] = {}
+    covered = frozenset(given.covered)
+    for portion in portioned(given.vms):
+        for vm in portion:
+            views[vm.id] = vm
+            level = by_level.setdefault(given.levels.get(vm.id, ""), _Sum())
+            rows[vm.id] = (level, by_flavor.setdefault(vm.flavor, _Sum()))
+            for row in rows[vm.id]:
+                _count(row, vm, given, covered)
+        yield
+    cpu = memory = 0
+    members: set[str] = set()
+    for some in portioned(given.slots, SLOTS):
+        for slot in some:
+            known = [views[vm] for vm in slot.members if vm in views]
+            if not known:
+                cpu, memory = cpu + slot.cpu_milli, memory + slot.memory_bytes
+                continue
+            members.update(vm.id for vm in known)
+            _share(slot, known, rows)
+        yield
+    for member in members:
+        for row in rows[member]:
+            row.protected_bytes += views[member].memory_bytes
+    names = sorted(by_level, key=lambda name: (-given.priorities.get(name, 0), name))
+    return CostResult(
+        levels=tuple(
+            LevelCost(level=name, priority=given.priorities.get(name, 0), **by_level[name].figures()) for name in names
+        ),
+        flavors=tuple(FlavorCost(flavor=name, **by_flavor[name].figures()) for name in sorted(by_flavor)),
+        nobody=Reserved(cpu_milli=cpu, memory_bytes=memory),
+    )
+
+
+def _count(row: _Sum, vm: VmView, given: CostInput, covered: frozenset[str]) -> None:
+    row.vms += 1
+    if given.required.get(vm.id, 0) <= 0:
+        return
+    row.required += 1
+    row.covered += vm.id in covered
+    if vm.id in given.tolerances:
+        row.tolerances.append(given.tolerances[vm.id])
+
+
+def _share(slot: SlotView, known: Sequence[VmView], rows: Mapping[str, tuple[_Sum, _Sum]]) -> None:
+    """Give each known member its part of the slot."""
+    cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
+    memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
+    used: set[int] = set()
+    for vm, cpu, memory in zip(known, cpus, memories, strict=True):
+        for row in rows[vm.id]:
+            row.cpu_milli += cpu
+            row.memory_bytes += memory
+            if id(row) not in used:
+                used.add(id(row))
+                row.slots += 1
+
+
+def shares(amount: int, weights: Sequence[int]) -> list[int]:
+    """The amount in whole parts by these weights, or in equal ones where all are 0; they add up to it."""
+    if not any(weights):
+        weights = [1] * len(weights)
+    total, before, parts = sum(weights), 0, []
+    for weight in weights:
+        parts.append(amount * (before + weight) // total - amount * before // total)
+        before += weight
+    return parts
