@@ -42,48 +42,48 @@ class Standing:
         self.slots = slots
         self._units = units or {}
         self._unit_number: dict[str, int] = {}
-        number = {vm.id: at for at, vm in enumerate(self.vms)}
         self.own: Ints = np.array([self._unit(vm.host) for vm in self.vms], dtype=np.int64)
-        strangers: dict[str, int] = {}
-        where: list[str] = []
-        newest: list[int] = []
+        members, strangers = self._members()
+        self.slot_unit: Ints = np.array([self._unit(slot.host) for slot in slots], dtype=np.int64)
+        others = [self._unit(locations.get(name, recorded)) for name, recorded in strangers.items()]
+        for host in hosts:
+            self._unit(host)
+        self.unit_names = list(self._unit_number)
+        self._touch(members, np.array(others, dtype=np.int64))
+
+    def _members(self) -> tuple[Ints, dict[str, str]]:
+        """Notes the claims; the VM's number for each member of each slot, and where VMs without number are recorded.
+
+        Such a VM is told as a negative number: -1 is the first of them.
+        """
+        number = {vm.id: at for at, vm in enumerate(self.vms)}
+        strangers: dict[str, str] = {}
+        members: list[int] = []
         claim_vm: list[int] = []
         claim_slot: list[int] = []
-        by_name = sorted(range(len(slots)), key=lambda at: slots[at].name)
-        members: list[list[int]] = [[] for _ in slots]
-        for at in by_name:
-            slot, inside = slots[at], members[at]
+        for at, slot in enumerate(self.slots):
             ready = slot.ready is not False
             for name, recorded in slot.members.items():
                 vm = number.get(name)
                 if vm is None:
-                    known = strangers.setdefault(name, len(where))
-                    if known == len(where):
-                        where.append("")
-                        newest.append(-1)
-                    if at > newest[known]:
-                        newest[known], where[known] = at, locations.get(name, recorded)
-                    inside.append(-1 - known)
-                    continue
-                inside.append(vm)
-                view = self.vms[vm]
-                if ready and view.host == recorded and fits(view, slot):
+                    vm = number[name] = -1 - len(strangers)
+                if vm < 0:
+                    strangers[name] = recorded
+                elif ready and self.vms[vm].host == recorded and fits(self.vms[vm], slot):
                     claim_vm.append(vm)
                     claim_slot.append(at)
-        member = [one for inside in members for one in inside]
-        on = [self._unit(slot.host) for slot in slots]
-        elsewhere = [self._unit(host) for host in where]
-        order = np.argsort(np.array(claim_vm, dtype=np.int64), kind="stable")
-        self.claim_vm: Ints = np.array(claim_vm, dtype=np.int64)[order]
-        self.claim_slot: Ints = np.array(claim_slot, dtype=np.int64)[order]
+                members.append(vm)
+        vms, slots = np.array(claim_vm, dtype=np.int64), np.array(claim_slot, dtype=np.int64)
+        by_name = sorted(range(len(self.slots)), key=lambda at: self.slots[at].name)
+        rank = np.zeros(len(by_name), dtype=np.int64)
+        rank[by_name] = np.arange(len(by_name))
+        order = np.lexsort((rank[slots], vms))
+        self.claim_vm: Ints = vms[order]
+        self.claim_slot: Ints = slots[order]
         self.degree: Ints = np.bincount(self.claim_vm, minlength=len(self.vms))
         self.first: Ints = np.cumsum(self.degree) - self.degree
         """The first claim of each VM."""
-        for host in hosts:
-            self._unit(host)
-        self.unit_names = list(self._unit_number)
-        self.slot_unit: Ints = np.array(on, dtype=np.int64)
-        self._touch(np.array(member, dtype=np.int64), np.array(elsewhere, dtype=np.int64))
+        return np.array(members, dtype=np.int64), strangers
 
     def _touch(self, member: Ints, strangers: Ints) -> None:
         """Which units each slot touches, and how often the unit of a claim's own VM."""
