@@ -14,7 +14,7 @@ SHOWN = 20
 
 def lines(answer: Answer, *, wide: bool = False) -> list[Any]:
     """The verdict, the numbers before and after, then what moves and what stands in the way."""
-    found: list[Any] = [_verdict(answer), "", _numbers(answer)]
+    found: list[Any] = [_verdict(answer), *_changes(answer), "", _numbers(answer)]
     found += _short(answer)
     found += _lists(answer, wide=wide)
     return found
@@ -41,6 +41,17 @@ def _drain_verdict(answer: Answer) -> str:
         return f"{answer.question}: yes, in {len(answer.order)} steps; after each of them every VM tolerates {kept}"
     word = "no order of steps does it" if answer.proven else f"no order was found within the limit {answer.limit}"
     return f"{answer.question}: {word}"
+
+
+def _changes(answer: Answer) -> list[str]:
+    """How much emptying hosts changes."""
+    if not answer.order:
+        return []
+    opened = sum(_told(step)[0] == "open" for step in answer.order)
+    return [
+        f"{len(answer.moves)} VMs move, {len(answer.closed)} slots vanish, {opened} are opened, "
+        f"{len(answer.displaced)} times a VM leaves a slot"
+    ]
 
 
 def _numbers(answer: Answer) -> Any:
@@ -93,9 +104,8 @@ def _lists(answer: Answer, *, wide: bool) -> list[Any]:
     found: list[Any] = []
     moved = [(one.vm, one.source, one.host, one.slot) for one in answer.moves]
     taken = any(one.slot for one in answer.moves)
-    if not answer.order:
-        columns = ("VM", "From", "To", *(("Its slot",) if taken else ()))
-        found += _table("Where VMs come to", columns, [row[: len(columns)] for row in moved], wide=wide)
+    columns = ("VM", "From", "To", *(("Its slot",) if taken else ()))
+    found += _table("Where VMs come to", columns, [row[: len(columns)] for row in moved], wide=wide)
     found += _table("VMs without a host", ("VM", "Why"), [(one.vm, one.reason) for one in answer.unplaced], wide=wide)
     steps = [(number, *_told(step)) for number, step in enumerate(answer.order, start=1)]
     found += _table("The steps, one after the other", ("", "Step", "VM", "What"), steps, wide=wide)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
 
 import msgspec
@@ -13,9 +12,8 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.planning.plan import PlanInput, plan
 from outlive.failover.topology import Topology
-from outlive.failover.whatif import ordering
 from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Step, Stuck
+from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Step
 
 GIB = 2**30
 
@@ -30,7 +28,7 @@ class Model:
         self.slots = {slot.name: (slot, set(slot.members)) for slot in given.slots}
         self.free = {host: dict(amounts) for host, amounts in given.free.items()}
         self.hosts = sorted({*given.free, *self.at.values(), *(slot.host for slot in given.slots)})
-        asked = given.required if given.keep is None else {vm: given.keep for vm in given.required}
+        asked = given.required if given.keep is None else dict.fromkeys(given.required, given.keep)
         self.now = {vm: self.tolerance(vm) for vm in self.at}
         self.floor = {vm: min(self.now[vm], asked.get(vm, 0)) for vm in self.at if given.required.get(vm, 0)}
 
@@ -140,9 +138,7 @@ def fleet(random: Random, hosts: int, vms: int, k: int, *, spare: int, racks: in
     views = []
     for number in range(vms):
         size = random.choice((1, 1, 2))
-        views.append(
-            VmView(id=f"v{number}", host=random.choice(names), cpu_milli=1000 * size, memory_bytes=size * GIB)
-        )
+        views.append(VmView(id=f"v{number}", host=random.choice(names), cpu_milli=1000 * size, memory_bytes=size * GIB))
     free = {name: (1000 * (room := random.randint(0, spare)), room * GIB) for name in names}
     topology = Topology(units={name: f"rack={at % racks}" for at, name in enumerate(names)} if racks else {})
     offer = {"": Offer(hosts=tuple(names))}
@@ -176,6 +172,7 @@ def fleet(random: Random, hosts: int, vms: int, k: int, *, spare: int, racks: in
         free=left,
         keep=random.choice((None, None, 0, 1, 2)),
         topology=topology,
+        search_limit=2_000,
     )
 
 
@@ -184,7 +181,8 @@ def test_every_prefix_of_the_order_holds_and_the_end_is_as_forecast(block: int) 
     found = 0
     for seed in range(40):
         random = Random(1000 * block + seed)
-        given = fleet(random, random.randint(3, 10), random.randint(1, 14), 2, spare=random.randint(2, 14))
+        racks = random.choice((0, 0, 3, 5))
+        given = fleet(random, random.randint(3, 10), random.randint(1, 14), 2, spare=random.randint(2, 14), racks=racks)
         result = order_drain(given)
         if result.possible:
             found += 1
@@ -193,3 +191,106 @@ def test_every_prefix_of_the_order_holds_and_the_end_is_as_forecast(block: int) 
             assert result.obstacles
             assert result.proven or result.limit
     assert found >= 10
+
+
+# What is said to be impossible, against everything that can be reached.
+
+
+Slots = tuple[tuple[str, int, tuple[str, ...]], ...]
+
+
+class Tiny:
+    """Every state of a tiny fleet with one size a core, by single steps, without any idea of what is worth doing."""
+
+    LIMIT = 6_000
+
+    def __init__(self, given: DrainInput) -> None:
+        self.given = given
+        self.size = {vm.id: vm.cpu_milli for vm in given.vms}
+        self.movers = [vm.id for vm in given.vms if vm.host in given.drained]
+        self.home = {vm.id: vm.host for vm in given.vms}
+        self.hosts = [host for host in given.free if host not in given.drained]
+        self.total = {host: amounts["cpu"] for host, amounts in given.free.items()}
+        for slot in given.slots:
+            self.total[slot.host] += slot.cpu_milli
+        self.floor = Model(given).floor
+
+    def reachable(self) -> bool | None:
+        """Whether the hosts can be emptied at all; ``None`` where there are too many states."""
+        slots = tuple(sorted((slot.host, slot.cpu_milli, tuple(sorted(slot.members))) for slot in self.given.slots))
+        start = (tuple(self.home[vm] for vm in self.movers), slots)
+        seen, waiting = {start}, [start]
+        while waiting:
+            state = waiting.pop()
+            if not set(self.given.drained) & {*state[0], *(slot[0] for slot in state[1])}:
+                return True
+            for following in self.after(*state):
+                if following not in seen:
+                    if len(seen) >= self.LIMIT:
+                        return None
+                    seen.add(following)
+                    waiting.append(following)
+        return False
+
+    def after(self, places: tuple[str, ...], slots: Slots) -> list[tuple[tuple[str, ...], Slots]]:
+        found = []
+        for number, vm in enumerate(self.movers):
+            for host in self.given.destinations[vm]:
+                if host in self.hosts and self.free(places, slots, host) >= self.size[vm]:
+                    found.append(((*places[:number], host, *places[number + 1 :]), slots))
+        for number, (host, cpu, members) in enumerate(slots):
+            rest = (*slots[:number], *slots[number + 1 :])
+            for vm in self.home:
+                if vm in members:
+                    fewer = tuple(one for one in members if one != vm)
+                    found.append((places, (*rest, (host, cpu, fewer))))
+                elif host in self.hosts and cpu >= self.size[vm]:
+                    found.append((places, (*rest, (host, cpu, (*members, vm)))))
+            if not members:
+                found.append((places, rest))
+        for vm in self.home:
+            for host in self.hosts:
+                for cpu in {size for size in self.size.values() if size >= self.size[vm]}:
+                    if self.free(places, slots, host) >= cpu:
+                        found.append((places, (*slots, (host, cpu, (vm,)))))
+        sorted_ones = [(at, tuple(sorted((h, c, tuple(sorted(m))) for h, c, m in held))) for at, held in found]
+        return [state for state in sorted_ones if self.allowed(*state)]
+
+    def free(self, places: tuple[str, ...], slots: Slots, host: str) -> int:
+        used = sum(cpu for at, cpu, _ in slots if at == host)
+        return (
+            self.total[host] - used - sum(self.size[v] for v, at in zip(self.movers, places, strict=True) if at == host)
+        )
+
+    def allowed(self, places: tuple[str, ...], slots: Slots) -> bool:
+        at = {**self.home, **dict(zip(self.movers, places, strict=True))}
+        for vm in at:
+            touched = [at[vm]]
+            counting = 0
+            for host, cpu, members in slots:
+                if vm in members:
+                    counting += cpu >= self.size[vm]
+                    touched += [host, *(at[other] for other in members if other != vm)]
+            if len(touched) != len(set(touched)) or counting < self.floor.get(vm, 0):
+                return False
+        return True
+
+
+def test_what_is_proven_to_be_impossible_is_so_and_nothing_possible_is_overlooked() -> None:
+    compared, impossible = 0, 0
+    for seed in range(160):
+        random = Random(seed)
+        given = fleet(random, random.randint(3, 4), random.randint(1, 4), 1, spare=random.randint(1, 3))
+        given = msgspec.structs.replace(given, search_limit=30_000)
+        truth = Tiny(given).reachable()
+        result = order_drain(given)
+        if result.possible:
+            carried_out(given, result)
+            assert truth is not False
+        elif truth is not None:
+            assert result.proven
+            assert truth is False, (seed, result.obstacles)
+            impossible += 1
+        compared += truth is not None
+    assert compared >= 100
+    assert impossible >= 20

@@ -14,7 +14,7 @@ from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.whatif.layout import Layout
 from outlive.failover.whatif.proofs import impossibilities
 from outlive.failover.whatif.room import held_by, needs_of
-from outlive.failover.whatif.search import SEARCHED_CHANGES, Search, searchable
+from outlive.failover.whatif.search import Search, searchable
 from outlive.failover.whatif.steps import DrainInput, DrainResult, Obstacle, Stuck
 
 ROUNDS = 8
@@ -70,7 +70,7 @@ def _searched(
         work.protect_again()
         return _answer(layout, weaker)
     if found is None:
-        limit = f"SEARCHED_CHANGES ({SEARCHED_CHANGES})"
+        limit = f"SEARCHED_CHANGES ({given.search_limit})"
         return DrainResult(possible=False, proven=False, obstacles=tuple(left), weaker=weaker, limit=limit)
     detail = f"all {search.states} arrangements that can be reached were looked through"
     proof = Obstacle(reason=Stuck.NO_ORDER, detail=detail)

@@ -22,8 +22,6 @@ SEARCHED_HOSTS = 8
 """The largest fleet that is searched, in hosts …"""
 SEARCHED_VMS = 12
 """… and in VMs."""
-SEARCHED_CHANGES = 30_000
-"""Changes from one arrangement to another that a search looks at."""
 
 
 class Block(NamedTuple):
@@ -90,6 +88,7 @@ class Search:
         """Arrangements that a search has found, once it has looked through all of them."""
         self._layout = layout
         self._floors = floors
+        self._limit = given.search_limit
         self._unit = layout.topology.unit
         self._drained = layout.drained
         for slot in layout.final_slots():
@@ -135,7 +134,7 @@ class Search:
                 return True
             for change, following in self._changes(state):
                 looked += 1
-                if looked > SEARCHED_CHANGES:
+                if looked > self._limit:
                     return None
                 if following not in came:
                     came[following] = (state, change)

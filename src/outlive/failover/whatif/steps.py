@@ -17,6 +17,9 @@ from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.topology import Topology
 
+SEARCHED_CHANGES = 30_000
+"""Changes from one arrangement to another that a search looks at."""
+
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="leave", tag_field="action"):
     """Take the VM out of the slot."""
@@ -98,6 +101,8 @@ class DrainInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """Failures that every VM tolerates throughout, or what it tolerates now if that is less; ``None``: what it
     tolerates now, at most the slots that it needs."""
     topology: Topology = Topology()
+    search_limit: int = SEARCHED_CHANGES
+    """Changes that a complete search may look at."""
     compat: Compat = Compat()
 
 
