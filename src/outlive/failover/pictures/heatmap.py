@@ -130,7 +130,7 @@ def host_text(host: HostFigures, happens: Happens) -> str:
     if host.name in happens.failed:
         parts.append("fails")
     elif lands := happens.landing.get(host.name, 0):
-        parts.append(f"{_count(lands, 'VM')} come up here")
+        parts.append(_comes(lands))
     return "; ".join(parts)
 
 
@@ -177,7 +177,7 @@ def total_text(fleet: Fleet, *, cpu: bool = False) -> str:
 def _fate(host: HostFigures, happens: Happens) -> str:
     if host.name in happens.failed:
         return "fails"
-    words = [f"{_count(happens.landing[host.name], 'VM')} come up here"] if host.name in happens.landing else []
+    words = [_comes(happens.landing[host.name])] if host.name in happens.landing else []
     if host.uncovered:
         words.append(f"{host.uncovered:,} without slots")
     if not host.ready:
@@ -229,6 +229,10 @@ def _total(shares: Iterable[Share]) -> Share:
         reserved=sum(share.reserved for share in listed),
         committed=sum(share.committed for share in listed),
     )
+
+
+def _comes(number: int) -> str:
+    return f"{_count(number, 'VM')} {'comes' if number == 1 else 'come'} up here"
 
 
 def _count(number: int, word: str) -> str:
