@@ -16,6 +16,7 @@ from outlive.failover.explaining.words import Clash, Finding, Why
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import Topology
 
+LAST_RULE = 5
 _GROUPS_ONLY = Topology()
 """Nothing is kept apart but what server groups ask for."""
 
@@ -36,6 +37,7 @@ class Ground:
         """Unit → slots that are on it."""
         self._running: dict[str, list[str]] = {}
         """Unit → members that run on it."""
+        self.members = {name: frozenset(slot.members) for name, slot in self.slots.items()}
         views, slots_of, location = self.views, self.slots_of, self.location
         for name, slot in self.slots.items():
             self._on.setdefault(topology.unit(slot.host), []).append(name)
@@ -77,13 +79,15 @@ class Ground:
 
 
 class Standpoint:
-    """What the rules say against slots and hosts, for one VM."""
+    """What the rules say against slots and hosts, for one VM.
+
+    Members that keep the VM out of their slots are kept as sets, by what they would break; which of them it is and why
+    is worked out for those that are told.
+    """
 
     def __init__(self, ground: Ground, vm: VmView, group: ServerGroup | None) -> None:
         self._ground = ground
         self._units = ground.topology.units
-        self._members: dict[str, Finding] = {}
-        """What stands against being in a slot with a member, whichever slot it is."""
         self.vm = vm
         self.mine = tuple(ground.slots_of.get(vm.id, ()))
         self._groups = (group,) if group is not None else ()
@@ -96,8 +100,20 @@ class Standpoint:
         self._own_slots = [ground.slots[name] for name in self.mine]
         self.blocked = self._blocked()
         """Unit → the first rule that a new slot there would break: its own host, its slots, its co-users."""
-        self._near = self._near_members()
-        self._bad = self._bad_members()
+        own = ground.unit(vm.host)
+        self._touching = [(slot, runs) for slot, runs in ground.touching(own) if runs != vm.id]
+        self._told: dict[str, Finding] = {}
+        running = {unit: set(ground.running(unit)) - {vm.id} for unit in self.blocked}
+        at_slots = [unit for unit, cause in self.blocked.items() if cause.clash is Clash.SLOT_THERE]
+        near_slots = [ground.members[slot] for slot, runs in self._touching if not runs]
+        near = [ground.members[slot] for slot, _ in self._touching]
+        me = {vm.id}
+        self._third = running[own]
+        """Members that run where the VM runs."""
+        self._fourth = set[str]().union(*(running[unit] for unit in at_slots), *near_slots) - me
+        """Members that run where the VM has a slot, or have one where it runs."""
+        self._any = set[str]().union(*running.values(), *near, ground.breaches) - me
+        """Members that keep the VM out, for whatever reason."""
 
     def against_host(self, host: str) -> Finding | None:
         """What stands against a new slot on the host."""
@@ -113,23 +129,33 @@ class Standpoint:
         return Finding(Why.APART, text=text) if text else None
 
     def against_slot(self, slot: SlotView) -> Finding | None:
-        """What stands against joining a slot: the lowest rule, among these the first member by id.
+        """What stands against joining a slot: the lowest rule, among its members the first by id.
 
         Before all, nobody may join a slot with a member for which a rule is broken already.
         """
-        found = self.obstacles(slot)
-        return min(found, key=_rank) if found else None
+        ground = self._ground
+        members = ground.members[slot.name]
+        here = self.blocked.get(self._units.get(slot.host, slot.host))
+        rule = here.clash.value[0] if here is not None and here.clash is not None else LAST_RULE + 1
+        if self._any.isdisjoint(members):
+            return here
+        if ground.breaches and not ground.breaches.keys().isdisjoint(members):
+            return self._of_member(min(member for member in members if member in ground.breaches))
+        if rule < Clash.SAME_HOST.rule:
+            return here
+        if not self._third.isdisjoint(members):
+            return self._of_member(min(self._third & members))
+        if rule == Clash.CO_USER_THERE.rule:
+            return here
+        if not self._fourth.isdisjoint(members):
+            return self._of_member(min(self._fourth & members))
+        return self._of_member(min(self._any & members))
 
     def obstacles(self, slot: SlotView) -> list[Finding]:
         """Everything that stands against joining a slot, at most one thing a member."""
         here = self.blocked.get(self._units.get(slot.host, slot.host))
         found = [] if here is None else [here]
-        for member in self._bad.intersection(slot.members):
-            known = self._members.get(member)
-            if known is None:
-                known = self._members[member] = self._against_member(member)
-            found.append(known)
-        return found
+        return found + [self._of_member(member) for member in sorted(self._any & self._ground.members[slot.name])]
 
     def _blocked(self) -> dict[str, Finding]:
         ground, vm = self._ground, self.vm
@@ -145,59 +171,36 @@ class Standpoint:
                     found.setdefault(ground.unit(host), cause)
         return found
 
-    def _near_members(self) -> dict[str, Finding]:
-        """Members for which the VM's own unit occurs already: it has a slot there, or a co-user that runs there."""
-        ground, own = self._ground, self._ground.unit(self.vm.host)
-        found: dict[str, Finding] = {}
-        for slot, runs in ground.touching(own):
-            if runs == self.vm.id:
-                continue
-            host = ground.location[runs] if runs else ground.slots[slot].host
-            for member in ground.slots[slot].members:
-                if member in (self.vm.id, runs):
-                    continue
-                if runs:
-                    cause = Finding(Why.RULE, Clash.MEETS_CO_USER, vm=member, second=runs, host=host, slot=slot)
-                    found.setdefault(member, cause)
-                else:
-                    found[member] = Finding(Why.RULE, Clash.AT_MEMBERS_SLOT, vm=member, host=host, slot=slot)
-        return found
-
-    def _bad_members(self) -> set[str]:
-        """Members that keep this VM out of every slot that they are in."""
-        ground = self._ground
-        running = {vm for unit in self.blocked for vm in ground.running(unit)}
-        return (running | self._near.keys() | ground.breaches.keys()) - {self.vm.id}
+    def _of_member(self, member: str) -> Finding:
+        """What stands against being in a slot with a member, whichever slot it is."""
+        known = self._told.get(member)
+        if known is None:
+            known = self._told[member] = self._against_member(member)
+        return known
 
     def _against_member(self, member: str) -> Finding:
-        """That a rule is broken for a member, else the lowest that would be broken because of it."""
-        ground, vm = self._ground, self.vm
+        """That a rule is broken for the member, else the lowest that would be broken because of it."""
+        ground = self._ground
         breach = ground.breaches.get(member)
         if breach is not None:
             return Finding(Why.MEMBERS_CLASH, vm=member, text=breach.sentence())
         host = ground.location[member]
-        if ground.unit(host) == ground.unit(vm.host):
+        if member in self._third:
             return Finding(Why.RULE, Clash.SAME_HOST, vm=member, host=host)
         here = self.blocked.get(ground.unit(host))
         if here is not None and here.clash is Clash.SLOT_THERE:
             return Finding(Why.RULE, Clash.MEMBER_AT_SLOT, vm=member, host=here.host, slot=here.slot)
-        near = self._near.get(member)
-        if near is not None and near.clash is Clash.AT_MEMBERS_SLOT:
-            return near
-        if here is not None and here.vm == member:
-            return Finding(Why.RULE, Clash.SHARED_TWICE, vm=member, host=host, slot=here.slot)
-        shared = next((slot for slot in self.mine if member in ground.slots[slot].members), None)
+        near = [(slot, runs) for slot, runs in self._touching if member in ground.members[slot]]
+        at = next((slot for slot, runs in near if not runs), None)
+        if at is not None:
+            return Finding(Why.RULE, Clash.AT_MEMBERS_SLOT, vm=member, host=ground.slots[at].host, slot=at)
+        shared = next((slot for slot in self.mine if member in ground.members[slot]), None)
         if shared is not None:
             return Finding(Why.RULE, Clash.SHARED_TWICE, vm=member, host=host, slot=shared)
         if here is not None:
             return Finding(Why.RULE, Clash.CO_USERS_MEET, vm=member, second=here.vm, host=here.host, slot=here.slot)
-        assert near is not None, "a member is bad for one of these reasons"
-        return near
-
-
-def _rank(finding: Finding) -> tuple[int, str]:
-    """Broken already, then the lowest rule, then the first by id."""
-    return (finding.clash.value[0] if finding.clash is not None else 0, finding.vm)
+        slot, runs = near[0]
+        return Finding(Why.RULE, Clash.MEETS_CO_USER, vm=member, second=runs, host=ground.location[runs], slot=slot)
 
 
 def counts_for(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:

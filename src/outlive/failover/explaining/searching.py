@@ -89,7 +89,8 @@ class Search:
         how = "wait for the next cycle, or run `outlive failover plan --apply`"
         if self._against.whole.why is Why.OWN_CLASH:
             return f"{how}: clean-up takes the clash away"
-        ahead, limit = self._model.order.get(self._vm.id, 0), self._against.state.limit
+        limit = self._against.state.limit
+        ahead = self._model.order.get(self._vm.id, 0) if limit > 0 else 0
         if 0 < limit <= ahead:
             how += f"; a cycle serves {limit} VMs and {ahead:,} are before it: raise failover.maxVMsToProcess"
         return how

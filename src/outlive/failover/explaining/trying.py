@@ -60,6 +60,7 @@ class Model:
             for member in slot.members:
                 self._slots_of.setdefault(member, []).append(name)
         self._views = ground.views
+        self._shared: Greedy | None = None
         self._hosts = tuple(host.name for host in state.hosts)
         self.trials = 0
 
@@ -90,8 +91,13 @@ class Model:
         )
         return {vm: place for place, (_, vm) in enumerate(ranked)}
 
-    def serve(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> list[Action]:
-        """What the planner would do for this VM alone, if it were so; empty where it misses nothing."""
+    def serve(
+        self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None, *, reasons: bool = True
+    ) -> list[Action]:
+        """What the planner would do for this VM alone, if it were so; empty where it misses nothing.
+
+        Without ``reasons`` a refusal does not count hosts.
+        """
         change = change or Change()
         self.trials += 1
         with self._changed(change):
@@ -100,7 +106,7 @@ class Model:
             needed = self.state.required.get(vm.id, 0) - max(self.present(vm), len(before | ready))
             if needed <= 0:
                 return []
-            greedy = self._greedy(answer, change)
+            greedy = self._greedy(answer, change, reasons=reasons)
             need = Need(vm=vm.id, needed=needed, size=size, offer_class=_CLASS)
             actions = greedy.serve(vm, need)
             self.take_back(vm, actions)
@@ -108,7 +114,7 @@ class Model:
 
     def covers(self, vm: VmView, size: ResolvedSize, answer: Answer, change: Change | None = None) -> bool:
         """Whether the VM would have all its slots."""
-        if any(isinstance(action, Fail) for action in self.serve(vm, size, answer, change)):
+        if any(isinstance(action, Fail) for action in self.serve(vm, size, answer, change, reasons=False)):
             return False
         return not self.counters.has_vm(vm.id) or self.counters.holds_for(vm.id)
 
@@ -134,26 +140,28 @@ class Model:
             prefix,
         )
 
-    def _greedy(self, answer: Answer, change: Change) -> Greedy:
-        return self._planner(
-            {_CLASS: _with_hosts(answer.new, change.new_hosts)},
-            {_CLASS: _with_hosts(answer.reuse, change.reuse_hosts)},
-            self._free_with(change.free),
-            "try-",
+    def _greedy(self, answer: Answer, change: Change, *, reasons: bool) -> Greedy:
+        """The planner that trials share, since what it knows of hosts stays."""
+        if self._shared is None:
+            self._shared = self._fresh_planner()
+        self._shared.renew(
+            reuse={_CLASS: _with_hosts(answer.reuse, change.reuse_hosts)},
+            new={_CLASS: _with_hosts(answer.new, change.new_hosts)},
+            free=self._free_with(change.free),
+            hosts=self._hosts if reasons else (),
         )
+        self._shared.name_new_slots("try-")
+        return self._shared
 
     def _planner(self, new: Mapping[str, Offer], reuse: Mapping[str, Offer], free: FreeAmounts, prefix: str) -> Greedy:
-        greedy = Greedy(
-            self.counters,
-            reuse=reuse,
-            new=new,
-            free={},
-            key_prefix=prefix,
-            separating=self._separating,
-            compat=self.state.compat,
-        )
+        greedy = self._fresh_planner()
         greedy.renew(reuse=reuse, new=new, free=free, hosts=self._hosts)
+        greedy.name_new_slots(prefix)
         return greedy
+
+    def _fresh_planner(self) -> Greedy:
+        separating, compat = self._separating, self.state.compat
+        return Greedy(self.counters, reuse={}, new={}, free={}, separating=separating, compat=compat)
 
     def _free_with(self, changed: Mapping[str, tuple[int, int]]) -> FreeAmounts:
         if not changed or not self._free.names:
