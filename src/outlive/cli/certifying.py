@@ -164,19 +164,18 @@ async def verify(
     from outlive.drivers.files import read_input
     from outlive.failover.verify.checking import Wishes, check
     from outlive.failover.verify.document import read_certificate
-    from outlive.resources.state import decode_state
+    from outlive.resources.state import read_facts, state_facts
 
     wanted = enumerate_ or failures is not None or landings is not None
     wishes = Wishes(require=_required(require or ()), failures=(failures or 0) if wanted else None)
     stated = read_certificate(read_input(certificate), str(certificate))
     if access.state is None:
         async with access.open() as store:
-            objects: Sequence[Resource] = await _read(store)
-        verdict = _checked(lambda tell: check(objects, stated, wishes, tell=tell), landings)
+            facts = state_facts(await _read(store))
     else:
-        with collector_paused():
-            objects = decode_state(read_input(access.state), str(access.state)).objects
-            verdict = _checked(lambda tell: check(objects, stated, wishes, tell=tell), landings)
+        facts = read_facts(read_input(access.state), str(access.state))
+    with collector_paused():
+        verdict = _checked(lambda tell: check(facts, stated, wishes, tell=tell), landings)
     output.show(verdict, lambda: _told(verdict))
     return None if verdict.accepted else ExitCode.NO
 

@@ -33,7 +33,8 @@ from outlive.failover.verify.document import CertifiedState, read_certificate
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.vms import host_view, list_resources, on_hypervisors
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
-from outlive.resources.state import state_digest
+from outlive.resources.digest import Facts
+from outlive.resources.state import state_digest, state_facts
 
 Doc = dict[str, Any]
 
@@ -89,7 +90,7 @@ class Case:
     def forge(self) -> None:
         """A certificate as somebody would write it who has seen the state, knows no rule, and keeps the needs."""
         needs = {vm["id"]: vm["need"] for vm in self.certificate["vms"]}
-        seen = StateFleet(resources(self.state))
+        seen = StateFleet(self.facts())
         slots = [slot for slot in seen.slots.values() if slot.ready]
         counting = Memberships(seen).counting()
         self.certificate = {
@@ -115,10 +116,18 @@ class Case:
         self.redigest()
 
     def verdict(self, **wishes: Any) -> Verdict:
-        return check(resources(self.state), msgspec.convert(self.certificate, CertifiedState), Wishes(**wishes))
+        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), Wishes(**wishes))
+
+    def facts(self) -> tuple[Facts, ...]:
+        return state_facts(resources(self.state))
 
     def codes(self, **wishes: Any) -> set[str]:
         return set(self.verdict(**wishes).counts)
+
+
+def judged(objects: list[Resource], certificate: Doc, heard: list[Landing] | None = None, **wishes: Any) -> Verdict:
+    claimed = msgspec.convert(certificate, CertifiedState)
+    return check(state_facts(objects), claimed, Wishes(**wishes), tell=None if heard is None else heard.append)
 
 
 def members(slot: Doc) -> dict[str, str]:
@@ -135,7 +144,7 @@ def test_what_the_product_plans_is_accepted(seed: int) -> None:
     objects = planned(fleet(random, random.randint(9, 16), random.randint(0, 40)), seed=seed)
     result = certified(objects)
     assert result.certificate is not None
-    verdict = check(objects, msgspec.convert(certificate_document(result.certificate), CertifiedState), Wishes())
+    verdict = judged(objects, certificate_document(result.certificate))
     assert verdict.accepted, verdict.violation
     assert verdict.violation is None
     assert (verdict.k, verdict.vms) == (result.certificate.k, len(result.certificate.vms))
@@ -150,7 +159,7 @@ def test_a_state_file_and_a_certificate_file_are_accepted() -> None:
 def test_an_empty_state_is_accepted() -> None:
     result = certified([])
     assert result.certificate is not None
-    assert check([], msgspec.convert(certificate_document(result.certificate), CertifiedState)).accepted
+    assert check((), msgspec.convert(certificate_document(result.certificate), CertifiedState)).accepted
 
 
 def test_a_partial_certificate_is_accepted() -> None:
@@ -162,7 +171,7 @@ def test_a_partial_certificate_is_accepted() -> None:
         objects = resources(case.state)
         made = certified(objects, partial=True).certificate
         assert made is not None
-        verdict = check(objects, msgspec.convert(certificate_document(made), CertifiedState), Wishes(failures=0))
+        verdict = judged(objects, certificate_document(made), failures=0)
         assert verdict.accepted, verdict.violation
 
 
@@ -171,7 +180,7 @@ def test_a_plan_by_racks_is_accepted_by_racks() -> None:
     objects = planned(fleet(Random(4), 18, 20, racks=9), by_rack)
     made = certified(objects, by_rack).certificate
     assert made is not None
-    verdict = check(objects, msgspec.convert(certificate_document(made), CertifiedState), Wishes(failures=0))
+    verdict = judged(objects, certificate_document(made), failures=0)
     assert verdict.accepted, verdict.violation
     assert verdict.unit == "rack"
     assert verdict.enumeration is not None
@@ -183,7 +192,7 @@ def test_a_plan_by_hosts_is_not_accepted_by_racks() -> None:
     made = certified(objects).certificate
     assert made is not None
     claimed = msgspec.convert({**certificate_document(made), "unit": "rack"}, CertifiedState)
-    verdict = check(objects, claimed, Wishes(failures=0))
+    verdict = check(state_facts(objects), claimed, Wishes(failures=0))
     assert {"count", "lost"} <= set(verdict.counts)
 
 
@@ -641,7 +650,7 @@ def test_enumeration_agrees_with_the_theorem_and_with_tolerance_in_any_state() -
         case.forge()
         heard: list[Landing] = []
         objects, certificate = resources(case.state), msgspec.convert(case.certificate, CertifiedState)
-        verdict = check(objects, certificate, Wishes(failures=0), tell=heard.append)
+        verdict = check(state_facts(objects), certificate, Wishes(failures=0), tell=heard.append)
         need = {vm.id: vm.need for vm in certificate.vms}
         unlanded = {one.vm for one in heard if one.slot is None and len(one.failed) <= need[one.vm]}
         assert bool(unlanded) == ("lost" in verdict.counts)
@@ -667,7 +676,7 @@ def test_counters_on_bits_are_the_formula_to_the_letter() -> None:
         case.random = Random(seed)
         for _ in range(4):
             case.random.choice(CONSISTENT)(case)
-        inside = Memberships(StateFleet(resources(case.state)))
+        inside = Memberships(StateFleet(case.facts()))
         counters = Counters(inside, {})
         literal = [vm for vm in inside.vms if max(counters.count(vm).values()) > 1]
         assert counters.at_fault(inside.vms) == literal
@@ -677,7 +686,7 @@ def test_a_landing_names_the_slot_that_stands_and_that_nobody_else_comes_to() ->
     case = Case(7)
     heard: list[Landing] = []
     objects = resources(case.state)
-    verdict = check(objects, msgspec.convert(case.certificate, CertifiedState), Wishes(failures=0), tell=heard.append)
+    verdict = judged(objects, case.certificate, heard, failures=0)
     assert verdict.accepted
     assert verdict.enumeration is not None
     assert verdict.enumeration.landed + verdict.enumeration.beyond == len(heard) > 0
@@ -730,7 +739,7 @@ def test_the_settings_that_the_state_carries_say_whom_to_trust() -> None:
             {"kind": "Hypervisor", "metadata": {"name": "h00"}, "status": {"instances": [{"id": "v"}]}},
             {"kind": "VirtualMachine", "metadata": {"name": "v"}, "status": {"assigned": {"hypervisor": "h05"}}},
         ]
-        assert StateFleet(resources(state)).places == {"v": place}
+        assert StateFleet(state_facts(resources(state))).places == {"v": place}
 
 
 @pytest.mark.parametrize("trusting", [True, False])
@@ -747,7 +756,7 @@ def test_vms_are_located_as_the_product_does(trusting: bool) -> None:
         views = [host_view(one) for one in objects if isinstance(one, Hypervisor)]
         listing = list_resources(one for one in objects if isinstance(one, VirtualMachine))
         merged = on_hypervisors(listing.vms, views, trust_hosts=trusting)
-        assert StateFleet(objects).places == {vm.id: vm.host for vm in merged.vms}
+        assert StateFleet(state_facts(objects)).places == {vm.id: vm.host for vm in merged.vms}
 
 
 # Files that cannot be read

@@ -7,11 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.resources.examples import FULL, SMALL
+from tests.unit.resources.examples import FULL, MOMENT, SMALL
 
-from outlive.resources import FAILOVER, Amounts, ObjectMeta, Reservation, ReservationSpec, Resource
-from outlive.resources.codec import decode, encode
-from outlive.resources.digest import facts
+from outlive.base.errors import BadInput
+from outlive.resources import FAILOVER, KINDS, Amounts, ObjectMeta, Reservation, ReservationSpec, Resource
+from outlive.resources.codec import decode, encode, encode_lines
+from outlive.resources.digest import digest_of, facts_of
+from outlive.resources.state import DUMPED, State, encode_state, read_facts, state_digest, state_facts
+
+
+def facts(items: list[Resource]) -> bytes:
+    return encode_lines(facts_of(items, KINDS.values()))
 
 
 def literal(value: Any) -> Any:
@@ -48,7 +54,6 @@ def test_facts_are_everything_but_times_uids_and_versions(item: Resource) -> Non
     plain = msgspec.to_builtins(item, enc_hook=amounts, builtin_types=(datetime,))
     for name in ("uid", "resourceVersion", "generation"):
         del plain["metadata"][name]
-    del plain["kind"]
     (raw,) = facts([item]).splitlines()
     assert without_written_defaults(msgspec.json.decode(raw)) == without_written_defaults(literal(plain))
 
@@ -62,7 +67,8 @@ def test_facts_are_the_same_after_a_journey_over_the_wire(item: Resource) -> Non
 def test_facts_have_their_keys_in_order(item: Resource) -> None:
     def check(value: Any) -> None:
         if isinstance(value, dict):
-            assert list(value) == sorted(value)
+            names = [name for name in value if name != "kind"]
+            assert names == sorted(names)
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             check(inner)
 
@@ -76,3 +82,21 @@ def test_a_default_that_was_written_down_is_the_same_fact() -> None:
         "spec": {"type": "FailoverReservation", "schedulingDomain": "nova", "resources": {}, "targetHost": ""},
         "status": {"host": "", "conditions": []}}"""
     assert facts([decode(Reservation, written)]) == facts([given])
+
+
+def test_facts_of_a_file_are_those_of_its_objects() -> None:
+    objects = tuple(item for item in FULL if isinstance(item, DUMPED))
+    raw = encode_state(State(taken_at=MOMENT, objects=objects))
+    assert encode_lines(read_facts(raw)) == encode_lines(state_facts(objects))
+    assert digest_of(read_facts(raw)) == state_digest(objects)
+
+
+def test_a_file_whose_facts_cannot_be_read_is_refused_like_any_state() -> None:
+    raw = encode_state(State(taken_at=MOMENT, objects=tuple(item for item in FULL if isinstance(item, DUMPED))))
+    with pytest.raises(BadInput, match="not JSON") as caught:
+        read_facts(raw[:-20], "s.json")
+    assert caught.value.place.startswith("s.json:")
+    with pytest.raises(BadInput, match="version 2"):
+        read_facts(raw.replace(b'"version":1', b'"version":2'))
+    with pytest.raises(BadInput, match="there twice"):
+        read_facts(encode_state(State(taken_at=MOMENT, objects=(SMALL[0], SMALL[0]))))

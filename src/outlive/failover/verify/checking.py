@@ -17,8 +17,8 @@ from outlive.failover.verify.document import VERSION, CertifiedState, read_certi
 from outlive.failover.verify.findings import Code, Findings, Violation
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.verify.promises import check_needs, check_promises, check_required, check_room
-from outlive.resources import Resource
-from outlive.resources.state import decode_state, state_digest
+from outlive.resources.digest import Facts, digest_of
+from outlive.resources.state import read_facts
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -59,25 +59,28 @@ def verify(
 ) -> Verdict:
     """The verdict on two files; ``BadInput`` where one cannot be read. ``places``: what to call them."""
     with collector_paused():
-        return check(decode_state(state, places[0]).objects, read_certificate(certificate, places[1]), wishes)
+        return check(read_facts(state, places[0]), read_certificate(certificate, places[1]), wishes)
 
 
 def check(
-    objects: Iterable[Resource],
+    facts: Iterable[Facts],
     certificate: CertifiedState,
     wishes: Wishes | None = None,
     *,
     tell: Callable[[Landing], None] | None = None,
 ) -> Verdict:
-    """The verdict. ``tell`` hears what becomes of every affected VM in every case that is enumerated."""
+    """The verdict on the facts of a state and a certificate.
+
+    ``tell`` hears what becomes of every affected VM in every case that is enumerated.
+    """
     wishes = wishes or Wishes()
     required = _required(wishes.require)
     failures = _failures(wishes, certificate)
-    objects, found = list(objects), Findings()
+    facts, found = list(facts), Findings()
     enumeration = None
     with collector_paused():
-        fleet = StateFleet(objects)
-        _check_heads(objects, certificate, found)
+        fleet = StateFleet(facts)
+        _check_heads(facts, certificate, found)
         compare_hosts(fleet, certificate, found)
         compare_vms(fleet, certificate, found)
         compare_slots(fleet, certificate, found)
@@ -104,10 +107,10 @@ def check(
     )
 
 
-def _check_heads(objects: Iterable[Resource], certificate: CertifiedState, found: Findings) -> None:
+def _check_heads(facts: Iterable[Facts], certificate: CertifiedState, found: Findings) -> None:
     if certificate.version != VERSION:
         found.add(Code.VERSION, f"the certificate is of version {certificate.version}; this checks version {VERSION}")
-    digest = state_digest(objects)
+    digest = digest_of(facts)
     if digest != certificate.state_digest:
         message = (
             f"the certificate is about the state {certificate.state_digest or 'without a digest'}, this is {digest}"

@@ -8,7 +8,7 @@ import msgspec
 
 from outlive.failover.verify.checking import Verdict, Wishes, check
 from outlive.failover.verify.document import CertifiedState
-from outlive.resources.state import decode_state
+from outlive.resources.state import read_facts
 
 
 class VerifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -23,4 +23,4 @@ class VerifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def decide(given: VerifyInput) -> Verdict:
     """The verdict; ``BadInput`` names the object that is none."""
     wire = {"takenAt": "1970-01-01T00:00:00Z", "objects": given.objects}
-    return check(decode_state(msgspec.json.encode(wire), "input").objects, given.certificate, given.wishes)
+    return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.wishes)

@@ -28,6 +28,7 @@ from outlive.resources import (
     VirtualMachine,
     condition,
 )
+from outlive.resources.digest import Facts, facts_type
 
 SETTINGS_ANNOTATION: Final = "outlive.dev/settings"
 """On ``Cluster/default``: settings of the server that wrote the state, as JSON."""
@@ -50,20 +51,17 @@ class FleetSlot(msgspec.Struct, frozen=True):
 class StateFleet:
     """What a state says of hosts, VMs and slots."""
 
-    def __init__(self, objects: Iterable[Resource]) -> None:
-        hosts: list[Hypervisor] = []
-        vms: list[VirtualMachine] = []
-        trusting = False
-        self.reservations: dict[str, Reservation] = {}
-        for item in objects:
-            if isinstance(item, VirtualMachine):
-                vms.append(item)
-            elif isinstance(item, Reservation):
-                self.reservations[item.metadata.name] = item
-            elif isinstance(item, Hypervisor):
-                hosts.append(item)
-            elif isinstance(item, Cluster):
-                trusting = _trusts_hosts(item)
+    def __init__(self, facts: Iterable[Facts]) -> None:
+        kinds: dict[type, list[Facts]] = {}
+        for item in facts:
+            kinds.setdefault(type(item), []).append(item)
+
+        def of(kind: type[Resource]) -> list[Facts]:
+            return kinds.get(facts_type(kind), [])
+
+        hosts, vms = of(Hypervisor), of(VirtualMachine)
+        trusting = any(_trusts_hosts(cluster) for cluster in of(Cluster) if cluster.metadata.name == "default")
+        self.reservations: dict[str, Facts] = {found.metadata.name: found for found in of(Reservation)}
         self.hosts = {host.metadata.name: host for host in sorted(hosts, key=lambda one: one.metadata.name)}
         self.sizes: dict[str, Room] = {}
         """Located VM → its size."""
@@ -75,7 +73,7 @@ class StateFleet:
             name: _slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
         }
 
-    def _places(self, vms: list[VirtualMachine], trusting: bool) -> dict[str, str]:
+    def _places(self, vms: list[Facts], trusting: bool) -> dict[str, str]:
         first, further = self._sightings()
         places: dict[str, str] = {}
         known: dict[int, Room] = {}
@@ -156,7 +154,7 @@ class StateFleet:
         return blocked
 
 
-def why_no_slot(reservation: Reservation | None) -> str | None:
+def why_no_slot(reservation: Facts | None) -> str | None:
     """Why this is no slot; ``None`` for one."""
     if reservation is None:
         return "the state has no such reservation"
@@ -167,7 +165,7 @@ def why_no_slot(reservation: Reservation | None) -> str | None:
     return None
 
 
-def _slot(found: Reservation) -> FleetSlot:
+def _slot(found: Facts) -> FleetSlot:
     resources, status = found.spec.resources, found.status
     members = status.failover_reservation
     return FleetSlot(
@@ -180,12 +178,12 @@ def _slot(found: Reservation) -> FleetSlot:
     )
 
 
-def _ready(found: Reservation) -> bool | None:
+def _ready(found: Facts) -> bool | None:
     said = condition(found.status.conditions, "Ready")
     return None if said is None else said.status == "True"
 
 
-def _held(found: Reservation) -> Room:
+def _held(found: Facts) -> Room:
     """What it holds beside the VMs that run; what the VMs of a commitment use already is inside these."""
     spec = found.spec
     size = (max(0, spec.resources.cpu_milli), max(0, spec.resources.memory_bytes))
@@ -204,14 +202,14 @@ def _held(found: Reservation) -> Room:
     return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))
 
 
-def _trusts_hosts(cluster: Cluster) -> bool:
+def _trusts_hosts(cluster: Facts) -> bool:
     kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION, "")
     if not kept:
         return False
     try:
         trusts = msgspec.json.decode(kept, type=_Settings).failover.trust_hypervisor_location
     except msgspec.MsgspecError:
-        place = f"Cluster/{cluster.name}: annotation {SETTINGS_ANNOTATION}"
+        place = f"Cluster/{cluster.metadata.name}: annotation {SETTINGS_ANNOTATION}"
         raise BadInput(
             "is not what a server writes", place=place, remedy="start outlive up once and dump again"
         ) from None
