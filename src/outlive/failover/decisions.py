@@ -24,10 +24,12 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
+from outlive.failover.topology import Topology, in_force
 from outlive.failover.verify.checking import Verdict
 from outlive.failover.verify.deciding import VerifyInput
 from outlive.failover.verify.deciding import decide as verify
-from outlive.failover.topology import Topology, in_force
+from outlive.failover.whatif.ordering import order_drain
+from outlive.failover.whatif.steps import DrainInput, DrainResult
 from outlive.resources import FlavorGroupSpec
 from outlive.runtime.decisions import Decision
 
@@ -121,6 +123,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("failover.survive", survive, FailuresInput, FailuresResult, "Who is lost when hosts fail"),
     Decision("failover.certify", certify, CertifyInput, CertifyResult, "What may be claimed of a state"),
     Decision("failover.verify", verify, VerifyInput, Verdict, "Whether a certificate is right about a state"),
+    Decision("failover.drain", order_drain, DrainInput, DrainResult, "In what order hosts can be emptied"),
     Decision("failover.bound", bound, BoundInput, BoundResult, "The least that any valid plan needs"),
 )
 """All of them."""

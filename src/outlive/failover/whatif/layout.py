@@ -110,26 +110,32 @@ class Layout:
         together = peers - self.drained
         return [host for host in found if host in together] if together else found
 
-    def clashing(self, vm: str, host: str) -> list[str]:
-        """The VM's slots that it could not be in if it ran on that host."""
-        if self.topology.unit(host) == self.topology.unit(self.host(vm)) and not self.topology.apart:
-            return []
-        return [slot for slot in self.counters.slots_of(vm) if self.clashes(vm, slot, host)]
+    def clashing(self, vm: str, hosts: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+        """Each of the hosts with those of the VM's slots that it could not be in if it ran there."""
+        mine = {slot: self._units_taken(vm, slot) for slot in self.counters.slots_of(vm)}
+        own = self.topology.unit(self.host(vm))
+        for host in hosts:
+            unit = self.topology.unit(host)
+            yield (
+                host,
+                [
+                    slot
+                    for slot, taken in mine.items()
+                    if (unit != own and unit in taken) or self._one_domain(self.slots[slot].host, host)
+                ],
+            )
 
     def clashes(self, vm: str, slot: str, host: str) -> bool:
         """Whether the VM could not be in this slot, one of its own or another, if it ran on that host."""
-        counters, unit = self.counters, self.topology.unit
+        unit = self.topology.unit(host)
         if self._one_domain(self.slots[slot].host, host):
             return True
-        if unit(host) == unit(self.host(vm)):
-            return False
-        if unit(self.slots[slot].host) == unit(host):
-            return True
-        return any(
-            unit(counters.location(other)) == unit(host) or counters.count(other, host) > 0
-            for other in counters.members(slot)
-            if other != vm
-        )
+        return unit != self.topology.unit(self.host(vm)) and unit in self._units_taken(vm, slot)
+
+    def _units_taken(self, vm: str, slot: str) -> set[str]:
+        """Units where a VM in this slot may not run, its own aside: the slot's, and all that occur for co-users."""
+        others = [other for other in self.counters.members(slot) if other != vm]
+        return {self.topology.unit(self.slots[slot].host)}.union(*map(self.counters.blocked, others))
 
     def near(self, host: str, other: str) -> bool:
         """Whether a VM on one of these hosts could have no slot on the other, whatever else is so."""

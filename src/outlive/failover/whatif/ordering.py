@@ -147,8 +147,7 @@ class Ordering:
         needs = needs_of(layout.vms[vm])
         roomy = [host for host in hosts if layout.room.fits(host, needs)]
         clashing: list[tuple[int, int, str]] = []
-        for place, host in enumerate(roomy):
-            slots = layout.clashing(vm, host)
+        for place, (host, slots) in enumerate(layout.clashing(vm, roomy)):
             if not slots:
                 return self._moved(vm, host)
             clashing.append((len(slots), place, host))
@@ -171,14 +170,17 @@ class Ordering:
     def _cleared(self, vm: str, host: str) -> bool:
         """Exchange the VM's slots that clash with the host for others, then move; or change nothing."""
         mark = len(self.layout.steps)
-        for slot in self.layout.clashing(vm, host):
+        for slot in self._in_the_way(vm, host):
             if not self._exchange(vm, slot, host):
                 self.layout.take_back(mark)
                 return False
-        if not self.layout.clashing(vm, host) and self._moved(vm, host):
+        if not self._in_the_way(vm, host) and self._moved(vm, host):
             return True
         self.layout.take_back(mark)
         return False
+
+    def _in_the_way(self, vm: str, host: str) -> list[str]:
+        return [slot for _, slots in self.layout.clashing(vm, [host]) for slot in slots]
 
     def _holds_enough(self, host: str, needs: dict[str, int]) -> bool:
         """Whether the host would have room if it gave up its slots."""
@@ -202,7 +204,7 @@ class Ordering:
                 if not self._dissolve(slot, avoid=host):
                     layout.take_back(before)
         if layout.room.fits(host, needs) and (
-            self._moved(vm, host) if not layout.clashing(vm, host) else self._cleared(vm, host)
+            self._cleared(vm, host) if self._in_the_way(vm, host) else self._moved(vm, host)
         ):
             return True
         layout.take_back(mark)

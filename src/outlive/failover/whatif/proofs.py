@@ -64,11 +64,15 @@ def _too_few_hosts(
         if floor <= 0 or not places.get(vm.id, True):
             continue
         key = given.classes.get(vm.id, "")
+        if any(offers.get(key, Offer()).error for offers in (given.reuse, given.new)):
+            continue  # nobody knows where its slots may be
         if key not in units:
             units[key] = {unit(host) for host in _offered(given, key) if host not in drained}
         own = {unit(host) for host in places[vm.id]} if vm.id in places else {unit(vm.host)}
-        usable = units[key] | present.get(vm.id, set())
-        if all(len(usable - {home}) < floor for home in own):
+        usable = units[key]
+        if len(usable) <= floor:
+            usable = usable | present.get(vm.id, set())
+        if len(usable) <= floor and all(len(usable - {home}) < floor for home in own):
             most = max(len(usable - {home}) for home in own)
             detail = f"it has to keep {floor} slots on as many units of failure besides its own; there are {most}"
             yield Obstacle(reason=Stuck.TOO_FEW_HOSTS, vm=vm.id, host=vm.host, detail=detail)
@@ -76,9 +80,7 @@ def _too_few_hosts(
 
 def _offered(given: DrainInput, key: str) -> Iterator[str]:
     for offers in (given.reuse, given.new):
-        offer = offers.get(key, Offer())
-        if not offer.error:
-            yield from offer.hosts
+        yield from offers.get(key, Offer()).hosts
 
 
 def _too_little(
