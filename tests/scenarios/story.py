@@ -229,7 +229,14 @@ class World:
     async def create(self, vm: dict[str, Any]) -> None:
         """A VM that starts on its host."""
         resources = Amounts.parse({"cpu": vm.get("cpu", "2"), "memory": vm.get("memory", "4Gi")})
-        spec = VirtualMachineSpec(flavor=vm.get("flavor", "std"), zone=vm.get("zone", "a"), resources=resources)
+        spec = VirtualMachineSpec(
+            project=vm.get("project", ""),
+            flavor=vm.get("flavor", "std"),
+            zone=vm.get("zone", "a"),
+            resources=resources,
+            protection=vm.get("protection", ""),
+            restart_priority=vm.get("restartPriority"),
+        )
         made = await self.users.create(VirtualMachine(metadata=ObjectMeta(name=vm["name"]), spec=spec))
         status = VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=vm["host"]))
         await self.users.replace_status(_replace(made, status=status))

@@ -96,6 +96,7 @@ def _camel(key: str) -> str:
 
 async def _inventory(access: Access, store: Store) -> Inventory:
     from outlive.cli.settings import config_file, settings_for
+    from outlive.failover.protection import Demands
     from outlive.failover.views import Inventory, inventory_of
     from outlive.resources import Hypervisor, Reservation, VirtualMachine
     from outlive.store import list_all
@@ -104,8 +105,9 @@ async def _inventory(access: Access, store: Store) -> Inventory:
     reservations = [one async for one in list_all(store, Reservation)]
     file = config_file(None, access.directory) if access.state is None else None
     settings = await settings_for(store, file)
+    demands = Demands(settings.failover.requirements, settings.protection)
     if settings.upkeep.vm_source == "resources":
-        return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)])
+        return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)], demands)
     from outlive.drivers.nova_database import DBVMSource
 
     source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
@@ -116,7 +118,7 @@ async def _inventory(access: Access, store: Store) -> Inventory:
         print(f"outlive: {error}; columns of the database are left out", file=sys.stderr)
     finally:
         await source.close()
-    return Inventory(hypervisors=tuple(hosts), reservations=tuple(reservations), servers=servers)
+    return Inventory(hypervisors=tuple(hosts), reservations=tuple(reservations), servers=servers, demands=demands)
 
 
 def _document(view: View) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class Demanded(msgspec.Struct, frozen=True, kw_only=True):
     """VM → slots that it needs; those that need none are left out."""
     priorities: dict[str, int]
     """VM → priority; those of priority 0 are left out."""
+    levels: dict[str, str]
+    """VM → its level; those without one are left out."""
     unknown: dict[str, str]
     """VM → the level that it names and that there is not."""
 
@@ -177,7 +179,7 @@ class Demands:
     def among(self, vms: Iterable[VmView]) -> Portions[Demanded]:
         """What these VMs need, in portions."""
         levels = self.protection.levels
-        found = Demanded(required={}, priorities={}, unknown={})
+        found = Demanded(required={}, priorities={}, levels={}, unknown={})
         for portion in portioned(vms):
             for vm in portion:
                 level = self.protection.level_of(vm.level, vm.project, vm.flavor)
@@ -185,6 +187,8 @@ class Demands:
                     found.required[vm.id] = count
                 if priority := level.priority if vm.priority is None else vm.priority:
                     found.priorities[vm.id] = priority
+                if level.name:
+                    found.levels[vm.id] = level.name
                 if vm.level and vm.level not in levels:
                     found.unknown[vm.id] = vm.level
             yield

@@ -36,6 +36,23 @@ def test_largest_memory_comes_first_then_the_smaller_id() -> None:
     assert ids(chosen()) == ["b", "d", "e", "c", "a"]
 
 
+def exposed(compat: list[str]) -> list[str]:
+    """``a`` has the highest priority, ``b`` one slot already."""
+    slots = (SlotView(name="x", host="x", memory_bytes=9, members={"b": "h1"}),)
+    given = SelectInput(
+        vms=FLEET, slots=slots, required=NEEDS, priorities={"a": 3, "c": -1}, limit=4, compat=Compat.parse(compat)
+    )
+    return ids(select(given))
+
+
+def test_the_highest_priority_comes_first_then_whoever_has_the_fewest_slots() -> None:
+    assert exposed([]) == ["a", "d", "e", "b"]
+
+
+def test_with_d19_switched_back_only_memory_counts() -> None:
+    assert exposed(["D19"]) == ["b", "d", "e", "c"]
+
+
 def test_no_limit_is_hit_when_everybody_is_served() -> None:
     for limit in (0, -1, 5, 6):
         assert (len(chosen(limit).selected), chosen(limit).limit_hit) == (5, False)

@@ -7,6 +7,7 @@ import pytest
 
 from outlive.base.errors import BadInput
 from outlive.failover.model import VmView
+from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.views import VIEWS, Inventory, ViewOptions, inventory_of, make_view, make_views
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -108,8 +109,8 @@ def column(view: str, name: str, **options: Any) -> list[Any]:
     return [row[name] for row in records(view, **options)]
 
 
-def test_there_are_thirteen_views_and_each_is_plain_data():
-    assert len(VIEWS) == 13
+def test_there_are_fourteen_views_and_each_is_plain_data():
+    assert len(VIEWS) == 14
     for table in make_views(INVENTORY):
         assert msgspec.json.decode(msgspec.json.encode(table))["view"] == table.view
         assert all(len(row) == len(table.columns) for row in table.rows)
@@ -288,3 +289,13 @@ def test_a_vm_of_unknown_size_or_without_a_host_is_known_all_the_same():
     assert size == {"nohost": (1.0, GIB), "noflavor": (None, None)}
     flavors = {row["flavor"]: row["cpu"] for row in make_view("flavor-summary", inventory).records()}
     assert flavors == {"std": 1.0, "gone": None}
+
+
+def test_levels_are_shown_with_who_has_them_and_what_they_take():
+    levels = {"critical": {"priority": 9}, "spare": {"slots": 0}}
+    protection = msgspec.convert({"levels": levels, "flavors": {"big": "critical"}}, ProtectionSettings)
+    inventory = msgspec.structs.replace(INVENTORY, demands=Demands({"*": 1}, protection))
+    shown = records("levels", inventory)
+    assert [(row["level"], row["priority"]) for row in shown] == [("critical", 9), ("", 0), ("spare", 0)]
+    assert sum(row["vms"] for row in shown) == len([vm for vm in records("vms", inventory) if vm["inDatabase"]])
+    assert shown[2]["vms"] == 0

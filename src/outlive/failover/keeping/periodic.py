@@ -16,6 +16,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.failover.assurance.costs import CostInput, costing
 from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.separation import grouping
@@ -138,7 +139,7 @@ class PeriodicCycle:
         )
         if not chosen.missing and not summary.braked:
             await self._repack(seen, hand, required, groups, greq)
-        await self._tell(seen, views, hand, required, None if hand.changed else broken, braked=summary.braked)
+        await self._tell(seen, views, hand, demanded, None if hand.changed else broken, braked=summary.braked)
         self._watcher.cycle_ended(braked=summary.braked)
         return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
 
@@ -316,7 +317,7 @@ class PeriodicCycle:
         seen: Observation,
         views: Mapping[str, VmView],
         hand: Hand,
-        required: Mapping[str, int],
+        demanded: Demanded,
         broken: frozenset[str] | None,
         *,
         braked: bool,
@@ -326,7 +327,7 @@ class PeriodicCycle:
         ``broken`` is ``None`` where it has to be found out again. No VM is forgotten that a host still reports, or
         while the brake holds.
         """
-        parts, slots = self._parts, hand.confirmed
+        parts, slots, required = self._parts, hand.confirmed, demanded.required
         if broken is None:
             broken = await self._share(_broken(slots, views, self._topology))
         for vm in [vm for vm in parts.fails if vm not in views]:
@@ -335,16 +336,33 @@ class PeriodicCycle:
         levels = await self._share(judge_broken(broken, required, views, slots, self._topology))
         tolerating = Tolerating(self._choice.unit, broken, levels)
         reasons = Counter[str]()
+        covered: list[str] = []
         try:
             for vms in portioned(seen.vms, TOLD_TOGETHER):
                 told = assess(vms, required, division, broken=broken, fails=parts.fails)
                 reasons.update(status.reason for status in told.values() if not status.covered)
                 tolerating.add(vms, told)
+                covered += [vm for vm, status in told.items() if status.required > 0 and status.covered]
                 await parts.clock.sleep(0)
                 async with self._turn.hold():
                     await parts.coverage.tell({vm: told[vm] for vm in told if not self._turn.stale((vm,))})
             parts.reporter.uncovered(reasons)
             parts.reporter.tolerated(tolerating.done())
+            if levels_known := self._demands.protection.levels:
+                parts.reporter.levels(
+                    await self._share(
+                        costing(
+                            CostInput(
+                                vms=seen.vms,
+                                required=required,
+                                slots=tuple(slots),
+                                levels=demanded.levels,
+                                priorities={name: level.priority for name, level in levels_known.items()},
+                                covered=tuple(covered),
+                            )
+                        )
+                    )
+                )
             for names in portioned(() if braked else await parts.coverage.told(), TOLD_TOGETHER):
                 gone = [vm for vm in names if vm not in views and vm not in seen.active]
                 strayed = self._strayed(names, seen, views)

@@ -11,12 +11,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from outlive.failover.assurance.costs import CostResult
 from outlive.failover.keeping.observe import Observation, Step
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.cleanup import Brake, Deletion, Drop
 from outlive.failover.telling.disagreements import disagreements, log_disagreements
 from outlive.failover.telling.tolerated import Tolerated
-from outlive.resources import ObjectRef
+from outlive.resources import CPU, MEMORY, ObjectRef
 from outlive.runtime.metrics import Metrics
 
 SOURCE = "failover-reservation-controller"
@@ -110,6 +111,16 @@ class Reporter:
         )
         self.last_tolerated: Tolerated | None = None
         """What the last cycle found; ``None`` before the first."""
+        self._level_vms = metrics.gauge(
+            "failover_level_vms",
+            "VMs that need slots, by protection level and whether they have them",
+            ("level", "covered"),
+        )
+        self._level_reserved = metrics.gauge(
+            "failover_level_reserved_resources",
+            "A protection level's share of what slots hold: cores, bytes",
+            ("level", "resource"),
+        )
         self._without_level = metrics.gauge(
             "failover_vms_unknown_level", "VMs that name a protection level that there is not"
         )
@@ -160,6 +171,16 @@ class Reporter:
                 self._tolerance.labels(zone).set(level)
         for level, count in found.counts.items():
             self._by_tolerance.labels(str(level)).set(count)
+
+    def levels(self, found: CostResult) -> None:
+        """Who is protected by level, and what that takes."""
+        self._level_vms.clear()
+        self._level_reserved.clear()
+        for one in found.levels:
+            self._level_vms.labels(one.level, "true").set(one.covered)
+            self._level_vms.labels(one.level, "false").set(one.required - one.covered)
+            self._level_reserved.labels(one.level, CPU).set(one.cpu_milli / 1000)
+            self._level_reserved.labels(one.level, MEMORY).set(one.memory_bytes)
 
     def unknown_levels(self, levels: Mapping[str, str]) -> None:
         """VM → the protection level that it names and that settings do not have; told once, a few a cycle."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from outlive.base.errors import BadInput
-from outlive.failover.views import hosts, slots, totals, vms
+from outlive.failover.views import hosts, levels, slots, totals, vms
 from outlive.failover.views.inventory import Inventory, inventory_of
 from outlive.failover.views.scene import Scene, ViewOptions
 from outlive.failover.views.table import Cell, Table
@@ -22,6 +22,7 @@ VIEWS: Final[Mapping[str, Callable[[Scene], Table]]] = MappingProxyType(
     {
         "hypervisor-summary": totals.hypervisor_summary,
         "flavor-summary": totals.flavor_summary,
+        "levels": levels.levels,
         "hypervisors": hosts.hypervisors,
         "hypervisors-vms-res": hosts.hypervisors_vms_res,
         "vms": vms.vms,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from outlive.failover.model import VmView
+from outlive.failover.protection import Demands
 from outlive.failover.vms import view_of_resource
 from outlive.resources import Hypervisor, Reservation, VirtualMachine
 
@@ -21,14 +22,20 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     The host is empty where it places them nowhere, cpu and memory are 0 where their size is unknown.
     """
+    demands: Demands = Demands({})
+    """What VMs need by the settings in force."""
 
 
 def inventory_of(
-    hypervisors: Sequence[Hypervisor], reservations: Sequence[Reservation], vms: Iterable[VirtualMachine]
+    hypervisors: Sequence[Hypervisor],
+    reservations: Sequence[Reservation],
+    vms: Iterable[VirtualMachine],
+    demands: Demands | None = None,
 ) -> Inventory:
     """From our own objects."""
     return Inventory(
         hypervisors=tuple(sorted(hypervisors, key=lambda host: host.name)),
         reservations=tuple(sorted(reservations, key=lambda slot: slot.name)),
         servers=tuple(view_of_resource(vm) for vm in sorted(vms, key=lambda vm: vm.name)),
+        demands=demands or Demands({}),
     )
