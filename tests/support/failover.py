@@ -23,6 +23,7 @@ from outlive.failover.keeping.placing import InProcessPlacement, free_amounts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import SlotView
 from outlive.failover.ports import Inline, PlacementPort, VMSource
+from outlive.failover.protection import ProtectionSettings
 from outlive.failover.telling.reporting import Reporter
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
@@ -204,6 +205,7 @@ class Cloud:
 
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    protection: Mapping[str, Any] = field(default_factory=dict)
     source: VMSource | None = None
     port: PlacementPort | None = None
     seed: int = 1
@@ -246,6 +248,7 @@ class Cloud:
             ids=self.ids,
             config=self.failover,
             settings=self.upkeep_settings,
+            protection=msgspec.convert(dict(self.protection), ProtectionSettings),
         )
         self.periodic = PeriodicCycle(self.parts)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
 from outlive.base.patterns import compile_pattern
 from outlive.failover.model import VmView
 from outlive.failover.portions import Portions, portioned
@@ -224,6 +224,16 @@ def check_protection(settings: ProtectionSettings) -> None:
                 compile_pattern(pattern)
             except BadInput as error:
                 raise BadInput(error.message, place=f"{place}.{pattern}", remedy=error.remedy) from None
+
+
+def check_wishes(vm: str, level: str, priority: int | None) -> None:
+    """``Invalid`` for what a VM asks for and no settings could give; a level that there is not yet is no error."""
+    if level and not LEVEL_NAME.match(level):
+        remedy = "letters, digits, '.', '_' and '-', at most 63 characters"
+        raise Invalid(f"VM {vm}: {level[:80]!r} cannot be the name of a level", place="spec.protection", remedy=remedy)
+    if priority is not None and abs(priority) > PRIORITY_LIMIT:
+        remedy = f"write {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+        raise Invalid(f"VM {vm}: priority {priority} is out of range", place="spec.restartPriority", remedy=remedy)
 
 
 def _check_level(name: str, level: LevelSettings) -> None:

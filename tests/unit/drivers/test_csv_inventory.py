@@ -60,6 +60,18 @@ def test_fields_that_the_file_does_not_have_are_unknown_and_not_empty(tmp_path: 
     assert found.project is None
 
 
+def test_protection_is_read_and_what_is_wrong_about_it_is_named(tmp_path: Path) -> None:
+    head = "id,cpu,memory,protection,restart_priority,server_group,server_group_policy\n"
+    first, second = vms(tmp_path, head + "v,1,1Gi,critical,-7,g,anti-affinity\nw,1,1Gi,,,,\n").vms
+    assert (first.protection, first.restart_priority) == ("critical", -7)
+    assert (first.server_group, first.server_group_policy) == ("g", "anti-affinity")
+    assert (second.protection, second.restart_priority, second.server_group_policy) == ("", None, "")
+    wrong = vms(tmp_path, head + "v,1,1Gi,a b,,,\nw,1,1Gi,,high,,\nx,1,1Gi,,99999999,,\ny,1,1Gi,,,g,apart\n")
+    rows = [(line.split(":")[1], line.split("'")[1]) for line in problems(wrong)]
+    fields = ["protection", "restart_priority", "restart_priority", "server_group_policy"]
+    assert rows == list(zip("2345", fields, strict=True))
+
+
 def test_where_leaves_other_rows_out_unjudged(tmp_path: Path) -> None:
     text = "id,cpu,memory,phase\nv1,1,1Gi,Running\nv2,oops,,Failed\nv3,1,1Gi,Running\n"
     found = vms(tmp_path, text, "", "phase=Running")

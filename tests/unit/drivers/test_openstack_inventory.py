@@ -159,3 +159,19 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path, text: str, words: str)
 def test_a_missing_folder_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         read_openstack(tmp_path / "nowhere")
+
+
+def test_groups_and_policies_come_from_the_list_of_server_groups(tmp_path: Path) -> None:
+    mine = [{"ID": "g1", "Name": "web", "Policy": "anti-affinity", "Members": [OLD_SERVER["ID"].upper()]}]
+    assert [(vm.server_group, vm.server_group_policy) for vm in read_openstack(folder(tmp_path)).vms][1][1] is None
+    found = read_openstack(folder(tmp_path, server_groups=mine)).vms
+    assert [(vm.server_group, vm.server_group_policy) for vm in found] == [("g1", "anti-affinity"), ("", "")]
+    old = [{"ID": "g1", "Name": "web", "Policies": "soft-affinity", "Members": f"{OLD_SERVER['ID']}, other"}]
+    assert read_openstack(folder(tmp_path, server_groups=old)).vms[0].server_group_policy == "soft-affinity"
+
+
+def test_a_policy_that_nobody_knows_is_a_problem(tmp_path: Path) -> None:
+    odd = [{"ID": "g1", "Name": "web", "Policy": "together", "Members": []}]
+    (problem,) = read_openstack(folder(tmp_path, server_groups=odd)).problems.shown
+    assert "together" in str(problem)
+    assert "server_groups.json[0]" in str(problem)

@@ -192,6 +192,44 @@ def test_a_vm_without_a_place_is_told_why_and_only_once():
     run(story())
 
 
+LEVELS = {"levels": {"critical": {"slots": 1, "priority": 9}, "none": {"slots": 0}}, "default": "none"}
+
+
+def test_a_limited_cycle_serves_the_highest_priority_first():
+    async def story() -> None:
+        cloud = Cloud({"maxVMsToProcess": 1, "vmSelectionRotationInterval": 0}, protection=LEVELS)
+        for name in ("h1", "h2"):
+            await cloud.host(name)
+        await cloud.vm("a-large", "h1", memory=16 * GIB, protection="critical", restart_priority=1)
+        await cloud.vm("small", "h1", protection="critical")
+        await cloud.vm("unasked", "h1")
+        await cloud.cycle()
+        assert await cloud.covered() == {"a-large": False, "small": True, "unasked": True}
+        await cloud.cycle()
+        assert await cloud.covered() == {"a-large": True, "small": True, "unasked": True}
+
+    run(story())
+
+
+def test_levels_are_told_as_metrics_and_an_unknown_one_once_as_an_event():
+    async def story() -> None:
+        cloud = Cloud(protection=LEVELS)
+        for name in ("h1", "h2"):
+            await cloud.host(name)
+        await cloud.vm("a", "h1", protection="critical", memory=4 * GIB)
+        await cloud.vm("b", "h2", protection="gold")
+        await cloud.cycle()
+        await cloud.cycle()
+        assert cloud.metric("failover_level_vms", level="critical", covered="true") == 1
+        assert cloud.metric("failover_level_vms", level="critical", covered="false") == 0
+        assert cloud.metric("failover_level_reserved_resources", level="critical", resource="memory") == 4 * GIB
+        assert cloud.metric("failover_vms_unknown_level") == 1
+        (event,) = cloud.events.of("UnknownProtectionLevel")
+        assert "'gold'" in event.note
+
+    run(story())
+
+
 def test_what_a_slot_does_not_hold_is_said():
     async def story() -> None:
         cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})

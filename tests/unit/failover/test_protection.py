@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
 from outlive.failover.model import VmView
 from outlive.failover.portions import whole
 from outlive.failover.protection import (
@@ -18,6 +18,7 @@ from outlive.failover.protection import (
     Protection,
     ProtectionSettings,
     check_protection,
+    check_wishes,
     restart_order,
 )
 
@@ -132,3 +133,12 @@ def test_what_is_wrong_is_named_with_its_key_and_a_remedy(changes: dict[str, Any
 def test_what_is_right_is_taken() -> None:
     check_protection(settings(default="plain", flavors={"*": "batch"}, projects={"p[1-3]": "critical"}))
     check_protection(ProtectionSettings())
+
+
+def test_what_a_vm_asks_for_has_the_form_of_what_settings_can_give() -> None:
+    check_wishes("v", "", None)
+    check_wishes("v", "not-there-yet", -7)
+    for level, priority, place in (("a b", None, "spec.protection"), ("", 2**70, "spec.restartPriority")):
+        with pytest.raises(Invalid) as refused:
+            check_wishes("v", level, priority)
+        assert refused.value.place == place
