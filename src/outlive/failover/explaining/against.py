@@ -6,15 +6,13 @@ made for those that are shown.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
 
-from outlive.failover.explaining.ground import Ground, Standpoint, counts_for
+from outlive.failover.explaining.findings import Kinds
+from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint, counts_for
 from outlive.failover.explaining.model import Answer, State
 from outlive.failover.explaining.words import (
-    Clash,
     Finding,
     Reason,
     Tally,
@@ -29,8 +27,7 @@ from outlive.failover.sizing import ResolvedSize
 
 _NOTHING = Finding(Why.NOTHING)
 _NO_CAPACITY = Finding(Why.NO_CAPACITY)
-_TOO_SMALL = Finding(Why.TOO_SMALL)
-_NOT_READY = Finding(Why.NOT_READY)
+_APART = Finding(Why.APART)
 
 
 class Against:
@@ -61,52 +58,83 @@ class Against:
         return self._last
 
     @cached_property
-    def hosts(self) -> dict[str, Finding]:
-        """Host → the first thing against a new slot there, by name."""
-        names = sorted(host.name for host in self.state.hosts)
-        if self.answer.new.error:
-            unanswered = Finding(Why.PLACEMENT_ERROR, text=self.answer.new.error)
-            return {name: self.rules.against_host(name) or unanswered for name in names}
-        offered, against = frozenset(self.answer.new.hosts), self.answer.against_new
-        found: dict[str, Finding] = {}
-        shared = [self._refused(number) for number in range(len(self.answer.refusals))]
-        fits, rule, separation, last = self._fits, self.rules.against_host, self.rules.separation, self._last
-        for name in names:
-            finding = rule(name) or separation(name)
-            if finding is None:
-                refused = against.get(name)
-                if refused:
-                    finding = shared[refused[0]]
-                elif name not in offered:
-                    finding = Finding(Why.PLACEMENT)
-                else:
-                    finding = last if fits(name) else _NO_CAPACITY
-            found[name] = finding
-        return found
+    def hosts(self) -> Kinds:
+        """What stands against a new slot on each host, by kind."""
+        kinds, answer = Kinds(), self.answer
+        names = self.ground.host_names
+        if answer.new.error:
+            kinds.of = dict.fromkeys(names, kinds.number(Finding(Why.PLACEMENT_ERROR, text=answer.new.error)))
+        else:
+            kinds.of = dict.fromkeys(names, kinds.number(Finding(Why.PLACEMENT)))
+            refused = [kinds.number(self._refused(number)) for number in range(len(answer.refusals))]
+            kinds.of.update({name: refused[why[0]] for name, why in answer.against_new.items() if name in kinds.of})
+            last, full = kinds.number(self._last), kinds.number(_NO_CAPACITY)
+            offered = kinds.of.keys() & set(answer.new.hosts).difference(answer.against_new)
+            kinds.of.update({name: last if self._fits(name) else full for name in offered})
+        if self.rules.separates:
+            apart = kinds.number(_APART)
+            kinds.of.update({name: apart for name in names if self.rules.separation(name) is not None})
+        for unit, cause in self.rules.blocked.items():
+            rule = kinds.number(Finding(Why.RULE, cause.clash))
+            kinds.of.update(dict.fromkeys(self.ground.hosts_in(unit), rule))
+        return kinds
 
     @cached_property
-    def slots(self) -> dict[str, Finding]:
-        """Slot → the first thing against joining it, by name."""
-        offered, against = frozenset(self.answer.reuse.hosts), self.answer.against_reuse
-        return {name: self._slot(slot, offered, against) for name, slot in self.ground.slots.items()}
+    def slots(self) -> Kinds:
+        """What stands against joining each slot, by kind."""
+        kinds, answer, vm = Kinds(), self.answer, self.vm
+        offered = frozenset(answer.reuse.hosts)
+        refused = [kinds.number(self._refused(number)) for number in range(len(answer.refusals))]
+        error = kinds.number(Finding(Why.PLACEMENT_ERROR, text=answer.reuse.error))
+        last, silent, apart = (kinds.number(one) for one in (self._last, Finding(Why.PLACEMENT), _APART))
+        member, not_ready, small = (kinds.number(Finding(why)) for why in (Why.MEMBER, Why.NOT_READY, Why.TOO_SMALL))
+        rules = [kinds.number(one) for one in OBSTACLES]
+        mine = frozenset(self.rules.mine)
+        cpu, memory, against, separates = vm.cpu_milli, vm.memory_bytes, answer.against_reuse, self.rules.separates
 
-    def _slot(self, slot: SlotView, offered: frozenset[str], against: dict[str, tuple[int, ...]]) -> Finding:
-        vm = self.vm
-        if vm.id in slot.members:
-            return Finding(Why.MEMBER)
-        if slot.ready is False and not self._literal:
-            return _NOT_READY
-        if slot.cpu_milli < vm.cpu_milli or slot.memory_bytes < vm.memory_bytes:
-            return _TOO_SMALL
-        finding = self.rules.against_slot(slot) or self.rules.separation(slot.host)
-        if finding is not None:
-            return finding
-        if self.answer.reuse.error:
-            return Finding(Why.PLACEMENT_ERROR, text=self.answer.reuse.error)
-        refused = against.get(slot.host)
-        if refused:
-            return self._refused(refused[0])
-        return self._last if slot.host in offered else Finding(Why.PLACEMENT)
+        def number(name: str, slot: SlotView) -> int:
+            if name in mine:
+                return member
+            if slot.ready is False and not self._literal:
+                return not_ready
+            if slot.cpu_milli < cpu or slot.memory_bytes < memory:
+                return small
+            obstacle = self.rules.obstacle(name, slot.host)
+            if obstacle >= 0:
+                return rules[obstacle]
+            if separates and self.rules.separation(slot.host) is not None:
+                return apart
+            if answer.reuse.error:
+                return error
+            why = against.get(slot.host)
+            if why:
+                return refused[why[0]]
+            return last if slot.host in offered else silent
+
+        kinds.of = {name: number(name, slot) for name, slot in self.ground.slots.items()}
+        return kinds
+
+    def host(self, name: str) -> Finding:
+        """What stands against a new slot on one host, in full."""
+        kind = self.hosts.kind(name)
+        match kind.why:
+            case Why.RULE:
+                return self.rules.against_host(name) or kind
+            case Why.APART:
+                return self.rules.separation(name) or kind
+            case _:
+                return kind
+
+    def slot(self, name: str) -> Finding:
+        """What stands against joining one slot, in full."""
+        kind, slot = self.slots.kind(name), self.ground.slots[name]
+        match kind.why:
+            case Why.RULE | Why.MEMBERS_CLASH:
+                return self.rules.against_slot(slot) or kind
+            case Why.APART:
+                return self.rules.separation(slot.host) or kind
+            case _:
+                return kind
 
     def _refused(self, number: int) -> Finding:
         refusal = self.answer.refusals[number]
@@ -127,9 +155,10 @@ class Against:
     def room(self, host: str) -> tuple[int, int] | None:
         """What a new slot could use on the host, by placement and by the plan's own account; ``None``: not known."""
         placed, free = self.answer.room.get(host), self.state.free.get(host)
-        if placed is None or free is None:
-            return placed or (free if not self.answer.room else None)
-        return (min(placed[0], free[0]), min(placed[1], free[1]))
+        if placed is None:
+            refused = self.answer.against_new.get(host, ())
+            return None if any(self.answer.refusals[number].is_capacity for number in refused) else free
+        return placed if free is None else (min(placed[0], free[0]), min(placed[1], free[1]))
 
     @cached_property
     def need(self) -> tuple[int, int]:
@@ -161,12 +190,12 @@ class Against:
 
     def host_reason(self, host: str) -> Reason:
         """The answer about one host."""
-        finding = self.hosts[host]
+        finding = self.host(host)
         return self._reason(finding, host, "", self._sentence(finding, host, None))
 
     def slot_reason(self, name: str) -> Reason:
         """The answer about one slot."""
-        finding, slot = self.slots[name], self.ground.slots[name]
+        finding, slot = self.slot(name), self.ground.slots[name]
         return self._reason(finding, slot.host, name, self._sentence(finding, slot.host, slot))
 
     def _reason(self, finding: Finding, host: str, slot: str, message: str) -> Reason:
@@ -235,24 +264,15 @@ class Against:
         """The slots by what stands against them."""
         return self._tallies(self.slots, slots=True)
 
-    def _tallies(self, findings: dict[str, Finding], *, slots: bool) -> tuple[Tally, ...]:
-        counts: dict[tuple[str, str], int] = {}
-        first: dict[tuple[str, str], str] = {}
-        seen: dict[tuple[Why, Clash | None, int], list[Any]] = {}
-        for name, finding in findings.items():
-            kind = (finding.why, finding.clash, finding.refusal)
-            known = seen.get(kind)
-            if known is None:
-                seen[kind] = [1, name, finding]
-            else:
-                known[0] += 1
-        for count, name, finding in seen.values():
-            key = (finding.word, self._phrase(finding, slots=slots))
-            counts[key] = counts.get(key, 0) + count
-            first[key] = min(name, first.get(key, name))
-        order = {why.value: place for why, place in _PLACE.items()}
-        words = sorted(counts, key=lambda key: (order.get(key[0], _PLACE[Why.RULE]), key[0], -counts[key], key))
-        return tuple(Tally(reason=key[0], count=counts[key], text=key[1], example=first[key]) for key in words)
+    def _tallies(self, kinds: Kinds, *, slots: bool) -> tuple[Tally, ...]:
+        found: dict[tuple[str, str], Tally] = {}
+        for kind, count, first in kinds.counted():
+            key = (kind.word, self._phrase(kind, slots=slots))
+            known = found.get(key)
+            if known is not None:
+                count, first = count + known.count, min(first, known.example)
+            found[key] = Tally(reason=key[0], count=count, text=key[1], example=first)
+        return tuple(found.values())
 
     def _phrase(self, finding: Finding, *, slots: bool) -> str:
         many = {
@@ -277,18 +297,3 @@ class Against:
                 return f"{where}are not offered by placement"
             return where + refusal_phrase(self.answer.refusals[finding.refusal], self.vm.zone)
         return many[finding.why]
-
-
-_PLACE = {why: place for place, why in enumerate(Why)}
-
-
-def closest(findings: Mapping[str, Finding], count: int | None) -> list[str]:
-    """All names as they come; or so many, those first against which the last thing in the order stands."""
-    if count is None:
-        return list(findings)
-
-    def place(name: str) -> tuple[int, int, str]:
-        finding = findings[name]
-        return (-_PLACE[finding.why], -finding.clash.rule if finding.clash else 0, name)
-
-    return heapq.nsmallest(count, findings, key=place)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from outlive.base.errors import NotFound
-from outlive.failover.explaining.against import Against, closest
+from outlive.failover.explaining.against import Against
 from outlive.failover.explaining.ground import Ground, counts_for
 from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
 from outlive.failover.explaining.searching import Search
@@ -48,7 +48,8 @@ class Explainer:
     def __init__(self, state: State, answers: Answers) -> None:
         self.state = state
         self.answers = answers
-        self.ground = Ground(state.slots, state.vms, in_force(state.topology, state.compat), state.required)
+        names = (host.name for host in state.hosts)
+        self.ground = Ground(state.slots, state.vms, names, in_force(state.topology, state.compat), state.required)
 
     @cached_property
     def model(self) -> Model:
@@ -90,8 +91,8 @@ class Explainer:
             promises=promises,
             host_tallies=host_tallies,
             slot_tallies=slot_tallies,
-            hosts=tuple(against.host_reason(name) for name in closest(against.hosts, shown)),
-            slots=tuple(against.slot_reason(name) for name in closest(against.slots, shown)),
+            hosts=tuple(against.host_reason(name) for name in against.hosts.closest(shown)),
+            slots=tuple(against.slot_reason(name) for name in against.slots.closest(shown)),
         )
 
     def is_covered(self, vm: VmView) -> bool:
@@ -188,8 +189,7 @@ def _summary(
     lines = []
     if hosts:
         text = f"of {count_of(sum(one.count for one in hosts), 'host')} {_counted(hosts)}"
-        full = [name for name, finding in against.hosts.items() if finding.why is Why.NO_CAPACITY]
-        best = against.roomiest(full)
+        best = against.roomiest(against.hosts.named({Why.NO_CAPACITY}))
         if best is not None and all(one.reason != Why.NOTHING for one in hosts):
             free = amounts(max(0, best[1][0]), max(0, best[1][1]))
             text += f"; the most room is on {best[0]} with {free}"

@@ -16,7 +16,16 @@ from outlive.failover.explaining.words import Clash, Finding, Why
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import Topology
 
-LAST_RULE = 5
+OBSTACLES = (
+    Finding(Why.MEMBERS_CLASH),
+    Finding(Why.RULE, Clash.OWN_HOST),
+    Finding(Why.RULE, Clash.SLOT_THERE),
+    Finding(Why.RULE, Clash.SAME_HOST),
+    Finding(Why.RULE, Clash.CO_USER_THERE),
+    Finding(Why.RULE, Clash.SHARED_TWICE),
+)
+"""What may stand against joining a slot, by rule: at place 1 rule 1, and so on."""
+_THIRD = 3
 _GROUPS_ONLY = Topology()
 """Nothing is kept apart but what server groups ask for."""
 
@@ -25,9 +34,20 @@ class Ground:
     """Memberships by VM, by slot and by unit of failure."""
 
     def __init__(
-        self, slots: Sequence[SlotView], vms: Iterable[VmView], topology: Topology, required: Mapping[str, int]
+        self,
+        slots: Sequence[SlotView],
+        vms: Iterable[VmView],
+        hosts: Iterable[str],
+        topology: Topology,
+        required: Mapping[str, int],
     ) -> None:
         """``required``: VM → slots that it needs."""
+        self.host_names = tuple(sorted(hosts))
+        self._hosts_in: dict[str, list[str]] = {}
+        for name in self.host_names if topology.units else ():
+            self._hosts_in.setdefault(topology.unit(name), []).append(name)
+        known = frozenset(self.host_names)
+        self._is_host = known.__contains__
         self.slots = {slot.name: slot for slot in sorted(slots, key=lambda slot: slot.name)}
         self.topology = topology
         self.views = {vm.id: vm for vm in vms}
@@ -60,6 +80,12 @@ class Ground:
     def unit(self, host: str) -> str:
         """The unit of failure of a host."""
         return self.topology.unit(host)
+
+    def hosts_in(self, unit: str) -> Sequence[str]:
+        """The hosts of a unit, by name."""
+        if self.topology.units:
+            return self._hosts_in.get(unit, ())
+        return (unit,) if self._is_host(unit) else ()
 
     def at(self, vm: VmView) -> Standpoint:
         """The rules as they bind this VM."""
@@ -100,9 +126,10 @@ class Standpoint:
         self._own_slots = [ground.slots[name] for name in self.mine]
         self.blocked = self._blocked()
         """Unit → the first rule that a new slot there would break: its own host, its slots, its co-users."""
+        self._rule_at = {unit: cause.clash.rule for unit, cause in self.blocked.items() if cause.clash is not None}
+        self._broken = frozenset(ground.breaches)
         own = ground.unit(vm.host)
         self._touching = [(slot, runs) for slot, runs in ground.touching(own) if runs != vm.id]
-        self._told: dict[str, Finding] = {}
         running = {unit: set(ground.running(unit)) - {vm.id} for unit in self.blocked}
         at_slots = [unit for unit, cause in self.blocked.items() if cause.clash is Clash.SLOT_THERE]
         near_slots = [ground.members[slot] for slot, runs in self._touching if not runs]
@@ -119,6 +146,11 @@ class Standpoint:
         """What stands against a new slot on the host."""
         return self.blocked.get(self._units.get(host, host))
 
+    @property
+    def separates(self) -> bool:
+        """Whether anything is asked for beyond the rules."""
+        return bool(self._ground.topology.apart) or bool(self._groups)
+
     def separation(self, host: str) -> Finding | None:
         """What failure domains or the VM's server group have against a slot on the host."""
         topology, text = self._ground.topology, ""
@@ -128,34 +160,41 @@ class Standpoint:
             text = barred(self.vm, host, self._of_group, _GROUPS_ONLY, self._groups)
         return Finding(Why.APART, text=text) if text else None
 
-    def against_slot(self, slot: SlotView) -> Finding | None:
-        """What stands against joining a slot: the lowest rule, among its members the first by id.
+    def obstacle(self, slot: str, host: str) -> int:
+        """What stands against joining a slot on that host, as a place in ``OBSTACLES``; -1: nothing.
 
-        Before all, nobody may join a slot with a member for which a rule is broken already.
+        Nobody may join a slot with a member for which a rule is broken already; else the lowest rule is told.
         """
-        ground = self._ground
-        members = ground.members[slot.name]
-        here = self.blocked.get(self._units.get(slot.host, slot.host))
-        rule = here.clash.value[0] if here is not None and here.clash is not None else LAST_RULE + 1
+        members = self._ground.members[slot]
+        here = self._rule_at.get(self._units.get(host, host), -1)
         if self._any.isdisjoint(members):
             return here
-        if ground.breaches and not ground.breaches.keys().isdisjoint(members):
-            return self._of_member(min(member for member in members if member in ground.breaches))
-        if rule < Clash.SAME_HOST.rule:
+        if self._broken and not self._broken.isdisjoint(members):
+            return 0
+        if 0 < here < _THIRD:
             return here
         if not self._third.isdisjoint(members):
-            return self._of_member(min(self._third & members))
-        if rule == Clash.CO_USER_THERE.rule:
+            return _THIRD
+        if here > 0 or not self._fourth.isdisjoint(members):
+            return _THIRD + 1
+        return _THIRD + 2
+
+    def against_slot(self, slot: SlotView) -> Finding | None:
+        """The same in full: of several members the first by id is named."""
+        obstacle = self.obstacle(slot.name, slot.host)
+        if obstacle < 0:
+            return None
+        here = self.blocked.get(self._units.get(slot.host, slot.host))
+        if here is not None and here.clash is not None and here.clash.rule == obstacle:
             return here
-        if not self._fourth.isdisjoint(members):
-            return self._of_member(min(self._fourth & members))
-        return self._of_member(min(self._any & members))
+        sets = (self._broken, self._third, self._fourth, self._any)
+        return self._against_member(min(sets[max(0, obstacle - _THIRD + 1)] & self._ground.members[slot.name]))
 
     def obstacles(self, slot: SlotView) -> list[Finding]:
         """Everything that stands against joining a slot, at most one thing a member."""
         here = self.blocked.get(self._units.get(slot.host, slot.host))
         found = [] if here is None else [here]
-        return found + [self._of_member(member) for member in sorted(self._any & self._ground.members[slot.name])]
+        return found + [self._against_member(member) for member in sorted(self._any & self._ground.members[slot.name])]
 
     def _blocked(self) -> dict[str, Finding]:
         ground, vm = self._ground, self.vm
@@ -170,13 +209,6 @@ class Standpoint:
                     cause = Finding(Why.RULE, Clash.CO_USER_THERE, vm=other, host=host, slot=slot)
                     found.setdefault(ground.unit(host), cause)
         return found
-
-    def _of_member(self, member: str) -> Finding:
-        """What stands against being in a slot with a member, whichever slot it is."""
-        known = self._told.get(member)
-        if known is None:
-            known = self._told[member] = self._against_member(member)
-        return known
 
     def _against_member(self, member: str) -> Finding:
         """That a rule is broken for the member, else the lowest that would be broken because of it."""

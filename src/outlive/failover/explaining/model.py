@@ -39,8 +39,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     message, since the amounts are in ``room``. Hosts that nothing is said against are left out."""
     against_reuse: dict[str, tuple[int, ...]] = {}
     room: dict[str, tuple[int, int]] = {}
-    """Host → milli-cores and bytes that placement has for a new slot, below zero where too much is held. Hosts whose
-    figures cannot be trusted are left out."""
+    """Host that is refused for room → milli-cores and bytes that placement has for a new slot there, below zero where
+    too much is held. Hosts whose figures cannot be trusted are left out."""
     reuse_room: dict[str, tuple[int, int]] = {}
     """The same for joining a slot there: what slots hold counts as free."""
     need: tuple[int, int] = (0, 0)

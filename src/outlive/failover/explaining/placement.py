@@ -50,8 +50,9 @@ def answer_of(engine: Engine, caller: Caller, vm: VmView, size: ResolvedSize) ->
     reuse_call, new_call = (ask(vm, size, ignore=(vm.host,)).request for ask in (caller.reuse, caller.new))
     reuse, against_reuse, reuse_run = _search(engine, reuse_call, book)
     new, against_new, run = _search(engine, new_call, book)
-    room, need = ({}, (0, 0)) if run is None else _room(engine, new_call, run)
-    reuse_room = {} if reuse_run is None else _room(engine, reuse_call, reuse_run)[0]
+    full = frozenset(number for number, one in enumerate(book.refusals) if one.is_capacity)
+    room, need = ({}, (0, 0)) if run is None else _room(engine, new_call, run, _of(against_new, full))
+    reuse_room = {} if reuse_run is None else _room(engine, reuse_call, reuse_run, _of(against_reuse, full))[0]
     return Answer(
         reuse=reuse,
         new=new,
@@ -124,9 +125,10 @@ def _against(
     rest: dict[int, tuple[int, ...]] = {}
     shared: dict[tuple[int, int], tuple[int, ...]] = {}
     firsts = [_First(bound, failure, run, book) for bound, _, failure in refusing]
-    names = [run.name(int(one)) for one in at] if run.extra else run.names[at].tolist()
-    for name, code, place in zip(names, codes.tolist(), first, strict=True):
-        key = (code, firsts[place].number(name))
+    rows: list[int] = at.tolist()
+    names: list[str] = run.names[at].tolist() if not run.extra else [run.name(row) for row in rows]
+    for row, name, code, place in zip(rows, names, codes.tolist(), first, strict=True):
+        key = (code, firsts[place].number(row, name))
         if key not in shared:
             if code not in rest:
                 later = [number for number in range(place + 1, len(refusing)) if code >> number & 1]
@@ -149,11 +151,11 @@ class _First:
         elif isinstance(bound.step, EnoughCapacity):
             self._one = book.number(bound.step.name)
 
-    def number(self, host: str) -> int:
+    def number(self, row: int, host: str) -> int:
         """The number of the refusal."""
         if self._one is not None:
             return self._one
-        facts = self._run.facts(host)
+        facts = self._run.fleet.facts_at(row) if row < self._run.size else None
         if self._alike is None or facts is None:
             return self._asked(host)
         key = self._alike(facts)
@@ -180,16 +182,25 @@ _ALIKE: Final[Mapping[type[Filter], Callable[[HostFacts], object]]] = {
 """Step → what of a host its refusal depends on."""
 
 
-def _room(engine: Engine, request: PlacementRequest, run: Run) -> tuple[dict[str, tuple[int, int]], tuple[int, int]]:
-    """Host → what its capacity filter finds free, and what it asks for."""
+def _of(against: Mapping[str, tuple[int, ...]], refusals: frozenset[int]) -> list[str]:
+    """The hosts against which one of these refusals is said."""
+    return [host for host, why in against.items() if not refusals.isdisjoint(why)] if refusals else []
+
+
+def _room(
+    engine: Engine, request: PlacementRequest, run: Run, hosts: list[str]
+) -> tuple[dict[str, tuple[int, int]], tuple[int, int]]:
+    """What the capacity filter finds free on these hosts, and what it asks for."""
     filters = engine.filters(request, engine.pipeline(request))
     step = next((bound.step for bound in filters if isinstance(bound.step, EnoughCapacity)), None)
     if not isinstance(step, EnoughCapacity):
         return {}, (0, 0)
-    free = engine.fleet.available(step.query(run))[:2, : run.size]
-    at = np.flatnonzero(engine.fleet.live[: run.size] & (free > NEVER // 2).all(axis=0))
-    names = run.names[at].tolist()
-    room = {name: (cpu, memory) for name, (cpu, memory) in zip(names, free[:, at].T.tolist(), strict=True)}
+    fleet = engine.fleet
+    at = np.array([-1 if (row := fleet.row(host)) is None else row for host in hosts], dtype=np.intp)
+    free = fleet.available(step.query(run))[:2, at]
+    known = (at >= 0) & (free > NEVER // 2).all(axis=0)
+    figures = zip(hosts, known.tolist(), free.T.tolist(), strict=True)
+    room = {host: (cpu, memory) for host, trusted, (cpu, memory) in figures if trusted}
     try:
         needed = demand(request, engine.settings)
     except StepFailed:

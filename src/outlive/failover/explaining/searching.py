@@ -36,6 +36,8 @@ from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 
 MOVES_TRIED: Final = 24
 """Memberships of other VMs whose move is tried."""
+SLOTS_LOOKED: Final = 500
+"""Slots that are looked at for such a membership, by name."""
 TARGETS_TRIED: Final = 3
 """Slots that each of them is tried to move to."""
 SETS_TRIED: Final = 12
@@ -117,13 +119,13 @@ class Search:
         """(VM, slot): memberships but for which a slot could be joined or opened; those that block most first."""
         against, found = self._against, Counter[tuple[str, str]]()
         offered = frozenset(self._answer.reuse.hosts)
-        for name, finding in against.slots.items():
-            if finding.clash is None or against.ground.slots[name].host not in offered:
-                continue
+        slots = (name for name in against.slots.named({Why.RULE}) if against.ground.slots[name].host in offered)
+        for name in islice(slots, SLOTS_LOOKED):
             obstacles = against.rules.obstacles(against.ground.slots[name])
-            found.update(set(_movable(obstacles, name, self._vm.id)))
+            found.update(_movable(obstacles, name, self._vm.id))
         room = frozenset(self._answer.new.hosts)
-        for host, finding in against.hosts.items():
+        for host in against.hosts.named({Why.RULE}):
+            finding = against.host(host)
             if finding.vm and host in room and not any(against.lacks(host) or ()):
                 found[finding.vm, finding.slot] += 1
         yield from sorted(found, key=lambda pair: (-found[pair], pair))
@@ -133,8 +135,8 @@ class Search:
     def _free(self) -> Remedy | None:
         against = self._against
         lacking: list[tuple[float, float, str, tuple[int, int]]] = []
-        for host, finding in against.hosts.items():
-            if finding.why is not Why.NO_CAPACITY or not self._only(host, capacity=True):
+        for host in against.hosts.named({Why.NO_CAPACITY}):
+            if not self._only(host, capacity=True):
                 continue
             lacks, whole = against.lacks(host), against.state.capacity.get(host)
             if lacks is None or whole is None or whole[0] < against.need[0] or whole[1] < against.need[1]:
@@ -183,8 +185,9 @@ class Search:
     def _ready_hosts(self) -> Remedy | None:
         against, answer = self._against, self._answer
         able = []
-        for host, finding in against.hosts.items():
-            refusal = answer.refusals[finding.refusal] if finding.refusal >= 0 else None
+        for host in against.hosts.named({Why.PLACEMENT}):
+            number = against.hosts.kind(host).refusal
+            refusal = answer.refusals[number] if number >= 0 else None
             if refusal is None or refusal.code not in READY_CODES or not self._only(host, capacity=False):
                 continue
             if not any(against.lacks(host) or (1,)):
