@@ -6,7 +6,9 @@ host may receive any number of new slots. For ``failover plan``, a cold start an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -15,9 +17,10 @@ from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.separation import groups_of
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Action, Need, Offer
+from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.assign import Serving, result_of
 from outlive.failover.planning.greedy import Greedy
+from outlive.failover.planning.packing import Ground, Outcome, is_sound, layers, pack
 from outlive.failover.planning.rounds import Turn, serve_all, shortfalls
 from outlive.failover.planning.select import Missing, SelectInput, select
 from outlive.failover.planning.separating import Separating
@@ -30,6 +33,9 @@ SMALL_MEMBERSHIPS = 5_000
 """Up to so many missing memberships several sizes are tried, and no limit as well."""
 MIDDLE_MEMBERSHIPS = 30_000
 """Up to so many two sizes are tried, beyond it one."""
+
+_LITERAL: Final = ("D1", "D2", "D4", "D10")
+"""Deviations that packing does not know how to switch back; with any of them plans are greedy."""
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -56,6 +62,10 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     one_new_per_host: bool = False
     packing: bool = True
     """Look for a plan that reserves less; off gives the plain greedy one of a cycle."""
+    effort_s: float = msgspec.field(default=0.0, name="effort")
+    """Nominal seconds of search for a plan that reserves still less; the same number gives the same plan."""
+    seed: int = 0
+    """Which of the equally likely searches it is."""
     topology: Topology = Topology()
     compat: Compat = Compat()
 
@@ -70,14 +80,17 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     reused: int = 0
     created: int = 0
     failed: int = 0
+    cut_short: bool = False
+    """Whether the search was ended before its effort was spent."""
 
 
-def plan(given: PlanInput) -> PlanResult:
+def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> PlanResult:
     """Serve every VM that misses slots, in the order of service.
 
     With ``packing`` the plan is made with several limits on the members of a slot, and the best one is returned: by
     priority from the highest down the fewest VMs without any slot and the fewest slots missing, then the fewest VMs
-    that miss any, then the least reserved memory, then the fewest slots.
+    that miss any, then the least reserved memory, then the fewest slots. With ``effort_s`` it is improved by search,
+    until ``keep_going`` says that it is enough.
     """
     slots = sorted(given.slots, key=lambda slot: slot.name)
     chosen = select(
@@ -95,16 +108,95 @@ def plan(given: PlanInput) -> PlanResult:
         for one in chosen
     ]
     tried = [_greedy_plan(given, slots, turns, most) for most in _limits(given, chosen)]
-    in_rounds = not given.compat.reverted("D19")
-    return min(
-        tried,
-        key=lambda one: (
+
+    def cost(one: PlanResult) -> Any:
+        in_rounds = not given.compat.reverted("D19")
+        return (
             shortfalls(turns, one.actions) if in_rounds else (),
             one.failed,
             sum(slot.memory_bytes for slot in one.slots),
             len(one.slots),
-        ),
+        )
+
+    best = min(tried, key=cost)
+    packed, cut_short = _packed(given, slots, turns, best, keep_going)
+    return msgspec.structs.replace(min([best, *packed], key=cost), cut_short=cut_short)
+
+
+def _packed(
+    given: PlanInput, slots: list[SlotView], turns: Sequence[Turn], best: PlanResult, keep_going: Callable[[], bool]
+) -> tuple[list[PlanResult], bool]:
+    """Plans that may be better than the best greedy one, and whether their search was cut short."""
+    if not given.packing or not turns or given.one_new_per_host or any(map(given.compat.reverted, _LITERAL)):
+        return [], False
+    ground = _ground(given)
+    if all(turn.needed == 1 and not turn.present for turn in turns) and not ground.held_fast and not best.failed:
+        made = layers(slots, [turn.vm for turn in turns], ground)
+        return ([] if made is None else _completed(given, slots, turns, best, made, ground)), False
+    if given.effort_s <= 0:
+        return [], False
+    found = pack(slots, best.slots, ground, effort_s=given.effort_s, seed=given.seed, keep_going=keep_going)
+    if found.outcome is None:
+        return [], found.cut_short
+    return _completed(given, slots, turns, best, found.outcome, ground), found.cut_short
+
+
+def _ground(given: PlanInput) -> Ground:
+    topology = in_force(given.topology, given.compat)
+    groups = groups_of(given.vms, given.required) if topology.server_groups else ()
+    return Ground(
+        vms={vm.id: vm for vm in given.vms},
+        sizes=given.sizes,
+        classes=given.classes,
+        reuse=given.reuse,
+        new=given.new,
+        free=given.free,
+        hosts=tuple(dict.fromkeys([*given.hosts, *(host for offer in given.new.values() for host in offer.hosts)])),
+        topology=topology,
+        unlimited_unknown=given.compat.reverted("D13"),
+        held_fast=frozenset(member for group in groups for member in group.members),
     )
+
+
+def _completed(
+    given: PlanInput,
+    slots: list[SlotView],
+    turns: Sequence[Turn],
+    best: PlanResult,
+    made: Outcome,
+    ground: Ground,
+) -> list[PlanResult]:
+    """A packed plan, if it is sound, with one more try for those whom the greedy one could not serve."""
+    promised = Counter(member for slot in best.slots for member in slot.members)
+    if not is_sound(made, slots, promised, given.required, ground):
+        return []
+    got = Counter(action.vm for action in made.actions if not isinstance(action, Fail))
+    left = [
+        msgspec.structs.replace(turn, needed=turn.needed - got[turn.vm.id], present=turn.present + got[turn.vm.id])
+        for turn in turns
+        if turn.needed > got[turn.vm.id]
+    ]
+    later = _greedy_plan(_after(given, made), list(made.slots), left, 0) if left else PlanResult(slots=made.slots)
+    return [
+        PlanResult(
+            actions=(*made.actions, *later.actions),
+            slots=later.slots,
+            missing=best.missing,
+            reused=later.reused + sum(isinstance(action, Join) for action in made.actions),
+            created=later.created + sum(isinstance(action, Open) for action in made.actions),
+            failed=later.failed,
+        )
+    ]
+
+
+def _after(given: PlanInput, made: Outcome) -> PlanInput:
+    """What is left to give out after these actions."""
+    free = dict(given.free)
+    for action in made.actions:
+        if isinstance(action, Open) and action.host in free:
+            cpu, memory = free[action.host]
+            free[action.host] = (cpu - action.cpu_milli, memory - action.memory_bytes)
+    return msgspec.structs.replace(given, free=free)
 
 
 def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:

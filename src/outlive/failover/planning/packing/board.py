@@ -1,0 +1,347 @@
+"""The board that packing searches on: who is in which slot, and what every single change would cost.
+
+A *point* is a unit of failure. A slot touches the point of its own host and those of its members. All five rules hold
+if no slot touches a point twice and any two slots of a VM have no point in common but the VM's own
+(docs/reference/failover.md#packing). The first is always kept here, and so are sizes, offers and room; how many points
+too many the second finds is the number of *clashes*, which a search brings down to none.
+
+What every change of one membership would do to that number is the sum of two tables: ``meet`` (points in common of two
+slots) and ``near`` (slots that share a VM with this one and touch that point). Both follow each change, so that all
+changes of all VMs at one point are judged in a few array operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.failover.planning.packing.problem import Problem
+
+BLOCKED = 2_000
+"""Added in a table where a change is forbidden; far above what any change can cost."""
+COST_LIMIT = 1_000
+"""A change that costs so much is forbidden."""
+
+Ints = NDArray[np.int64]
+Table = NDArray[Any]
+"""Whole numbers, as small as they may be."""
+
+
+class Saved(NamedTuple):
+    """A state to come back to."""
+
+    slots_of: Ints
+    slot_host: Ints
+    slot_size: Ints
+    free: Ints
+    closed: NDArray[np.bool_]
+    clashes: int
+    tables: tuple[Table, ...]
+
+
+class Judged(NamedTuple):
+    """All changes of the memberships of the VMs at one point."""
+
+    point: int
+    vms: Ints
+    places: Ints
+    """The slot of each membership, VM after VM, ``width`` each."""
+    partners: Table
+    """(memberships, slots): what the VM's other slots have in common with each slot."""
+    owned: Table
+    """The same for the slot that it is in."""
+    costs: Table
+    """(memberships, slots): clashes more or fewer if it went there."""
+
+
+class Board:
+    """Memberships by number, and the tables."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.slots_of = problem.slots_of.copy()
+        self.slot_host = problem.slot_host.copy()
+        self.slot_size = problem.slot_size.copy()
+        self.free = problem.free.copy()
+        self.closed = np.zeros(problem.slots, dtype=bool)
+        self._build()
+        self.clashes = self.count_clashes()
+
+    def _build(self) -> None:
+        given = self.problem
+        slots, width = given.slots, given.width
+        largest = width * (BLOCKED + given.points) + 3 * BLOCKED + slots
+        kind = np.int16 if largest < np.iinfo(np.int16).max else np.int32
+        self._others = np.repeat((given.held - 1)[:, None], width, axis=1).astype(kind)
+        self._fixed = ~given.movable
+        self._counting = np.arange(given.slots_of.size)
+        touches = np.zeros((given.points, slots + 1), dtype=kind)
+        for place in range(width):
+            touches[given.vm_point, self.slots_of[:, place]] += 1
+        touches[given.host_point[self.slot_host], np.arange(slots)] += 1
+        touches[:, slots] = 0
+        linked = np.zeros((slots + 1, slots + 1), dtype=kind)
+        for one in range(width):
+            for other in range(width):
+                if one != other:
+                    linked[self.slots_of[:, one], self.slots_of[:, other]] = 1
+        linked[slots, :] = linked[:, slots] = 0
+        plain = touches.astype(np.float32)
+        self.touches = touches
+        self.linked = linked
+        self.meet = (plain.T @ plain).astype(kind) + BLOCKED * linked
+        self.near = (plain @ linked.astype(np.float32)).astype(kind) + BLOCKED * touches
+        self.meet[slots, :] = self.meet[:, slots] = 0
+        if given.keeps_apart:
+            near = given.too_near(self.slot_host[:, None], self.slot_host[None, :])
+            self.meet[:slots, :slots] += BLOCKED * near.astype(kind)
+        self.meet[np.arange(slots), np.arange(slots)] = BLOCKED
+        self.barred = np.zeros((len(given.kind_size), slots + 1), dtype=kind)
+        self.barred[:, slots] = BLOCKED
+        for slot in range(slots):
+            self._bar(slot)
+
+    def _bar(self, slot: int) -> None:
+        """Which kinds of VM may not join the slot: it is too small, elsewhere, or closed."""
+        given = self.problem
+        if self.closed[slot] or not given.joinable[slot]:
+            self.barred[:, slot] = BLOCKED
+            return
+        allowed = (given.kind_size <= self.slot_size[slot]).all(axis=1) & given.kind_reuse[:, self.slot_host[slot]]
+        self.barred[:, slot] = np.where(allowed, 0, BLOCKED)
+
+    def count_clashes(self) -> int:
+        """Counted from the tables; 0 means that the rules hold."""
+        return sum(int(excess.sum()) for _, _, excess in self._pairs())
+
+    def clashing(self) -> list[tuple[int, int, int]]:
+        """VMs with two of their slots that have more in common than the VM."""
+        found: list[tuple[int, int, int]] = []
+        for one, other, excess in self._pairs():
+            vms = np.nonzero(excess > 0)[0]
+            pairs = self.slots_of[vms][:, (one, other)].tolist()
+            found += [(vm, a, b) for vm, (a, b) in zip(vms.tolist(), pairs, strict=True)]
+        return found
+
+    def _pairs(self) -> Iterator[tuple[int, int, Table]]:
+        """For each two places of a VM's slots: the points too many that they have in common, VM by VM."""
+        slots = self.problem.slots
+        for one in range(self.problem.width):
+            for other in range(one):
+                a, b = self.slots_of[:, one], self.slots_of[:, other]
+                yield one, other, np.where((a < slots) & (b < slots), self.meet[a, b] - BLOCKED - 1, 0)
+
+    def common(self, one: int, other: int) -> Ints:
+        """The points that two slots have in common."""
+        return np.nonzero(self.touches[:, one] & self.touches[:, other])[0]
+
+    def save(self) -> Saved:
+        """The state as it is."""
+        return Saved(
+            self.slots_of.copy(),
+            self.slot_host.copy(),
+            self.slot_size.copy(),
+            self.free.copy(),
+            self.closed.copy(),
+            self.clashes,
+            (self.touches.copy(), self.linked.copy(), self.meet.copy(), self.near.copy(), self.barred.copy()),
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Back to that state."""
+        self.slots_of[:] = saved.slots_of
+        self.slot_host[:] = saved.slot_host
+        self.slot_size[:] = saved.slot_size
+        self.free[:] = saved.free
+        self.closed[:] = saved.closed
+        self.clashes = saved.clashes
+        for table, was in zip(
+            (self.touches, self.linked, self.meet, self.near, self.barred), saved.tables, strict=True
+        ):
+            table[:] = was
+
+    # What changes would cost.
+
+    def judge(self, point: int, vms: Ints) -> Judged:
+        """What it costs to put each membership of these VMs, all at one point, into each slot."""
+        given, width = self.problem, self.problem.width
+        mine = self.slots_of[vms]
+        places = mine.reshape(-1)
+        if width == 2:
+            partners = self.meet[mine[:, ::-1].reshape(-1)]
+        else:
+            met = self.meet[mine]
+            partners = (met.sum(axis=1, keepdims=True, dtype=met.dtype) - met).reshape(len(places), -1)
+        others = self._others[vms].reshape(-1)
+        owned = partners[self._counting[: len(places)], places] - others * BLOCKED
+        near = self.near[point]
+        costs = partners - self.linked[places]
+        costs += near
+        costs -= (near[places] - BLOCKED + owned - 2 * others)[:, None]
+        costs += np.repeat(self.barred[given.vm_kind[vms]], width, axis=0) if given.choosy else self.barred[0]
+        costs[self._fixed[vms].reshape(-1)] = BLOCKED
+        return Judged(point, vms, places, partners, owned, costs)
+
+    def judge_swaps(self, judged: Judged) -> Table:
+        """(memberships, memberships) of the same VMs: clashes more or fewer if two of them changed places."""
+        given = self.problem
+        across = judged.partners[:, judged.places]
+        costs: Table = across + across.T - (judged.owned[:, None] + judged.owned[None, :])
+        if given.choosy:
+            kinds = np.repeat(given.vm_kind[judged.vms], given.width)
+            refused = self.barred[kinds[:, None], judged.places[None, :]]
+            costs += refused + refused.T
+        fixed = self._fixed[judged.vms].reshape(-1)
+        costs[fixed] = BLOCKED
+        costs[:, fixed] = BLOCKED
+        owner = np.repeat(np.arange(len(judged.vms)), given.width)
+        costs[owner[:, None] == owner[None, :]] = BLOCKED
+        return costs
+
+    def judge_hosts(self, slot: int) -> Table:
+        """Clashes more or fewer if the slot were on each host; forbidden where it cannot be."""
+        given = self.problem
+        at = given.host_point
+        here = int(self.slot_host[slot])
+        near = self.near[:, slot]
+        costs: Table = near[at] - (near[at[here]] - BLOCKED)
+        costs[np.any(self.free < self.slot_size[slot], axis=1)] = BLOCKED
+        if given.choosy:
+            kinds = np.unique(given.vm_kind[self.members(slot)[0]])
+            allowed = given.kind_reuse[kinds].all(axis=0) & given.kind_new[kinds].any(axis=0)
+            costs[~allowed] = BLOCKED
+        else:
+            costs[~given.kind_new[0]] = BLOCKED
+        if given.keeps_apart:
+            partners = np.nonzero(self.linked[slot, : given.slots])[0]
+            hosts = np.arange(len(at))
+            costs[given.too_near(hosts[:, None], self.slot_host[partners][None, :]).any(axis=1)] = BLOCKED
+        return costs
+
+    def members(self, slot: int) -> tuple[Ints, Ints]:
+        """The VMs of this plan that are in the slot, and which of their places that is."""
+        found = np.nonzero(self.slots_of == slot)
+        return found[0], found[1]
+
+    # Changes.
+
+    def move(self, vm: int, place: int, slot: int, cost: int) -> None:
+        """Put a membership into another slot."""
+        point = int(self.problem.vm_point[vm])
+        old = int(self.slots_of[vm, place])
+        partners = self._partners(vm, place)
+        for other in partners:
+            self._unlink(old, other)
+        self._leave(point, old)
+        self._touch(point, slot)
+        for other in partners:
+            self._link(slot, other)
+        self.slots_of[vm, place] = slot
+        self.clashes += cost
+
+    def swap(self, one: tuple[int, int], other: tuple[int, int], cost: int) -> None:
+        """Two memberships at one point change places."""
+        first, second = int(self.slots_of[one]), int(self.slots_of[other])
+        for (vm, place), slot in ((one, first), (other, second)):
+            for partner in self._partners(vm, place):
+                self._unlink(slot, partner)
+        for (vm, place), slot in ((one, second), (other, first)):
+            for partner in self._partners(vm, place):
+                self._link(slot, partner)
+            self.slots_of[vm, place] = slot
+        self.clashes += cost
+
+    def put(self, slot: int, host: int, cost: int) -> None:
+        """Put a slot on another host."""
+        given = self.problem
+        old = int(self.slot_host[slot])
+        self._leave(int(given.host_point[old]), slot)
+        self._touch(int(given.host_point[host]), slot)
+        if given.keeps_apart:
+            self._keep_apart(slot, old, host)
+        self.slot_host[slot] = host
+        self.free[old] += self.slot_size[slot]
+        self.free[host] -= self.slot_size[slot]
+        if given.choosy:
+            self._bar(slot)
+        self.clashes += cost
+
+    def resize(self, slot: int, size: Ints) -> None:
+        """Make a slot smaller."""
+        self.free[self.slot_host[slot]] += self.slot_size[slot] - size
+        self.slot_size[slot] = size
+        self._bar(slot)
+
+    def close(self, slot: int) -> None:
+        """Take away a slot without members."""
+        self._leave(int(self.problem.host_point[self.slot_host[slot]]), slot)
+        self.free[self.slot_host[slot]] += self.slot_size[slot]
+        self.slot_size[slot] = 0
+        self.closed[slot] = True
+        self._bar(slot)
+
+    def reopen(self, slot: int, size: Ints) -> None:
+        """Open a slot again that was taken away, where it was or else where there is room."""
+        given = self.problem
+        room = np.all(self.free >= size, axis=1) & given.kind_new.any(axis=0)
+        if not room.any():
+            return
+        here = int(self.slot_host[slot])
+        host = here if room[here] else int(room.argmax())
+        if given.keeps_apart:
+            self._keep_apart(slot, here, host)
+        self.slot_host[slot] = host
+        self.closed[slot] = False
+        self.slot_size[slot] = size
+        self.free[host] -= size
+        self._touch(int(given.host_point[host]), slot)
+        self._bar(slot)
+
+    def bar(self, slot: int) -> None:
+        """Nobody may join the slot from now on."""
+        self.barred[:, slot] = BLOCKED
+
+    def _keep_apart(self, slot: int, old: int, new: int) -> None:
+        given = self.problem
+        now = given.too_near(new, self.slot_host).astype(self.meet.dtype)
+        change = BLOCKED * (now - given.too_near(old, self.slot_host))
+        self.meet[slot, : given.slots] += change
+        self.meet[: given.slots, slot] += change
+        self.meet[slot, slot] = BLOCKED
+
+    def _partners(self, vm: int, place: int) -> list[int]:
+        none = self.problem.slots
+        return [slot for at, slot in enumerate(self.slots_of[vm].tolist()) if at != place and slot != none]
+
+    def _link(self, one: int, other: int) -> None:
+        for a, b in ((one, other), (other, one)):
+            self.linked[a, b] = 1
+            self.meet[a, b] += BLOCKED
+            self.near[:, a] += self.touches[:, b]
+
+    def _unlink(self, one: int, other: int) -> None:
+        for a, b in ((one, other), (other, one)):
+            self.linked[a, b] = 0
+            self.meet[a, b] -= BLOCKED
+            self.near[:, a] -= self.touches[:, b]
+
+    def _leave(self, point: int, slot: int) -> None:
+        self.touches[point, slot] = 0
+        touching = self.touches[point]
+        self.meet[slot] -= touching
+        self.meet[:, slot] -= touching
+        self.meet[slot, slot] = BLOCKED
+        self.near[point] -= self.linked[slot]
+        self.near[point, slot] -= BLOCKED
+
+    def _touch(self, point: int, slot: int) -> None:
+        touching = self.touches[point]
+        self.meet[slot] += touching
+        self.meet[:, slot] += touching
+        self.meet[slot, slot] = BLOCKED
+        self.near[point] += self.linked[slot]
+        self.near[point, slot] += BLOCKED
+        self.touches[point, slot] = 1

@@ -1,0 +1,148 @@
+"""One slot for every VM: each slot takes the largest VM that is left of every host.
+
+With one slot a VM the only rule is that nobody in a slot runs where the slot or another member is. Taken by size, the
+j-th slot then is as large as the largest j-th largest VM of any host, which is the least that is possible at all; it
+exceeds that only where the slots' own hosts have VMs, and where offers or room say no. A slot is as large as its
+largest member in each resource, so that VMs with much cpu share slots with those with much memory
+(docs/reference/failover.md#packing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.actions import Action
+from outlive.failover.planning.offers import NO_LIMIT
+from outlive.failover.planning.packing.outcome import Outcome, joined, opened
+from outlive.failover.planning.packing.problem import Ground, slot_size_for
+from outlive.failover.topology import Topology
+
+Size = tuple[int, int]
+
+
+def layers(
+    before: Sequence[SlotView], vms: Sequence[VmView], ground: Ground, *, prefix: str = "new-"
+) -> Outcome | None:
+    """One slot for each of these VMs, which have none; ``None`` where somebody finds no place this way."""
+    work = _Layers(before, vms, ground)
+    sized = {vm.id: slot_size_for(vm.id, ground) for vm in vms}
+    for vm in sorted(vms, key=lambda one: (-sized[one.id][1], -sized[one.id][0], one.id)):
+        if not work.place(vm, sized[vm.id]):
+            return None
+    return work.outcome(prefix)
+
+
+def _near(topology: Topology, one: str, other: str) -> bool:
+    """Whether these hosts are in one of the domains that are kept apart."""
+    return any(one in values and values[one] == values.get(other) for values in topology.apart.values())
+
+
+class _Layer:
+    """A slot while it is filled."""
+
+    def __init__(self, host: str, size: Size, units: set[str], before: SlotView | None = None) -> None:
+        self.host, self.size, self.units, self.before = host, size, units, before
+        self.vms: list[str] = []
+
+
+class _Layers:
+    """All slots while they are filled, those that were there first."""
+
+    def __init__(self, before: Sequence[SlotView], vms: Sequence[VmView], ground: Ground) -> None:
+        self._ground = ground
+        self._unit = ground.topology.unit
+        self._offered: dict[str, frozenset[str]] = {}
+        unknown = NO_LIMIT if not ground.free or ground.unlimited_unknown else 0
+        self._free = {host: ground.free.get(host, (unknown, unknown)) for host in ground.hosts}
+        self._largest: dict[str, int] = {}
+        for vm in vms:
+            unit = self._unit(vm.host)
+            self._largest[unit] = max(self._largest.get(unit, 0), vm.memory_bytes)
+        self._layers = [
+            _Layer(slot.host, (slot.cpu_milli, slot.memory_bytes), self._units(slot), slot) for slot in before
+        ]
+
+    def place(self, vm: VmView, size: Size) -> bool:
+        """Put the VM into the first slot that takes it, else into a new one."""
+        unit, reuse = self._unit(vm.host), self._reuse(vm)
+        for layer in self._layers:
+            if unit not in layer.units and layer.host in reuse and self._fits(layer, vm, size):
+                layer.units.add(unit)
+                layer.vms.append(vm.id)
+                return True
+        host = self._best_host(vm, size)
+        if host is None:
+            return False
+        self._take(host, size)
+        layer = _Layer(host, size, {self._unit(host), unit})
+        layer.vms.append(vm.id)
+        self._layers.append(layer)
+        return True
+
+    def outcome(self, prefix: str) -> Outcome | None:
+        """The slots and how to get there."""
+        slots: list[SlotView] = []
+        actions: list[Action] = []
+        names = {layer.before.name for layer in self._layers if layer.before is not None}
+        serial = 0
+        for layer in self._layers:
+            if layer.before is not None:
+                slots.append(joined(layer.before, layer.vms, self._ground, actions))
+                continue
+            serial += 1
+            while f"{prefix}{serial}" in names:
+                serial += 1
+            slot = opened(layer.host, layer.size, layer.vms, f"{prefix}{serial}", self._ground, actions)
+            if slot is None:
+                return None
+            slots.append(slot)
+        return Outcome(slots=tuple(slots), actions=tuple(actions))
+
+    def _units(self, slot: SlotView) -> set[str]:
+        views = self._ground.vms
+        at = [views[vm].host if vm in views else recorded for vm, recorded in slot.members.items()]
+        return {self._unit(host) for host in (slot.host, *at)}
+
+    def _reuse(self, vm: VmView) -> frozenset[str]:
+        key = self._ground.classes.get(vm.id, "")
+        found = self._offered.get(key)
+        if found is None:
+            offer = self._ground.reuse.get(key)
+            found = self._offered[key] = frozenset(() if offer is None or offer.error else offer.hosts)
+        return found
+
+    def _fits(self, layer: _Layer, vm: VmView, size: Size) -> bool:
+        """Whether the slot is large enough, or can be made so."""
+        if _near(self._ground.topology, vm.host, layer.host):
+            return False
+        if layer.before is not None:
+            ready = layer.before.ready is not False
+            return ready and vm.cpu_milli <= layer.size[0] and vm.memory_bytes <= layer.size[1]
+        if size[0] <= layer.size[0] and size[1] <= layer.size[1]:
+            return True
+        more = (max(0, size[0] - layer.size[0]), max(0, size[1] - layer.size[1]))
+        free = self._free[layer.host]
+        if more[0] > free[0] or more[1] > free[1]:
+            return False
+        self._take(layer.host, more)
+        layer.size = (layer.size[0] + more[0], layer.size[1] + more[1])
+        return True
+
+    def _best_host(self, vm: VmView, size: Size) -> str | None:
+        """Of the hosts that may hold a new slot the one whose own VMs are least, because these cannot share it."""
+        offer = self._ground.new.get(self._ground.classes.get(vm.id, ""))
+        if offer is None or offer.error:
+            return None
+        possible = [
+            host
+            for host in offer.hosts
+            if self._unit(host) != self._unit(vm.host)
+            and all(have >= need for have, need in zip(self._free.get(host, (0, 0)), size, strict=True))
+            and not _near(self._ground.topology, vm.host, host)
+        ]
+        return min(possible, key=lambda host: self._largest.get(self._unit(host), 0), default=None)
+
+    def _take(self, host: str, size: Size) -> None:
+        cpu, memory = self._free[host]
+        self._free[host] = (cpu - size[0], memory - size[1])

@@ -1,0 +1,189 @@
+"""Less and less reserved: take a slot away or make one smaller, settle everybody again, and go on from there.
+
+Each stage begins with a plan that holds, evicts the members of one slot (all of them, or those for which the slot is
+as large as it is), puts them where they clash least and anneals until nothing clashes. What succeeds is the next
+plan; what fails is undone, and stages get longer as they fail (docs/reference/failover.md#packing).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from outlive.base.random import Random
+from outlive.failover.planning.packing.anneal import Annealer, Budget
+from outlive.failover.planning.packing.board import COST_LIMIT, Board, Ints, Saved
+
+FIRST_SHARE: Final = 0.05
+"""The first stage gets this share of the budget."""
+LONGER: Final = 1.4
+"""Each stage gets so many times the steps of the one before."""
+FIRST_TAKEN: Final = 0.1
+"""Of what is reserved the first stage tries to save this share."""
+REPAIR_SHARE: Final = 0.15
+"""Of its steps a stage spends so many on settling after it took something back."""
+CLASHES_A_STEP: Final = 6
+"""For so many clashes that remain, one more step is taken back at once."""
+STAGES: Final = 200
+"""Stages of one search."""
+TRIED: Final = 200
+"""Steps that one stage tries to take at most."""
+
+
+class _Step(NamedTuple):
+    """Something that would reserve less."""
+
+    slot: int
+    size: Ints
+    """What the slot will be; nothing: it goes."""
+    evicted: tuple[Ints, Ints]
+    """Who has to leave first."""
+    saved: int
+    """Bytes."""
+    before: Ints
+    """What the slot was."""
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether something of the slot is left."""
+        return bool(self.size.any())
+
+
+class Search:
+    """Improves one board; ``best`` is the least reserved that was found."""
+
+    def __init__(self, board: Board, random: Random, budget: Budget) -> None:
+        self._board = board
+        self._random = random.fork("stages")
+        self._budget = budget
+        self._annealer = Annealer(board, random.fork("annealing"), budget)
+        self.best: Saved = board.save()
+        self.reserved = self._reserved()
+        self.stages = 0
+
+    def run(self) -> Saved:
+        """Until the budget is spent or nothing is left to try."""
+        budget = self._budget
+        steps, share = max(1.0, budget.left * FIRST_SHARE), FIRST_TAKEN
+        while self.stages < STAGES and budget.goes_on():
+            self.stages += 1
+            taken = self._take_many(share)
+            if not taken:
+                break
+            clean = self._settle(taken, min(steps, budget.left))
+            if clean and self._reserved() < self.reserved and self._has_openers():
+                gained = 1 - self._reserved()[0] / max(1, self.reserved[0])
+                self.best, self.reserved = self._board.save(), self._reserved()
+                share = max(gained, 0.01)
+            else:
+                self._board.restore(self.best)
+                share /= 2
+            steps *= LONGER
+        self._board.restore(self.best)
+        return self.best
+
+    def _reserved(self) -> tuple[int, int, int]:
+        """Bytes, slots, milli-cores."""
+        board = self._board
+        cpu, memory = board.slot_size.sum(axis=0).tolist()
+        return memory, int((~board.closed).sum()), cpu
+
+    def _take_many(self, share: float) -> list[_Step]:
+        """Take steps that save this share of the memory, one at least; those that were taken."""
+        board, taken = self._board, list[_Step]()
+        wanted = share * self._reserved()[0]
+        tried = 0
+        for slot, shrinks in self._by_worth():
+            if wanted <= 0 or tried >= TRIED:
+                break
+            step = next((one for one in self._steps(slot) if one.shrinks == shrinks), None)
+            if step is None or board.closed[slot] or not self._is_possible(step):
+                continue
+            tried += 1
+            before = board.save()
+            if self._take(step):
+                taken.append(step)
+                wanted -= step.saved
+            else:
+                board.restore(before)
+        return taken
+
+    def _by_worth(self) -> list[tuple[int, bool]]:
+        """Slots to take away or to shrink: first what saves most for what it upsets, with some luck."""
+        board, worth = self._board, dict[tuple[int, bool], float]()
+        for slot in np.nonzero(board.problem.own & ~board.closed)[0].tolist():
+            for step in self._steps(slot):
+                luck = 0.7 + 0.6 * self._random.random()
+                worth[slot, step.shrinks] = luck * step.saved / (len(step.evicted[0]) + 1)
+        return sorted(worth, key=lambda one: -worth[one])
+
+    def _is_possible(self, step: _Step) -> bool:
+        """Whether each of those who have to leave may join some other slot that does not touch its point yet."""
+        board, given = self._board, self._board.problem
+        vms = step.evicted[0]
+        blocked = (board.barred[given.vm_kind[vms]] > 0) | (board.touches[given.vm_point[vms]] > 0)
+        return bool((~blocked).any(axis=1).all())
+
+    def _settle(self, taken: list[_Step], steps: float) -> bool:
+        """Anneal; take steps back, the last first, until nothing clashes."""
+        if self._annealer.run(steps):
+            return True
+        while len(taken) > 1 and self._budget.goes_on():
+            for _ in range(min(len(taken) - 1, 1 + self._board.clashes // CLASHES_A_STEP)):
+                self._take_back(taken.pop())
+            if self._annealer.run(min(steps * REPAIR_SHARE, self._budget.left), cool=True):
+                return True
+        return False
+
+    def _steps(self, slot: int) -> list[_Step]:
+        board, given = self._board, self._board.problem
+        vms, places = board.members(slot)
+        if not given.movable[vms, places].all():
+            return []
+        was = board.slot_size[slot].copy()
+        held = max(1, int(board.slot_size[slot, 1]))
+        steps = [_Step(slot, np.zeros(2, dtype=np.int64), (vms, places), held, was)]
+        sizes = given.vm_size[vms]
+        kept = sizes[:, 1] < sizes[:, 1].max() if len(vms) else np.zeros(0, dtype=bool)
+        if kept.any():
+            smaller = np.minimum(sizes[kept].max(axis=0), board.slot_size[slot])
+            saved = held - int(smaller[1])
+            if saved > 0:
+                steps.append(_Step(slot, smaller, (vms[~kept], places[~kept]), saved, was))
+        return steps
+
+    def _take(self, step: _Step) -> bool:
+        """Evict and take away; whether everybody found another slot."""
+        board = self._board
+        board.bar(step.slot)
+        for vm, place in sorted(zip(*(each.tolist() for each in step.evicted), strict=True)):
+            point = int(board.problem.vm_point[vm])
+            costs = board.judge(point, np.array([vm])).costs[place]
+            slot = int(costs.argmin())
+            if costs[slot] >= COST_LIMIT:
+                return False
+            board.move(vm, place, slot, int(costs[slot]))
+        if step.shrinks:
+            board.resize(step.slot, step.size)
+        else:
+            board.close(step.slot)
+        return True
+
+    def _take_back(self, step: _Step) -> None:
+        board = self._board
+        if board.closed[step.slot]:
+            board.reopen(step.slot, step.before)
+        elif (board.free[board.slot_host[step.slot]] >= step.before - board.slot_size[step.slot]).all():
+            board.resize(step.slot, step.before)
+
+    def _has_openers(self) -> bool:
+        """Whether every slot that is left has a member for which placement would open it where it is."""
+        board, given = self._board, self._board.problem
+        if given.kind_new.all():
+            return True
+        for slot in np.nonzero(given.own & ~board.closed)[0].tolist():
+            kinds = np.unique(given.vm_kind[board.members(slot)[0]])
+            if len(kinds) and not given.kind_new[kinds, board.slot_host[slot]].any():
+                return False
+        return True
