@@ -72,15 +72,15 @@ class Cases:
     def __init__(self, standing: Standing, required: Mapping[str, int], priorities: Mapping[str, int]) -> None:
         self._standing = standing
         self._required = required
-        vms = standing.vms
-        order = sorted(
-            range(len(vms)), key=lambda at: (-priorities.get(vms[at].id, 0), -vms[at].memory_bytes, vms[at].id)
-        )
-        self._rank = {at: rank for rank, at in enumerate(order)}
+        self._priorities = priorities
         self._on: dict[int, list[int]] = {}
         for at, unit in enumerate(standing.own.tolist()):
             self._on.setdefault(unit, []).append(at)
         self._touched: dict[int, frozenset[int]] = {}
+        # Lists, because a case asks for a few numbers at a time.
+        self._slot_of: list[int] = standing.claim_slot.tolist()
+        self._alone: list[bool] = standing.alone.tolist()
+        self._first: list[int] = [*standing.first.tolist(), len(self._slot_of)]
 
     def affected(self, down: Iterable[int]) -> list[int]:
         """Numbers of the VMs on these units."""
@@ -98,7 +98,7 @@ class Cases:
                     left.append(at)
                 else:
                     landing.append(self._landing(at, own, contested=False))
-        left.sort(key=self._rank.__getitem__)
+        left.sort(key=self._importance)
         living = [self._living(at, down) for at in left]
         lost = []
         for at, slots, taken in zip(left, living, matched(living), strict=True):
@@ -110,12 +110,16 @@ class Cases:
             landing=tuple(sorted(landing, key=lambda one: one.vm)), lost=tuple(sorted(lost, key=lambda one: one.vm))
         )
 
+    def _importance(self, at: int) -> tuple[int, int, str]:
+        """Who chooses first among contested slots."""
+        vm = self._standing.vms[at]
+        return (-self._priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
+
     def _own_slot(self, at: int, others: frozenset[int]) -> int | None:
         """The first slot that no failed unit but the VM's own touches, and that one only because of the VM."""
-        standing = self._standing
-        for claim in standing.claims_of(at):
-            slot = int(standing.claim_slot[claim])
-            if standing.alone[claim] and self._touches(slot).isdisjoint(others):
+        for claim in range(self._first[at], self._first[at + 1]):
+            slot = self._slot_of[claim]
+            if self._alone[claim] and self._touches(slot).isdisjoint(others):
                 return slot
         return None
 
@@ -128,9 +132,8 @@ class Cases:
         return known
 
     def _living(self, at: int, down: frozenset[int]) -> list[int]:
-        standing = self._standing
-        slots = [int(standing.claim_slot[claim]) for claim in standing.claims_of(at)]
-        return [slot for slot in slots if int(standing.slot_unit[slot]) not in down]
+        slots = self._slot_of[self._first[at] : self._first[at + 1]]
+        return [slot for slot in slots if int(self._standing.slot_unit[slot]) not in down]
 
     def _landing(self, at: int, slot: int, *, contested: bool) -> Landing:
         vm, view = self._standing.vms[at], self._standing.slots[slot]

@@ -74,25 +74,33 @@ def _rows(standing: Standing, failures: int) -> Iterator[Row]:
     units = len(standing.unit_names)
     bits = standing.rows()
     bare = np.nonzero(standing.degree == 0)[0]
-    step = max(1, BITS_TOGETHER // max(1, units))
+    step = max(1, BITS_TOGETHER // max(1, units if failures > 1 else 1))
     for begin in range(0, len(bare), step):
         vms = bare[begin : begin + step]
-        nothing = np.zeros((len(vms), 0), dtype=np.int64)
-        yield from _rows_of(standing, vms, nothing, np.zeros((len(vms), 0, units), dtype=bool), failures)
+        claims: Ints = np.zeros((len(vms), 0), dtype=np.int64)
+        free: Truths = np.zeros((len(vms), 0, units if failures > 1 else 1), dtype=bool)
+        if failures == 1:
+            yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), free)
+        else:
+            yield from _rows_of(standing, vms, claims, free, failures)
     for vms, claims in standing.by_degree(step):
+        alone = standing.alone[claims]
+        if failures == 1:
+            yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), alone[:, :, None])
+            continue
         row = bits[standing.claim_slot[claims]]
         touched = np.unpackbits(row.astype("<u8").view(np.uint8), axis=2, bitorder="little", count=units)
-        free = (touched == 0) & standing.alone[claims][:, :, None]
-        free[np.arange(len(vms)), :, standing.own[vms]] = standing.alone[claims]
+        free = (touched == 0) & alone[:, :, None]
+        free[np.arange(len(vms)), :, standing.own[vms]] = alone
         yield from _rows_of(standing, vms, claims, free, failures)
 
 
 def _rows_of(standing: Standing, vms: Ints, claims: Ints, free: Truths, failures: int) -> Iterator[Row]:
-    """``free``: VM, slot, unit → whether the failure of the VM's own unit and this one leaves the slot to it."""
+    """Two failures or more.
+
+    ``free``: VM, slot, unit → whether the failure of the VM's own unit and this one leaves the slot to it.
+    """
     here, own, units = np.arange(len(vms)), standing.own[vms], free.shape[2]
-    if failures == 1:
-        yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), free[here, :, own][:, :, None])
-        return
     for prefix in combinations(range(units), failures - 2):
         offset = prefix[-1] + 1 if prefix else 0
         left = free[:, :, offset:]
