@@ -82,6 +82,7 @@ def _narrowed(kind: type[msgspec.Struct], tag: str | None = None) -> type[msgspe
         omit_defaults=True,
         kw_only=True,
         frozen=True,
+        gc=False,  # frozen, and of values that cannot refer back
     )
 
 

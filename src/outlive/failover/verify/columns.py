@@ -88,7 +88,7 @@ class Memberships:
 
 
 def _numbers(table: Mapping[str, int], names: Iterable[str]) -> Ints:
-    return np.array([table[name] for name in names], dtype=np.int64)
+    return np.fromiter(map(table.__getitem__, names), dtype=np.int64)
 
 
 def _numbers_or_none(table: Mapping[str, int], names: Iterable[str]) -> Ints | None:

@@ -19,7 +19,11 @@ UNIT_OF_HOSTS: Final = "host"
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class CertifiedVm(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A part of the document: nothing in it is passed over."""
+
+
+class CertifiedVm(Strict, frozen=True, kw_only=True, gc=False):
     """A VM, where it runs, how many failures it is to survive, and its slots."""
 
     id: str
@@ -28,7 +32,7 @@ class CertifiedVm(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     slots: tuple[str, ...]
 
 
-class CertifiedSlot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class CertifiedSlot(Strict, frozen=True, kw_only=True, gc=False):
     """A slot with everybody that it lists."""
 
     name: str
@@ -38,7 +42,7 @@ class CertifiedSlot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     allocations: dict[str, str]
 
 
-class CertifiedState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class CertifiedState(Strict, frozen=True, kw_only=True):
     """What is certified of a state."""
 
     version: int
