@@ -23,6 +23,7 @@ from tests.support.certified import (
 from outlive.base.errors import BadInput, LimitExceeded, Usage
 from outlive.base.random import Random
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.decisions import DECISIONS
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.verify import cases
 from outlive.failover.verify.cases import Landing
@@ -35,6 +36,7 @@ from outlive.failover.vms import host_view, list_resources, on_hypervisors
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.resources.digest import Facts
 from outlive.resources.state import state_digest, state_facts
+from outlive.runtime.decisions import DecisionTable
 
 Doc = dict[str, Any]
 
@@ -790,3 +792,24 @@ def test_amounts_beyond_64_bits_are_survived() -> None:
     case.named("VirtualMachine", vm["id"])["spec"]["resources"]["cpu"] = str(2**63 - 1)
     case.redigest()
     assert {"slot-too-small", "too-few-slots"} <= case.codes()
+
+
+# As a decision
+
+
+def test_the_check_is_a_decision_on_plain_json() -> None:
+    table = DecisionTable(DECISIONS)
+    case = Case(1)
+
+    def decide(**more: Any) -> Doc:
+        given = {"objects": case.state, "certificate": case.certificate, **more}
+        answer: Doc = msgspec.json.decode(table.decide_json("failover.verify", msgspec.json.encode(given)))
+        return answer
+
+    assert decide(wishes={"failures": 1})["enumeration"]["lost"] == 0
+    _slot_shrunk(case)
+    verdict = decide()
+    assert (verdict["accepted"], verdict["violation"]["code"]) == (False, "digest")
+    assert verdict["counts"]["slot-size"] == 1
+    case.state.append({"kind": "Nothing"})
+    assert decide() == {"error": "bad-input"}
