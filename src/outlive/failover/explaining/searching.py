@@ -36,6 +36,8 @@ from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 
 MOVES_TRIED: Final = 24
 """Memberships of other VMs whose move is tried."""
+LEFT_BEHIND: Final = 1
+"""Members that must stay in a slot that somebody leaves: a slot without members is deleted."""
 SLOTS_LOOKED: Final = 500
 """Slots that are looked at for such a membership, by name."""
 TARGETS_TRIED: Final = 3
@@ -102,7 +104,8 @@ class Search:
     def _repack(self) -> Remedy | None:
         for vm, slot in islice(self._in_the_way(), MOVES_TRIED):
             view = self._against.ground.views.get(vm)
-            if view is None or slot not in self._model.slots or vm not in self._model.slots[slot].members:
+            left = self._model.slots.get(slot)
+            if view is None or left is None or vm not in left.members or len(left.members) < LEFT_BEHIND + 1:
                 continue
             size = self._against.state.sizes.get(vm) or resolve_size(view)
             answer = self._answers.of(view, enough_for(view, size))
@@ -133,15 +136,18 @@ class Search:
     # Room is freed.
 
     def _free(self) -> Remedy | None:
-        against = self._against
+        against, need = self._against, self._against.need
         lacking: list[tuple[float, float, str, tuple[int, int]]] = []
         for host in against.hosts.named({Why.NO_CAPACITY}):
             if not self._only(host, capacity=True):
                 continue
-            lacks, whole = against.lacks(host), against.state.capacity.get(host)
-            if lacks is None or whole is None or whole[0] < against.need[0] or whole[1] < against.need[1]:
+            whole = against.state.capacity.get(host, (0, 0))
+            if whole[0] < need[0] or whole[1] < need[1]:
                 continue
-            cpu, memory = lacks[0] / max(1, against.need[0]), lacks[1] / max(1, against.need[1])
+            lacks = against.lacks(host)
+            if lacks is None:
+                continue
+            cpu, memory = lacks[0] / max(1, need[0]), lacks[1] / max(1, need[1])
             lacking.append((max(cpu, memory), cpu + memory, host, lacks))
         lacking.sort()
         lacks_of = {host: lacks for _, _, host, lacks in lacking}

@@ -1,0 +1,243 @@
+"""Random clouds as resources, small enough for brute force and odd in every way that placement and the rules know."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from outlive.base.clock import LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.failover.config import FailoverUpkeepSettings
+from outlive.failover.explaining.applying import Resources
+from outlive.failover.keeping.observe import StoreVMs
+from outlive.failover.planning.actions import Open
+from outlive.failover.planning.plan import PlanInput, plan
+from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
+    RESERVATION_TYPE_LABEL,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    Condition,
+    DomainCapabilities,
+    FailoverSpec,
+    FailoverStatus,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.resources.hosts import Capabilities
+from outlive.roles.planning import Gathered, gather, plan_input
+from outlive.roles.settings import RoleSettings
+from outlive.store.memory import MemoryStore
+
+GIB = 2**30
+TRAITS = ("CUSTOM_GOLD", "CUSTOM_SSD")
+
+
+@dataclass(slots=True)
+class SmallCloud:
+    """Resources, what VMs need, and settings."""
+
+    resources: Resources
+    settings: RoleSettings
+    k: int
+    runner: asyncio.Runner
+
+    def gathered(self, resources: Resources | None = None) -> Gathered:
+        """What a command would see."""
+        given = resources or self.resources
+
+        async def look() -> Gathered:
+            clock = LoopClock()
+            store = MemoryStore(clock, SeededIds(Random(1)))
+            store.load([*given.hypervisors, *given.vms, *given.reservations])
+            return await gather(store, StoreVMs(store, clock), self.settings, k=self.k)
+
+        return self.runner.run(look())
+
+    def plan_input(self, gathered: Gathered) -> PlanInput:
+        """What a plan would be made of."""
+        return msgspec.structs.replace(self.runner.run(plan_input(gathered)), packing=False)
+
+
+def small_cloud(random: Random, runner: asyncio.Runner) -> SmallCloud:
+    """Three to ten hosts, up to a dozen VMs, some slots that a planner made and some that nobody should have made."""
+    hosts = [_host(random, number) for number in range(random.randint(3, 10))]
+    vms = [_vm(random, number, hosts) for number in range(random.randint(2, 12))]
+    hosts = [_with_instances(random, host, vms) for host in hosts]
+    upkeep: dict[str, Any] = {}
+    if random.random() < 0.25:
+        upkeep["failureUnit"] = "rack"
+    if random.random() < 0.15:
+        upkeep["keepApart"] = ["power"]
+    settings = RoleSettings(upkeep=msgspec.convert(upkeep, FailoverUpkeepSettings))
+    settings = msgspec.structs.replace(settings, failover=settings.failover.apply_defaults())
+    cloud = SmallCloud(
+        resources=Resources(hypervisors=tuple(hosts), vms=tuple(vms)),
+        settings=settings,
+        k=random.randint(1, 3),
+        runner=runner,
+    )
+    if random.random() < 0.75:
+        cloud.resources = msgspec.structs.replace(cloud.resources, reservations=_planned(random, cloud))
+    broken = _broken(random, cloud.resources)
+    cloud.resources = msgspec.structs.replace(cloud.resources, reservations=broken)
+    return cloud
+
+
+def _host(random: Random, number: int) -> Hypervisor:
+    labels = {f"{DOMAIN_LABEL_PREFIX}power": random.choice(("p1", "p2", "p3"))} if random.random() < 0.8 else {}
+    if random.random() < 0.9:
+        labels[f"{DOMAIN_LABEL_PREFIX}rack"] = f"r{random.randint(1, 5)}"
+    zone = random.choice(("a", "a", "a", "b", ""))
+    if zone:
+        labels[ZONE_LABEL] = zone
+    size = random.choice((1, 2, 2, 4))
+    conditions: tuple[Condition, ...] = ()
+    if random.random() < 0.12:
+        bad = random.choice((("Ready", "False"), ("HypervisorDisabled", "True"), ("Terminating", "True")))
+        conditions = (Condition(type=bad[0], status=bad[1], reason="Test"),)
+    return Hypervisor(
+        metadata=ObjectMeta(name=f"h{number}", labels=labels),
+        spec=HypervisorSpec(
+            high_availability=False if random.random() < 0.06 else None,
+            allowed_projects=("p1",) if random.random() < 0.08 else (),
+            custom_traits=tuple(trait for trait in TRAITS if random.random() < 0.5),
+        ),
+        status=HypervisorStatus(
+            capacity=Amounts(cpu=size * 4000, memory=size * 8 * GIB) if random.random() < 0.97 else None,
+            conditions=conditions,
+            capabilities=Capabilities(cpu_arch=random.choice(("x86_64", "x86_64", "x86_64", "aarch64"))),
+            domain_capabilities=DomainCapabilities(hypervisor_type=random.choice(("kvm",) * 12 + ("ch", "odd"))),
+        ),
+    )
+
+
+def _vm(random: Random, number: int, hosts: list[Hypervisor]) -> VirtualMachine:
+    specs: dict[str, str] = {}
+    for trait in (*TRAITS, "CUSTOM_NOWHERE"):
+        if random.random() < (0.15 if trait in TRAITS else 0.02):
+            specs[f"trait:{trait}"] = random.choice(("required", "required", "forbidden"))
+    if random.random() < 0.1:
+        specs["capabilities:cpu_arch"] = random.choice(("x86_64", "aarch64"))
+    if random.random() < 0.05:
+        specs["capabilities:hypervisor_type"] = random.choice(("CH", "QEMU", "Ironic"))
+    size = random.choice((1, 1, 1, 2, 2, 4, 40))
+    resources = Amounts(cpu=size * 1000, memory=size * 2 * GIB)
+    if random.random() < 0.03:
+        resources = Amounts(cpu=0, memory=random.choice((0, GIB)))
+    grouped = random.random() < 0.15
+    return VirtualMachine(
+        metadata=ObjectMeta(name=f"v{number}"),
+        spec=VirtualMachineSpec(
+            flavor=f"f{size}",
+            resources=resources,
+            zone=random.choice(("a", "a", "b", "")),
+            project=random.choice(("p1", "p2")),
+            extra_specs=specs,
+            server_group="g" if grouped else "",
+            server_group_policy="anti-affinity" if grouped and random.random() < 0.6 else "affinity" if grouped else "",
+        ),
+        status=VirtualMachineStatus(
+            phase="ACTIVE", assigned=Assigned(hypervisor=random.choice(hosts).name, slot=None, fence="")
+        ),
+    )
+
+
+def location(vm: VirtualMachine) -> str:
+    """Where the VM runs."""
+    assert vm.status.assigned is not None
+    return vm.status.assigned.hypervisor
+
+
+def _with_instances(random: Random, host: Hypervisor, vms: list[VirtualMachine]) -> Hypervisor:
+    here = [vm for vm in vms if location(vm) == host.name]
+    used = {
+        "cpu": sum(vm.spec.resources.get("cpu", 0) for vm in here),
+        "memory": sum(vm.spec.resources.get("memory", 0) for vm in here),
+    }
+    capacity = host.status.capacity
+    if capacity is not None and random.random() < 0.9:  # as a rule a host holds what it runs
+        capacity = Amounts({name: max(amount, used[name]) for name, amount in capacity.items()})
+    status = msgspec.structs.replace(
+        host.status,
+        capacity=capacity,
+        allocation=Amounts(used) if random.random() < 0.97 else None,
+        instances=tuple(Instance(id=vm.name, name=vm.name) for vm in here),
+        num_instances=len(here),
+    )
+    return msgspec.structs.replace(host, status=status)
+
+
+def _planned(random: Random, cloud: SmallCloud) -> tuple[Reservation, ...]:
+    """Slots as the planner would give them to some of the VMs."""
+    some = tuple(vm for vm in cloud.resources.vms if random.random() < 0.6)
+    part = msgspec.structs.replace(cloud.resources, vms=some)
+    result = plan(cloud.plan_input(cloud.gathered(part)))
+    opened = {action.slot_key: action for action in result.actions if isinstance(action, Open)}
+    return tuple(
+        reservation(slot.name, slot.host, slot.cpu_milli, slot.memory_bytes, slot.members, zone=slot.zone)
+        for slot in result.slots
+        if slot.name in opened
+    )
+
+
+def reservation(
+    name: str, host: str, cpu: int, memory: int, members: dict[str, str], *, ready: bool | None = True, zone: str = ""
+) -> Reservation:
+    """A slot."""
+    conditions = () if ready is None else (Condition(type="Ready", status="True" if ready else "False", reason="Test"),)
+    return Reservation(
+        metadata=ObjectMeta(name=name, labels={RESERVATION_TYPE_LABEL: "failover"}),
+        spec=ReservationSpec(
+            type="FailoverReservation",
+            availability_zone=zone,
+            resources=Amounts(cpu=cpu, memory=memory),
+            target_host=host,
+            failover_reservation=FailoverSpec(resource_group="g"),
+        ),
+        status=ReservationStatus(
+            host=host, conditions=conditions, failover_reservation=FailoverStatus(allocations=members)
+        ),
+    )
+
+
+def _broken(random: Random, resources: Resources) -> tuple[Reservation, ...]:
+    """The slots with a few that are not ready, small, or with members that should not be there."""
+    slots = list(resources.reservations)
+    names = [host.name for host in resources.hypervisors]
+    for _ in range(random.choice((0, 0, 1, 2))):
+        members = {vm.name: location(vm) for vm in resources.vms if random.random() < 0.15}
+        if members and random.random() < 0.2:
+            members[next(iter(members))] = random.choice(names)
+        size = random.choice((1, 2, 4))
+        slots.append(
+            reservation(f"odd-{len(slots)}", random.choice(names), size * 1000, size * 2 * GIB, members, zone="a")
+        )
+    return tuple(_spoilt(random, slot) for slot in slots)
+
+
+def _spoilt(random: Random, slot: Reservation) -> Reservation:
+    chance = random.random()
+    members = slot.status.failover_reservation.allocations if slot.status.failover_reservation else {}
+    cpu, memory = slot.spec.resources["cpu"], slot.spec.resources["memory"]
+    if chance < 0.08:
+        return reservation(slot.name, slot.status.host, cpu, memory, members, ready=False)
+    if chance < 0.12:
+        return reservation(slot.name, slot.status.host, cpu // 2, memory // 2, members)
+    if chance < 0.15:
+        return reservation(slot.name, slot.status.host, cpu, memory, {**members, "gone": "h0"})
+    return slot

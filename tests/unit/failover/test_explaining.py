@@ -1,0 +1,537 @@
+"""Explanations: every reason is true by a literal check of its own, and every remedy works when it is carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+
+import msgspec
+import pytest
+from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud
+
+from outlive.base.random import Random
+from outlive.failover.config import FailoverUpkeepSettings
+from outlive.failover.decisions import DECISIONS
+from outlive.failover.eligibility.separation import AFFINITY, barred, groups_of
+from outlive.failover.explaining.applying import Resources, apply
+from outlive.failover.explaining.fleet import explain_fleet
+from outlive.failover.explaining.model import Explanation
+from outlive.failover.explaining.remedies import Kind
+from outlive.failover.explaining.words import Reason
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planning.cleanup import CleanInput, clean
+from outlive.failover.planning.plan import plan
+from outlive.failover.topology import Topology
+from outlive.placement.errors import RunRefused
+from outlive.placement.request import PlacementRequest
+from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    DomainCapabilities,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Reservation,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.resources.codec import encode
+from outlive.roles.explaining import explain_input, explainer_of
+from outlive.roles.planning import Gathered, coverage_of
+from outlive.roles.settings import RoleSettings
+from outlive.runtime.decisions import DecisionTable
+
+FLEETS = 1_000
+BLOCK = 25
+BLOCKS = [pytest.param(0), *(pytest.param(start, marks=pytest.mark.slow) for start in range(BLOCK, FLEETS, BLOCK))]
+
+
+class Truth:
+    """The literal truth about one VM in one cloud, without any of the code that explains."""
+
+    def __init__(self, gathered: Gathered, vm: VmView) -> None:
+        self.gathered = gathered
+        self.vm = vm
+        self.topology = gathered.topology
+        self.slots = {slot.name: slot for slot in gathered.observation.slots}
+        self.where = {member: host for slot in self.slots.values() for member, host in slot.members.items()}
+        self.where |= {one.id: one.host for one in gathered.vms}
+        self.size = gathered.sizes[vm.id]
+        self.groups = [g for g in groups_of(gathered.vms, gathered.required) if vm.id in g.members]
+
+    def members(self, slots: Iterable[SlotView]) -> dict[str, set[str]]:
+        return {slot.name: set(slot.members) for slot in slots}
+
+    def broken(self, who: str, host_of: Mapping[str, str], members: Mapping[str, set[str]]) -> set[tuple[int, object]]:
+        """Every way in which a rule does not hold for a VM, word for word: (rule, what meets what)."""
+        unit = self.topology.unit
+        mine = sorted(slot for slot, inside in members.items() if who in inside)
+        own = unit(self.where[who])
+        users = [(slot, other) for slot in mine for other in sorted(members[slot]) if other != who]
+        found: set[tuple[int, object]] = {(1, slot) for slot in mine if unit(host_of[slot]) == own}
+        found |= {(2, pair) for pair in combinations(mine, 2) if len({unit(host_of[slot]) for slot in pair}) == 1}
+        found |= {(3, user) for user in users if unit(self.where[user[1]]) == own}
+        found |= {(4, user) for user in users if unit(self.where[user[1]]) == own}
+        found |= {
+            (4, (user, slot)) for user in users for slot in mine if unit(self.where[user[1]]) == unit(host_of[slot])
+        }
+        found |= {
+            (5, pair) for pair in combinations(users, 2) if unit(self.where[pair[0][1]]) == unit(self.where[pair[1][1]])
+        }
+        return found
+
+    def joining(self, slot: str, only: set[str] | None = None, rest: set[str] | None = None) -> set[int]:
+        """Rules that joining the slot would break for the VM or a member of it, that hold before."""
+        hosts = {name: one.host for name, one in self.slots.items()}
+        before = self.members(self.slots.values())
+        if only is not None:
+            before[slot] &= only
+        if rest is not None:
+            before = {name: inside if name in rest or name == slot else set() for name, inside in before.items()}
+        after = {**before, slot: before[slot] | {self.vm.id}}
+        return {
+            rule for who in after[slot] for rule, _ in self.broken(who, hosts, after) - self.broken(who, hosts, before)
+        }
+
+    def clashing(self, slot: str) -> bool:
+        hosts = {name: one.host for name, one in self.slots.items()}
+        members = self.members(self.slots.values())
+        return any(self.broken(who, hosts, members) for who in members[slot])
+
+    def opening(self, host: str) -> set[int]:
+        hosts = {name: one.host for name, one in self.slots.items()} | {"": host}
+        before = self.members(self.slots.values())
+        after = {**before, "": {self.vm.id}}
+        return {rule for rule, _ in self.broken(self.vm.id, hosts, after) - self.broken(self.vm.id, hosts, before)}
+
+    def apart(self, host: str) -> str:
+        slots = list(self.slots.values())
+        text = barred(self.vm, host, slots, self.topology)
+        for group in self.groups if not text else ():
+            counted = [slot for slot in slots if group.policy != AFFINITY or slot.ready is not False]
+            text = barred(self.vm, host, counted, Topology(), [group])
+        return text
+
+    def refusal(self, host: str, *, reuse: bool) -> tuple[str, str, str]:
+        """(step, code, message) of the first step of placement against a host, looked at by itself."""
+        settings = self.gathered.settings
+        caller = Caller(profile=settings.upkeep.profile, compat=settings.compat)
+        call = (caller.reuse if reuse else caller.new)(self.vm, self.size, ignore=(self.vm.host,))
+        request: PlacementRequest = call.request
+        engine = self.gathered.engine
+        try:
+            run = engine.start(request, engine.pipeline(request))
+        except RunRefused as error:
+            return ("", "no-answer", str(error))
+        for bound in engine.filters(request, engine.pipeline(request)):
+            if bound.step.skips(run):
+                continue
+            try:
+                bound.step.prepare_plain(run)
+            except Exception as error:
+                return (bound.step.name, getattr(error, "code", ""), str(error))
+            why = bound.step.check(run, host)
+            if why is not None:
+                return (why.step, why.code, why.message)
+        return ("", "", "")
+
+    def free(self, host: str) -> tuple[int, int] | None:
+        """By subtraction; ``None`` where a figure is missing or negative."""
+        record = {one.name: one for one in self.gathered.observation.hypervisors}[host]
+        capacity, used = record.effective_capacity(), record.status.allocation
+        if capacity is None or used is None:
+            return None
+        left = [capacity[name] - used[name] for name in ("cpu", "memory")]
+        if min(left) < 0:
+            return None
+        for slot in self.slots.values():
+            if host in (slot.host, slot.target_host):
+                left = [left[0] - slot.cpu_milli, left[1] - slot.memory_bytes]
+        return (left[0], left[1])
+
+    @property
+    def zero(self) -> bool:
+        return min(self.vm.cpu_milli, self.vm.memory_bytes) <= 0
+
+    @property
+    def faulty(self) -> bool:
+        hosts = {name: one.host for name, one in self.slots.items()}
+        return bool(self.broken(self.vm.id, hosts, self.members(self.slots.values())))
+
+    def last(self) -> str:
+        return "zero-size" if self.zero else "memberships-clash" if self.faulty else "nothing"
+
+    def host_word(self, host: str) -> str:
+        """What an explanation has to say about a host, in the published order."""
+        unit = self.topology.unit
+        mine = [slot for slot in self.slots.values() if self.vm.id in slot.members]
+        if unit(host) == unit(self.vm.host):
+            return "rule-1"
+        if unit(host) in {unit(slot.host) for slot in mine}:
+            return "rule-2"
+        if unit(host) in {unit(self.where[one]) for slot in mine for one in slot.members if one != self.vm.id}:
+            return "rule-4"
+        if self.apart(host):
+            return "kept-apart"
+        step, code, _ = self.refusal(host, reuse=False)
+        if code in ("zero-size", "no-answer"):
+            return "zero-size" if code == "zero-size" else "placement-unavailable"
+        if step:
+            return "no-capacity" if "capacity" in step else "refused-by-placement"
+        free = self.free(host) or (0, 0)
+        if free[0] < self.size.cpu_milli or free[1] < self.size.memory_bytes:
+            return "no-capacity"
+        return self.last()
+
+    def slot_word(self, name: str) -> str:
+        """The same about a slot."""
+        slot = self.slots[name]
+        if self.vm.id in slot.members:
+            return "already-member"
+        if slot.ready is False:
+            return "slot-not-ready"
+        if slot.cpu_milli < self.vm.cpu_milli or slot.memory_bytes < self.vm.memory_bytes:
+            return "slot-too-small"
+        if self.clashing(name):
+            return "members-clash"
+        rules = self.joining(name)
+        if rules:
+            return f"rule-{min(rules)}"
+        if self.apart(slot.host):
+            return "kept-apart"
+        step, code, _ = self.refusal(slot.host, reuse=True)
+        if code in ("zero-size", "no-answer"):
+            return "zero-size" if code == "zero-size" else "placement-unavailable"
+        if step:
+            return "no-capacity" if "capacity" in step else "refused-by-placement"
+        return self.last()
+
+
+def check_host(truth: Truth, reason: Reason) -> None:
+    assert reason.reason == truth.host_word(reason.host), reason
+    if reason.reason.startswith("rule-"):
+        assert int(reason.reason[-1]) == min(truth.opening(reason.host))
+        unit = truth.topology.unit
+        assert unit(reason.other_host) == unit(reason.host)
+        if reason.other_vm:
+            slot = truth.slots[reason.other_slot]
+            assert {truth.vm.id, reason.other_vm} <= slot.members.keys()
+            assert truth.where[reason.other_vm] == reason.other_host
+        elif reason.other_slot:
+            assert truth.slots[reason.other_slot].host == reason.other_host
+    if reason.reason == "refused-by-placement":
+        step, code, message = truth.refusal(reason.host, reuse=False)
+        assert (reason.step, reason.code) == (step, code)
+        assert message in reason.message
+
+
+def check_slot(truth: Truth, reason: Reason) -> None:
+    assert reason.reason == truth.slot_word(reason.slot), reason
+    if reason.reason.startswith("rule-") and reason.other_vm in truth.slots[reason.slot].members:
+        # It is the named member that breaks the rule: the others need not be in the slot.
+        assert int(reason.reason[-1]) in truth.joining(reason.slot, only={reason.other_vm}), reason
+    if reason.reason.startswith("rule-") and reason.other_slot:
+        # And the named slot: no other needs to have members.
+        found = truth.joining(reason.slot, rest={reason.other_slot})
+        assert int(reason.reason[-1]) in found, reason
+    if reason.reason == "refused-by-placement":
+        step, code, message = truth.refusal(reason.host, reuse=True)
+        assert (reason.step, reason.code) == (step, code)
+        assert message in reason.message
+
+
+def uncovered(gathered: Gathered) -> list[str]:
+    return [one.vm for one in coverage_of(gathered, gathered.observation.slots).uncovered]
+
+
+def clean_input(gathered: Gathered) -> CleanInput:
+    seen = gathered.observation
+    return CleanInput(
+        vms=seen.vms,
+        hosts=seen.hosts,
+        slots=seen.slots,
+        topology=gathered.topology,
+        brake_share=gathered.settings.upkeep.brake_share,
+        brake_number=gathered.settings.upkeep.brake_number,
+    )
+
+
+def carried_out(cloud: SmallCloud, told: Explanation) -> bool:
+    """The remedy done to the resources, then a clean-up, then the planner for this VM alone: is it covered?"""
+    assert told.remedy is not None
+    after = cloud.gathered(apply(told.remedy, cloud.resources))
+    seen, slots = after.observation, clean(clean_input(after)).slots
+    alone = msgspec.structs.replace(
+        after,
+        required={told.vm: after.required[told.vm]},
+        observation=msgspec.structs.replace(seen, slots=slots),
+    )
+    result = coverage_of(alone, plan(cloud.plan_input(alone)).slots)
+    return result.covered == 1
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as one:
+        yield one
+
+
+@pytest.mark.parametrize("start", BLOCKS)
+def test_every_reason_is_true_and_every_remedy_works(start: int, runner: asyncio.Runner) -> None:
+    kinds: Counter[Kind] = Counter()
+    for seed in range(start, start + BLOCK):
+        random = Random(seed)
+        cloud = small_cloud(random, runner)
+        gathered = cloud.gathered()
+        missing = uncovered(gathered)
+        if not missing:
+            continue
+        explainer = explainer_of(gathered)
+        views = {vm.id: vm for vm in gathered.vms}
+        for vm in missing if len(missing) < 3 else [random.choice(missing), random.choice(missing)]:
+            told = explainer.explain(vm)
+            truth = Truth(gathered, views[vm])
+            assert not told.covered
+            for reason in told.hosts:
+                check_host(truth, reason)
+            for reason in told.slots:
+                check_slot(truth, reason)
+            assert told.remedy is not None
+            kinds[told.remedy.kind] += 1
+            if told.remedy.tried:
+                assert carried_out(cloud, told), (seed, vm, told.remedy)
+    assert kinds[Kind.NONE] <= sum(kinds.values()) // 10, kinds
+
+
+# One thing at a time.
+
+
+class Small:
+    """Hosts, VMs and slots that a test names, all in one zone."""
+
+    def __init__(self, runner: asyncio.Runner, *, k: int = 1, **upkeep: object) -> None:
+        self.hosts: list[Hypervisor] = []
+        self.vms: list[VirtualMachine] = []
+        self.slots: list[Reservation] = []
+        self.settings = RoleSettings(upkeep=msgspec.convert(upkeep, FailoverUpkeepSettings))
+        self.k, self.runner = k, runner
+
+    def host(self, name: str, cpu: int = 0, *traits: str, rack: str = "") -> None:
+        """A host with so many cores free besides what it runs."""
+        labels = {ZONE_LABEL: "z"} | ({f"{DOMAIN_LABEL_PREFIX}rack": rack} if rack else {})
+        status = HypervisorStatus(
+            capacity=Amounts(cpu=cpu * 1000, memory=cpu * 2 * GIB),
+            allocation=Amounts(cpu=0, memory=0),
+            traits=traits,
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+        )
+        self.hosts.append(Hypervisor(metadata=ObjectMeta(name=name, labels=labels), status=status))
+
+    def vm(self, name: str, host: str, cpu: int = 1, **specs: str) -> None:
+        resources = Amounts(cpu=cpu * 1000, memory=cpu * 2 * GIB)
+        extra = {f"trait:{trait}": word for trait, word in specs.items()}
+        self.vms.append(
+            VirtualMachine(
+                metadata=ObjectMeta(name=name),
+                spec=VirtualMachineSpec(flavor=f"f{cpu}", resources=resources, zone="z", extra_specs=extra),
+                status=VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=host)),
+            )
+        )
+        at = next(number for number, one in enumerate(self.hosts) if one.name == host)
+        status = self.hosts[at].status
+        grown = {
+            key: Amounts({name: getattr(status, key)[name] + resources[name] for name in resources})
+            for key in ("capacity", "allocation")
+        }
+        running = (*status.instances, Instance(id=name, name=name))
+        changed = msgspec.structs.replace(status, instances=running, **grown)
+        self.hosts[at] = msgspec.structs.replace(self.hosts[at], status=changed)
+
+    def slot(self, name: str, host: str, cpu: int, /, *, ready: bool = True, **members: str) -> None:
+        """A slot, for which its host has the room."""
+        self.slots.append(reservation(name, host, cpu * 1000, cpu * 2 * GIB, members, ready=ready))
+        at = next(number for number, one in enumerate(self.hosts) if one.name == host)
+        status = self.hosts[at].status
+        assert status.capacity is not None
+        size = {"cpu": cpu * 1000, "memory": cpu * 2 * GIB}
+        capacity = Amounts({key: status.capacity[key] + size[key] for key in size})
+        self.hosts[at] = msgspec.structs.replace(
+            self.hosts[at], status=msgspec.structs.replace(status, capacity=capacity)
+        )
+
+    def cloud(self) -> SmallCloud:
+        settings = msgspec.structs.replace(self.settings, failover=self.settings.failover.apply_defaults())
+        resources = Resources(hypervisors=tuple(self.hosts), vms=tuple(self.vms), reservations=tuple(self.slots))
+        return SmallCloud(resources=resources, settings=settings, k=self.k, runner=self.runner)
+
+    def told(self, vm: str) -> Explanation:
+        """The explanation, whose remedy works if it says that it was tried."""
+        cloud = self.cloud()
+        told = explainer_of(cloud.gathered()).explain(vm)
+        if told.remedy is not None and told.remedy.tried:
+            assert carried_out(cloud, told)
+        return told
+
+
+def by_name(reasons: Iterable[Reason]) -> dict[str, tuple[str, str]]:
+    return {reason.slot or reason.host: (reason.reason, reason.message) for reason in reasons}
+
+
+def test_a_membership_of_another_vm_that_can_move_is_the_remedy(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    for name in ("h1", "h2", "h3", "h4", "h5"):
+        small.host(name)
+    small.vm("v", "h1", 4)
+    small.vm("w", "h1", 1)
+    small.vm("x", "h4", 1)
+    small.vm("y", "h5", 1)
+    small.slot("large", "h2", 4, w="h1", y="h5")
+    small.slot("little", "h3", 1, x="h4")
+    told = small.told("v")
+    assert by_name(told.slots)["large"] == ("rule-3", "rule 3: member w runs on h1, as v does")
+    assert by_name(told.slots)["little"][0] == "slot-too-small"
+    assert told.remedy is not None
+    assert told.remedy.text == "move VM w from slot large to slot little"
+    assert told.otherwise is not None
+    assert told.otherwise.text == "add 1 host in zone z, with at least 4 cpu and 8Gi memory free"
+
+
+def test_room_is_to_be_freed_on_the_host_that_lacks_least(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    small.host("h1", 1)
+    small.host("h2", 1)
+    small.host("h3", 2)
+    small.vm("v", "h1", 3)
+    small.vm("other", "h2", 3)
+    small.vm("another", "h3", 3)
+    told = small.told("v")
+    assert by_name(told.hosts)["h3"] == ("no-capacity", "needs 3 cpu and 6Gi memory, has 2 cpu and 4Gi memory free")
+    assert told.reason == "no-capacity"
+    assert told.remedy is not None
+    assert told.remedy.text == "free 1 cpu and 2Gi memory on h3"
+    assert told.summary[0] == (
+        "of 3 hosts 1 is its own and 2 have less than 3 cpu and 6Gi memory free; "
+        "the most room is on h3 with 2 cpu and 4Gi memory"
+    )
+
+
+def test_a_missing_trait_asks_for_hosts_that_have_it(runner: asyncio.Runner) -> None:
+    small = Small(runner, k=2)
+    small.host("h1", 8, "CUSTOM_GOLD")
+    small.host("h2", 8, "CUSTOM_GOLD")
+    small.host("h3", 8)
+    small.vm("v", "h1", 1, CUSTOM_GOLD="required")
+    told = small.told("v")
+    assert by_name(told.hosts)["h3"] == (
+        "refused-by-placement",
+        "filter_has_requested_traits: trait CUSTOM_GOLD is required and missing",
+    )
+    assert told.remedy is not None
+    text = "add 1 host in zone z with trait CUSTOM_GOLD, with at least 1 cpu and 2Gi memory free"
+    assert told.remedy.text == text
+    assert told.summary[-1] == "1 slot could be given now, 1 could not beside that"
+
+
+def test_with_racks_as_units_a_host_of_the_same_rack_is_its_own(runner: asyncio.Runner) -> None:
+    small = Small(runner, failureUnit="rack")
+    small.host("h1", 8, rack="a")
+    small.host("h2", 8, rack="a")
+    small.vm("v", "h1", 1)
+    told = small.told("v")
+    assert by_name(told.hosts)["h2"] == ("rule-1", "rule 1: v itself runs on h1 (rack=a)")
+    assert told.reason == "rules-exclude-all-hosts"
+
+
+def test_a_slot_that_is_not_ready_is_to_be_made_ready(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    small.host("h1")
+    small.host("h2")
+    small.vm("v", "h1")
+    small.slot("s", "h2", 1, ready=False, v="h1")
+    told = small.told("v")
+    assert [(one.slot, one.counts) for one in told.promises] == [("s", False)]
+    assert told.remedy is not None
+    assert told.remedy.text == "make slot s ready (see the condition Ready of Reservation/s)"
+
+
+def test_a_covered_vm_is_told_what_its_slots_promise(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    for name in ("h1", "h2", "h3"):
+        small.host(name)
+    small.vm("v", "h1")
+    small.vm("w", "h2")
+    small.slot("s", "h3", 1, v="h1", w="h2")
+    told = small.told("v")
+    assert (told.covered, told.remedy) == (True, None)
+    assert told.text == "v is covered: 1 of 1 slot, so that it survives the failure of any host"
+    assert told.promises[0].text == "1 cpu and 2Gi memory on h3, shared with w on h2"
+
+
+def test_the_decision_says_the_same_as_the_command(runner: asyncio.Runner) -> None:
+    small = Small(runner, k=2)
+    small.host("h1", 2)
+    small.host("h2", 2)
+    small.host("h3", 2)
+    small.vm("v", "h1", 1)
+    small.slot("s", "h2", 1, gone="h1")
+    gathered = small.cloud().gathered()
+    given = encode(explain_input(gathered, "v"))
+    answer = DecisionTable(DECISIONS).decide("failover.explain", given)
+    assert answer == encode(explainer_of(gathered).explain("v"))
+
+
+def test_only_the_closest_are_shown_where_not_all_are_wanted(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    for number in range(9):
+        small.host(f"h{number}", 4 if number == 7 else 0)
+    small.vm("v", "h0")
+    told = explainer_of(small.cloud().gathered()).explain("v", shown=2)
+    assert [(one.host, one.reason) for one in told.hosts] == [("h7", "nothing"), ("h1", "no-capacity")]
+
+
+def test_a_fleet_is_grouped_by_what_helps(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    small.host("h1", 4)
+    small.host("h2", 2)
+    small.host("gold", 8, "CUSTOM_GOLD")
+    for number in range(6):
+        small.vm(f"gold-{number}", "gold", 2, CUSTOM_GOLD="required")
+    small.vm("plain", "h1", 1)
+    told = explain_fleet(explainer_of(small.cloud().gathered()))
+    assert told.text == "7 of 7 VMs that need slots miss some"
+    first, second = told.groups
+    assert (first.count, first.covers, first.reason) == (6, 6, "refused-by-placement")
+    assert first.text.startswith("add 1 host in zone z with trait CUSTOM_GOLD")
+    assert first.text.endswith("covers 6 of 6")
+    assert (second.vms, second.reason) == (("plain",), "waiting-for-a-cycle")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_hosts_that_a_fleet_asks_for_cover_as_many_as_said(seed: int, runner: asyncio.Runner) -> None:
+    cloud = small_cloud(Random(seed), runner)
+    explainer = explainer_of(cloud.gathered())
+    before = [slot.members for slot in explainer.model.slots.values()]
+    told = explain_fleet(explainer)
+    assert [slot.members for slot in explainer.model.slots.values()] == before
+    for name, slot in explainer.model.slots.items():
+        assert explainer.model.counters.members(name) == sorted(slot.members), "everything is taken back"
+    assert sorted(vm for group in told.groups for vm in group.vms) == uncovered(cloud.gathered())
+    for group in told.groups:
+        if group.remedy.kind is not Kind.ADD_HOSTS:
+            continue
+        after = cloud.gathered(apply(group.remedy, cloud.resources))
+        slots = clean(clean_input(after)).slots
+        everybody = msgspec.structs.replace(after, observation=msgspec.structs.replace(after.observation, slots=slots))
+        covered = coverage_of(everybody, plan(cloud.plan_input(everybody)).slots).covered
+        without = cloud.gathered()
+        slots = clean(clean_input(without)).slots
+        bare = msgspec.structs.replace(without, observation=msgspec.structs.replace(without.observation, slots=slots))
+        assert covered >= coverage_of(bare, plan(cloud.plan_input(bare)).slots).covered
