@@ -1,7 +1,8 @@
 """How few slots, and how little reserved capacity, any valid plan needs at least.
 
 Counting arguments from the rules (docs/reference/failover.md#bounds-and-tolerance); no plan is sought and no bound is
-claimed to be attainable. Every number holds for every valid plan of these VMs on these hosts.
+claimed to be attainable. Every number holds for every valid plan of these VMs on these hosts. Hosts that fail together
+count as one, because the rules count units of failure.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.model import HostView, VmView
+from outlive.failover.topology import Topology
 
 THRESHOLDS = 64
-"""Sizes at which reserved amounts are bounded; with more distinct sizes an even choice of them is used."""
+"""Sizes at which the slots of larger VMs are bounded, where a fleet has more than ``LOOKED_AT`` allows; with more
+distinct sizes an even choice of them is used, which makes the bound smaller."""
+LOOKED_AT = 2_000_000
+"""VMs that may be looked at for all sizes together."""
 
 AMOUNT_LIMIT = 2**62
 """Amounts beyond this are cut down to it."""
@@ -29,6 +34,7 @@ class BoundInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     vms: tuple[VmView, ...]
     required: dict[str, int]
     hosts: tuple[HostView, ...]
+    topology: Topology = Topology()
 
 
 class BoundResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -42,13 +48,14 @@ class BoundResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class _Group:
     """VMs whose slots are on the same set of hosts, as columns."""
 
-    def __init__(self, vms: list[VmView], required: dict[str, int], host_names: set[str]) -> None:
+    def __init__(self, vms: list[VmView], given: BoundInput, hosts: Iterable[HostView]) -> None:
         index: dict[str, int] = {}
-        self.at: Ints = np.array([index.setdefault(vm.host, len(index)) for vm in vms], dtype=np.int64)
+        unit, required = given.topology.unit, given.required
+        self.at: Ints = np.array([index.setdefault(unit(vm.host), len(index)) for vm in vms], dtype=np.int64)
         self.needs: Ints = np.array([required[vm.id] for vm in vms], dtype=np.int64)
         self.cpu: Ints = np.array([min(vm.cpu_milli, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
         self.memory: Ints = np.array([min(vm.memory_bytes, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
-        self.hosts = len(host_names | set(index))
+        self.hosts = len({unit(host.name) for host in hosts} | set(index))
 
     def slots(self, among: NDArray[np.bool_] | None = None) -> int:
         """Slots that these VMs, or those ``among`` them, need at least."""
@@ -59,15 +66,33 @@ class _Group:
         return max(_least(at[needs >= level], needs[needs >= level], self.hosts) for level in levels)
 
     def amount(self, sizes: Ints) -> int:
-        """What the slots hold at least: for every size, so many slots are at least that large."""
+        """What the slots hold at least."""
+        return max(self._by_sizes(sizes), self._by_ranks(sizes))
+
+    def _by_sizes(self, sizes: Ints) -> int:
+        """For every size, so many slots are at least that large."""
         steps = np.unique(sizes[sizes > 0])
-        if len(steps) > THRESHOLDS:
-            steps = steps[np.linspace(0, len(steps) - 1, THRESHOLDS).round().astype(np.int64)]
+        most = max(THRESHOLDS, LOOKED_AT // max(1, len(sizes)))
+        if len(steps) > most:
+            steps = steps[np.linspace(0, len(steps) - 1, most).round().astype(np.int64)]
         total, below = 0, 0
         for step in steps.tolist():
             total += (step - below) * self.slots(sizes >= step)
             below = step
         return total
+
+    def _by_ranks(self, sizes: Ints) -> int:
+        """The j-th largest slot is as large as any host's j-th largest VM, each counted as often as it needs slots."""
+        if not len(sizes):
+            return 0
+        by_size = np.lexsort((-sizes, self.at))
+        order = by_size.repeat(self.needs[by_size])
+        at, ordered = self.at[order], sizes[order]
+        first = np.searchsorted(at, at)
+        rank = np.arange(len(at)) - first
+        largest = np.zeros(int(rank.max()) + 1, dtype=np.int64)
+        np.maximum.at(largest, rank, ordered)
+        return sum(largest.tolist())
 
 
 def bound(given: BoundInput) -> BoundResult:
@@ -77,13 +102,9 @@ def bound(given: BoundInput) -> BoundResult:
     zones.
     """
     vms = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
-    everybody = _Group(vms, given.required, {host.name for host in given.hosts})
+    everybody = _Group(vms, given, given.hosts)
     zones = [
-        _Group(
-            [vm for vm in vms if vm.zone == zone],
-            given.required,
-            {host.name for host in given.hosts if host.zone == zone},
-        )
+        _Group([vm for vm in vms if vm.zone == zone], given, [host for host in given.hosts if host.zone == zone])
         for zone in _zones(vms, given.hosts)
     ]
     return BoundResult(

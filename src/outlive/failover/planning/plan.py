@@ -7,7 +7,7 @@ host may receive any number of new slots. For ``failover plan``, a cold start an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -107,6 +107,9 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
         Turn(vm=vms[one.vm], needed=one.needed, present=one.present, priority=given.priorities.get(one.vm, 0))
         for one in chosen
     ]
+    layered = _layered(given, slots, turns)
+    if layered is not None and _is_least(given, layered):
+        return layered
     tried = [_greedy_plan(given, slots, turns, most) for most in _limits(given, chosen)]
 
     def cost(one: PlanResult) -> Any:
@@ -119,26 +122,46 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
         )
 
     best = min(tried, key=cost)
-    packed, cut_short = _packed(given, slots, turns, best, keep_going)
-    return msgspec.structs.replace(min([best, *packed], key=cost), cut_short=cut_short)
-
-
-def _packed(
-    given: PlanInput, slots: list[SlotView], turns: Sequence[Turn], best: PlanResult, keep_going: Callable[[], bool]
-) -> tuple[list[PlanResult], bool]:
-    """Plans that may be better than the best greedy one, and whether their search was cut short."""
-    if not given.packing or not turns or given.one_new_per_host or any(map(given.compat.reverted, _LITERAL)):
-        return [], False
+    if layered is not None:
+        return min(layered, best, key=cost)
+    if given.effort_s <= 0 or not _may_pack(given, turns):
+        return best
     ground = _ground(given)
-    if all(turn.needed == 1 and not turn.present for turn in turns) and not ground.held_fast and not best.failed:
-        made = layers(slots, [turn.vm for turn in turns], ground)
-        return ([] if made is None else _completed(given, slots, turns, best, made, ground)), False
-    if given.effort_s <= 0:
-        return [], False
     found = pack(slots, best.slots, ground, effort_s=given.effort_s, seed=given.seed, keep_going=keep_going)
-    if found.outcome is None:
-        return [], found.cut_short
-    return _completed(given, slots, turns, best, found.outcome, ground), found.cut_short
+    packed = None
+    if found.outcome is not None:
+        promised = Counter(member for slot in best.slots for member in slot.members)
+        packed = _completed(given, slots, turns, promised, found.outcome, ground)
+    least = min(best, packed, key=cost) if packed is not None else best
+    return msgspec.structs.replace(least, cut_short=found.cut_short)
+
+
+def _may_pack(given: PlanInput, turns: Sequence[Turn]) -> bool:
+    """Whether packing knows everything that binds this plan."""
+    known = not given.one_new_per_host and not any(map(given.compat.reverted, _LITERAL))
+    return given.packing and known and bool(turns)
+
+
+def _layered(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn]) -> PlanResult | None:
+    """The plan in layers, where nobody needs more than one slot and everybody gets it this way."""
+    if not _may_pack(given, turns) or any(turn.needed > 1 or turn.present for turn in turns):
+        return None
+    members = {member for slot in slots for member in slot.members}
+    ground = _ground(given)
+    if ground.held_fast or any(turn.vm.id in members for turn in turns):
+        return None
+    made = layers(slots, [turn.vm for turn in turns], ground)
+    if made is None:
+        return None
+    return _completed(given, slots, turns, {turn.vm.id: turn.needed for turn in turns}, made, ground)
+
+
+def _is_least(given: PlanInput, result: PlanResult) -> bool:
+    """Whether no plan can reserve less memory."""
+    hosts = tuple(HostView(name=host) for host in given.hosts)
+    topology = in_force(given.topology, given.compat)
+    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts, topology=topology))
+    return sum(slot.memory_bytes for slot in result.slots) <= least.memory_bytes
 
 
 def _ground(given: PlanInput) -> Ground:
@@ -162,14 +185,13 @@ def _completed(
     given: PlanInput,
     slots: list[SlotView],
     turns: Sequence[Turn],
-    best: PlanResult,
+    promised: Mapping[str, int],
     made: Outcome,
     ground: Ground,
-) -> list[PlanResult]:
+) -> PlanResult | None:
     """A packed plan, if it is sound, with one more try for those whom the greedy one could not serve."""
-    promised = Counter(member for slot in best.slots for member in slot.members)
     if not is_sound(made, slots, promised, given.required, ground):
-        return []
+        return None
     got = Counter(action.vm for action in made.actions if not isinstance(action, Fail))
     left = [
         msgspec.structs.replace(turn, needed=turn.needed - got[turn.vm.id], present=turn.present + got[turn.vm.id])
@@ -177,16 +199,14 @@ def _completed(
         if turn.needed > got[turn.vm.id]
     ]
     later = _greedy_plan(_after(given, made), list(made.slots), left, 0) if left else PlanResult(slots=made.slots)
-    return [
-        PlanResult(
-            actions=(*made.actions, *later.actions),
-            slots=later.slots,
-            missing=best.missing,
-            reused=later.reused + sum(isinstance(action, Join) for action in made.actions),
-            created=later.created + sum(isinstance(action, Open) for action in made.actions),
-            failed=later.failed,
-        )
-    ]
+    return PlanResult(
+        actions=(*made.actions, *later.actions),
+        slots=later.slots,
+        missing=len(turns),
+        reused=later.reused + sum(isinstance(action, Join) for action in made.actions),
+        created=later.created + sum(isinstance(action, Open) for action in made.actions),
+        failed=later.failed,
+    )
 
 
 def _after(given: PlanInput, made: Outcome) -> PlanInput:

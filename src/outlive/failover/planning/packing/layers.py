@@ -114,7 +114,7 @@ class _Layers:
 
     def _fits(self, layer: _Layer, vm: VmView, size: Size) -> bool:
         """Whether the slot is large enough, or can be made so."""
-        if _near(self._ground.topology, vm.host, layer.host):
+        if self._ground.topology.apart and _near(self._ground.topology, vm.host, layer.host):
             return False
         if layer.before is not None:
             ready = layer.before.ready is not False
@@ -134,14 +134,17 @@ class _Layers:
         offer = self._ground.new.get(self._ground.classes.get(vm.id, ""))
         if offer is None or offer.error:
             return None
-        possible = [
-            host
-            for host in offer.hosts
-            if self._unit(host) != self._unit(vm.host)
-            and all(have >= need for have, need in zip(self._free.get(host, (0, 0)), size, strict=True))
-            and not _near(self._ground.topology, vm.host, host)
-        ]
-        return min(possible, key=lambda host: self._largest.get(self._unit(host), 0), default=None)
+        best, least = None, 0
+        own, apart = self._unit(vm.host), bool(self._ground.topology.apart)
+        for host in offer.hosts:
+            cpu, memory = self._free.get(host, (0, 0))
+            if cpu < size[0] or memory < size[1] or (apart and _near(self._ground.topology, vm.host, host)):
+                continue
+            unit = self._unit(host)
+            largest = self._largest.get(unit, 0)
+            if unit != own and (best is None or largest < least):
+                best, least = host, largest
+        return best
 
     def _take(self, host: str, size: Size) -> None:
         cpu, memory = self._free[host]
