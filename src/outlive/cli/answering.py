@@ -29,18 +29,25 @@ def _verdict(answer: Answer) -> str:
     word = "yes, and everybody is covered" if answer.possible else "no"
     left = []
     if answer.unplaced:
-        left.append(f"{len(answer.unplaced)} VMs find no host")
+        left.append(f"without a host: {_count(len(answer.unplaced), 'VM')}")
     if answer.uncovered:
-        left.append(f"{len(answer.uncovered)} VMs are not covered")
-    return f"{answer.question}: {word}" + (f": {', '.join(left)}" if left else "")
+        left.append(f"not covered: {_count(len(answer.uncovered), 'VM')}")
+    return f"{answer.question}: {word}" + (f"; {', '.join(left)}" if left else "")
 
 
 def _drain_verdict(answer: Answer) -> str:
     if answer.possible:
-        kept = "what it tolerates now" if answer.keep is None else f"{answer.keep} failures, or what it tolerates now"
+        now = "what it tolerates now"
+        kept = now if answer.keep is None else f"{_count(answer.keep, 'failure')}, or {now} if that is less"
         return f"{answer.question}: yes, in {len(answer.order)} steps; after each of them every VM tolerates {kept}"
-    word = "no order of steps does it" if answer.proven else f"no order was found within the limit {answer.limit}"
+    word = "no: there is no order of steps that does it"
+    if not answer.proven:
+        word = f"no order was found, which does not show that there is none; the limit is {answer.limit}"
     return f"{answer.question}: {word}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _changes(answer: Answer) -> list[str]:
@@ -49,8 +56,8 @@ def _changes(answer: Answer) -> list[str]:
         return []
     opened = sum(_told(step)[0] == "open" for step in answer.order)
     return [
-        f"{len(answer.moves)} VMs move, {len(answer.closed)} slots vanish, {opened} are opened, "
-        f"{len(answer.displaced)} times a VM leaves a slot"
+        f"{_count(len(answer.moves), 'VM')} to move, {_count(len(answer.closed), 'slot')} to close, {opened} to open; "
+        f"{_count(len(answer.displaced), 'time')} a VM leaves a slot"
     ]
 
 
@@ -92,9 +99,9 @@ def _short(answer: Answer) -> list[str]:
     elif answer.short_by:
         for one in answer.short_by:
             zone = f" in zone {one.zone}" if one.zone else ""
-            found.append(f"short of {one.hosts} hosts like {one.like}{zone}")
+            found.append(f"short of {_count(one.hosts, 'host')} like {one.like}{zone}")
     elif answer.short_hosts:
-        found.append(f"short of {answer.short_hosts} hosts like the largest of these")
+        found.append(f"short of {_count(answer.short_hosts, 'host')} like the largest of these")
     if answer.keep_possible is not None:
         found.append(f"an order was found that keeps {answer.keep_possible}: --keep {answer.keep_possible}")
     return found if len(found) > 1 else []

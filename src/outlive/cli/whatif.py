@@ -46,7 +46,7 @@ async def drain(
     k: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """In what order hosts can be emptied so that every VM goes on tolerating failures; exit code 1 if in none."""
+    """In what order hosts can be emptied, every VM tolerating failures; exit code 1 if in none, 8 if none was found."""
     from outlive.roles import whatif
 
     return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, _words(hosts), keep=keep))
@@ -150,7 +150,7 @@ async def _answer(
         with progress("planning"):
             answer = await ask(now, store)
     output.show(answer, lambda: lines(answer, wide=output.wide))
-    if answer.most is not None and answer.limit:
+    if answer.limit and (answer.most is not None or not answer.proven):
         return ExitCode.LIMIT
     return None if answer.possible else ExitCode.NO
 

@@ -20,7 +20,7 @@ from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.plan import PlanResult, plan
 from outlive.failover.topology import HOST_UNIT, in_force
 from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.steps import Close, DrainResult, Leave, Move, Obstacle, Stuck
+from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
 from outlive.resources import ZONE_LABEL, Hypervisor
 from outlive.roles.altered import Altered, empty_copies, without_unit
 from outlive.roles.answers import Answer, Landed, Numbers, Pair, Short, Tolerated, Unplaced
@@ -69,7 +69,8 @@ async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) 
     check_hosts(now, hosts)
     gathered = await now.gathered()
     before = seen(gathered, gathered.observation.slots)
-    result = order_drain(await drain_input(gathered, hosts, keep=keep))
+    given = await drain_input(gathered, hosts, keep=keep)
+    result = order_drain(given)
     answer = Answer(
         question=f"drain {','.join(hosts)}" + (f" --keep {keep}" if keep is not None else ""),
         possible=result.possible,
@@ -84,7 +85,7 @@ async def drain(now: Altered, hosts: Sequence[str], *, keep: int | None = None) 
     if not result.possible:
         return msgspec.structs.replace(
             answer,
-            keep_possible=await _lower(gathered, hosts, keep),
+            keep_possible=_lower(given),
             short_hosts=await _hosts_for_drain(now, hosts, keep) if _is_about_room(result) else None,
         )
     after = seen(_relocated(gathered, result.vms), result.slots)
@@ -327,11 +328,11 @@ def _is_about_room(result: DrainResult) -> bool:
     return all(one.reason is not Stuck.NO_HOST for one in result.obstacles)
 
 
-async def _lower(gathered: Gathered, hosts: Sequence[str], keep: int | None) -> int | None:
+def _lower(given: DrainInput) -> int | None:
     """The largest tolerance for which an order is found, below the one that was asked for; ``None`` where none is."""
-    highest = max(gathered.required.values(), default=0) if keep is None else keep
+    highest = max(given.required.values(), default=0) if given.keep is None else given.keep
     for lower in range(highest - 1, -1, -1):
-        if order_drain(await drain_input(gathered, hosts, keep=lower)).possible:
+        if order_drain(msgspec.structs.replace(given, keep=lower)).possible:
             return lower
     return None
 

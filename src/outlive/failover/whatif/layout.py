@@ -167,6 +167,16 @@ class Layout:
             if not self._barred(vm, self.slots[name].host):
                 yield name
 
+    def hosting(self, vm: str) -> list[str]:
+        """Slots that are ready, large enough and where placement would have them, whoever is in them; not the VM's."""
+        hosts = self.hosts_of("reuse", vm)
+        mine = set(self.counters.slots_of(vm))
+        return [
+            name
+            for name in self.counters.fitting_slots(vm)
+            if name not in mine and self.slots[name].host in hosts and self.slots[name].ready is not False
+        ]
+
     def openable(self, vm: str) -> Iterator[str]:
         """Hosts that can hold a new slot of the VM now, best first; among equals the one with the most free memory."""
         offer = self._given.new.get(self._given.classes.get(vm, ""), NOWHERE)

@@ -25,6 +25,10 @@ JOINS_TRIED = 48
 """Slots, fullest first, that are tried in the place of one that a VM leaves."""
 OPENS_TRIED = 24
 """Hosts that are tried for a new slot in the place of one that a VM leaves."""
+EJECTIONS_TRIED = 64
+"""Members of other slots that are tried to be moved out of the way of a VM that finds no slot, each to another."""
+SLOTS_MERGED = 64
+"""Slots, fewest members first, whose members are tried to be put into others when room is short."""
 SLOTS_EVICTED = 8
 """Slots that one host gives up to make room for a VM."""
 
@@ -35,10 +39,10 @@ def order_drain(given: DrainInput) -> DrainResult:
     weaker = {vm: level for vm, level in now.items() if level < _asked(given, vm)}
     floors = {vm: min(level, _asked(given, vm)) for vm, level in now.items()}
     targets = {vm: min(level, given.required[vm]) for vm, level in now.items()}
-    obstacles = impossibilities(given, floors)
+    work = Ordering(given, floors, targets)
+    obstacles = impossibilities(given, floors, lawful=not work.layout.counters.faulty())
     if obstacles:
         return DrainResult(possible=False, obstacles=tuple(obstacles), weaker=weaker)
-    work = Ordering(given, floors, targets)
     left = work.run()
     if not left:
         work.protect_again()
@@ -99,6 +103,8 @@ class Ordering:
         self._floors = floors
         self._targets = targets
         self._thrifty = False
+        self._opens = True
+        self._ejects = True
         """Whether VMs may end with less than their targets, down to their floors."""
         self._movers = [vm.id for vm in given.vms if vm.host in self.layout.drained]
 
@@ -112,7 +118,7 @@ class Ordering:
                     self._move(vm)
                 for slot in self.layout.slots_on(self._given.drained):
                     self._dissolve(slot)
-                if len(self.layout.steps) == before:
+                if len(self.layout.steps) == before and not self._merge():
                     break
             if not self._waiting() and not self.layout.slots_on(self._given.drained):
                 return []
@@ -265,12 +271,56 @@ class Ordering:
             if slot != besides and host != avoid and not (towards and layout.clashes(vm, slot, towards)):
                 layout.join(vm, slot)
                 return True
-        for host in _first(layout.openable(vm), OPENS_TRIED):
+        for host in _first(layout.openable(vm) if self._opens else (), OPENS_TRIED):
             if host == avoid or (towards and layout.near(towards, host)):
                 continue
             layout.open(vm, host)
             return True
-        return False
+        return bool(self._ejects and not towards and self._eject(vm, avoid, besides))
+
+    def _eject(self, vm: str, avoid: str, besides: str) -> bool:
+        """Join a slot that a single member keeps the VM from, after that one went to another; or change nothing."""
+        layout, counters = self.layout, self.layout.counters
+        own = layout.topology.unit(layout.host(vm))
+        tried = 0
+        self._ejects = False
+        for slot in sorted(layout.hosting(vm), key=lambda name: (-len(counters.members(name)), name)):
+            host = layout.slots[slot].host
+            if slot == besides or host == avoid or counters.count(vm, host) > 0:
+                continue
+            in_the_way = [
+                other
+                for other in counters.members(slot)
+                if counters.count(vm, layout.host(other)) > 0 or own in counters.blocked(other)
+            ]
+            if len(in_the_way) != 1 or tried >= EJECTIONS_TRIED:
+                continue
+            tried += 1
+            mark = len(layout.steps)
+            if self._exchange(in_the_way[0], slot, "") and slot in layout.joinable(vm):
+                layout.join(vm, slot)
+                break
+            layout.take_back(mark)
+        else:
+            self._ejects = True
+            return False
+        self._ejects = True
+        return True
+
+    def _merge(self) -> bool:
+        """Put the members of small slots into others, so that there is room; whether anything changed."""
+        layout = self.layout
+        before = len(layout.steps)
+        self._opens = self._ejects = False
+        slots = [name for name in layout.slots if layout.counters.has_slot(name)]
+        order = sorted(slots, key=lambda name: (len(layout.counters.members(name)), name))
+        for slot in order[:SLOTS_MERGED]:
+            mark = len(layout.steps)
+            if layout.slots[slot].host in layout.drained or self._dissolve(slot):
+                continue
+            layout.take_back(mark)
+        self._opens = self._ejects = True
+        return len(layout.steps) > before
 
     # What is left.
 

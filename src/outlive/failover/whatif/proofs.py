@@ -16,14 +16,17 @@ from outlive.failover.whatif.room import Room, held_by, holders, needs_of
 from outlive.failover.whatif.steps import DrainInput, Obstacle, Stuck
 
 
-def impossibilities(given: DrainInput, floors: dict[str, int]) -> list[Obstacle]:
-    """Everything that shows that there is no order. ``floors``: VM → failures that it has to tolerate throughout."""
+def impossibilities(given: DrainInput, floors: dict[str, int], *, lawful: bool) -> list[Obstacle]:
+    """Everything that shows that there is no order.
+
+    ``floors``: VM → failures that it has to tolerate throughout; ``lawful``: whether all rules hold now, and so ever.
+    """
     drained = set(given.drained)
     most = _most_room(given)
     moving = [vm for vm in given.vms if vm.host in drained]
     places = {vm.id: [h for h in given.destinations.get(vm.id, ()) if h not in drained] for vm in moving}
     found = [*_homeless(moving, places, most), *_too_few_hosts(given, floors, drained, places)]
-    return found or list(_too_little(given, floors, moving, places, most))
+    return found or list(_too_little(given, floors, moving, places, most, lawful))
 
 
 def _most_room(given: DrainInput) -> Room:
@@ -84,7 +87,12 @@ def _offered(given: DrainInput, key: str) -> Iterator[str]:
 
 
 def _too_little(
-    given: DrainInput, floors: dict[str, int], moving: list[VmView], places: dict[str, list[str]], most: Room
+    given: DrainInput,
+    floors: dict[str, int],
+    moving: list[VmView],
+    places: dict[str, list[str]],
+    most: Room,
+    lawful: bool,
 ) -> Iterator[Obstacle]:
     """Whether all VMs that move, and the slots that have to be there besides, are more than the hosts hold."""
     if not most.limited or not moving:
@@ -102,7 +110,7 @@ def _too_little(
             )
             yield Obstacle(reason=Stuck.TOO_LITTLE, detail=detail + ", even without any slot")
             continue
-        held = _least_held(given, floors, drained, name)
+        held = _least_held(given, floors, drained, name, lawful)
         if not held or not all(most.has(slot.host) for slot in given.slots):
             continue
         # A host that is overbooked now holds what its slots hold, and nothing more.
@@ -116,18 +124,28 @@ def _too_little(
             yield Obstacle(reason=Stuck.TOO_LITTLE, detail=detail)
 
 
-def _least_held(given: DrainInput, floors: dict[str, int], drained: set[str], name: str) -> int:
-    """What slots hold at least while the floors are kept: VMs of one host and unit never share a slot."""
+def _least_held(given: DrainInput, floors: dict[str, int], drained: set[str], name: str, lawful: bool) -> int:
+    """What slots hold at least while the floors are kept.
+
+    VMs of one host never share a slot. And where all rules hold, own unit, slots and co-users of a VM are all on
+    different units, so that the sizes of its f slots add up to U - 1 at most and its share of them, 1/size each, to
+    f²/(U - 1) at least; a slot is at least as large as its members on average.
+    """
     if name not in ("cpu", "memory"):
         return 0
     held: dict[str, int] = {}
-    largest = 0
+    largest = squares = 0
     for vm in given.vms:
-        size = (vm.cpu_milli if name == "cpu" else vm.memory_bytes) * floors.get(vm.id, 0)
-        largest = max(largest, size)
+        floor = floors.get(vm.id, 0)
+        size = (vm.cpu_milli if name == "cpu" else vm.memory_bytes) * floor
+        largest, squares = max(largest, size), squares + size * floor
         if vm.host not in drained:
             held[vm.host] = held.get(vm.host, 0) + size
-    return max([largest, *held.values()])
+    unit = in_force(given.topology, given.compat).unit
+    hosts = {*given.free, *held}.union(*({slot.host, *slot.members.values()} for slot in given.slots))
+    units = {unit(host) for host in hosts - drained}
+    shared = -(-squares // max(1, len(units) - 1)) if lawful else 0
+    return max([largest, shared, *held.values()])
 
 
 def _said(name: str, amount: int) -> str:
