@@ -180,15 +180,21 @@ class Demands:
         """What these VMs need, in portions."""
         levels = self.protection.levels
         found = Demanded(required={}, priorities={}, levels={}, unknown={})
+        kinds: dict[tuple[str, str, str], Demand] = {}
         for portion in portioned(vms):
             for vm in portion:
-                level = self.protection.level_of(vm.level, vm.project, vm.flavor)
-                if count := self._slots(level, vm.flavor):
-                    found.required[vm.id] = count
-                if priority := level.priority if vm.priority is None else vm.priority:
+                kind = (vm.level, vm.project if levels else "", vm.flavor)
+                demand = kinds.get(kind)
+                if demand is None:
+                    level = self.protection.level_of(*kind)
+                    demand = Demand(required=self._slots(level, vm.flavor), priority=level.priority, level=level.name)
+                    kinds[kind] = demand
+                if demand.required:
+                    found.required[vm.id] = demand.required
+                if priority := demand.priority if vm.priority is None else vm.priority:
                     found.priorities[vm.id] = priority
-                if level.name:
-                    found.levels[vm.id] = level.name
+                if demand.level:
+                    found.levels[vm.id] = demand.level
                 if vm.level and vm.level not in levels:
                     found.unknown[vm.id] = vm.level
             yield

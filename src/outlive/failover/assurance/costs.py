@@ -8,7 +8,7 @@ falls to the others; a slot without any known member is nobody's. A report only:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -121,19 +121,24 @@ def costing(given: CostInput) -> Portions[CostResult]:
                 _count(row, vm, given, covered)
         yield
     cpu = memory = 0
-    members: set[str] = set()
+    held: dict[str, list[int]] = {}
     for some in portioned(given.slots, SLOTS):
         for slot in some:
-            known = [views[vm] for vm in slot.members if vm in views]
+            known = [views[member] for member in slot.members if member in views]
             if not known:
                 cpu, memory = cpu + slot.cpu_milli, memory + slot.memory_bytes
                 continue
-            members.update(vm.id for vm in known)
-            _share(slot, known, rows)
+            _share(slot, known, held)
+            for row in {row for one in known for row in rows[one.id]}:
+                row.slots += 1
         yield
-    for member in members:
-        for row in rows[member]:
-            row.protected_bytes += views[member].memory_bytes
+    for members in portioned(held.items()):
+        for member, (cpu_share, memory_share) in members:
+            for row in rows[member]:
+                row.cpu_milli += cpu_share
+                row.memory_bytes += memory_share
+                row.protected_bytes += views[member].memory_bytes
+        yield
     names = sorted(by_level, key=lambda name: (-given.priorities.get(name, 0), name))
     return CostResult(
         levels=tuple(
@@ -154,18 +159,14 @@ def _count(row: _Sum, vm: VmView, given: CostInput, covered: frozenset[str]) -> 
         row.tolerances.append(given.tolerances[vm.id])
 
 
-def _share(slot: SlotView, known: Sequence[VmView], rows: Mapping[str, tuple[_Sum, _Sum]]) -> None:
-    """Give each known member its part of the slot."""
+def _share(slot: SlotView, known: Sequence[VmView], held: dict[str, list[int]]) -> None:
+    """Give each known member its part of the slot, cpu and memory."""
     cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
     memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
-    used: set[int] = set()
     for vm, cpu, memory in zip(known, cpus, memories, strict=True):
-        for row in rows[vm.id]:
-            row.cpu_milli += cpu
-            row.memory_bytes += memory
-            if id(row) not in used:
-                used.add(id(row))
-                row.slots += 1
+        mine = held.setdefault(vm.id, [0, 0])
+        mine[0] += cpu
+        mine[1] += memory
 
 
 def shares(amount: int, weights: Sequence[int]) -> list[int]:
