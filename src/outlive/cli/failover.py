@@ -47,17 +47,14 @@ async def coverage(
     """Which VMs have the slots that they need; exit code 1 if any has not."""
     from outlive.cli.costing import levels_document, levels_lines
     from outlive.cli.picturing import check_picture, picture_coverage
-    from outlive.failover.planning.actions import Fail
-    from outlive.failover.planning.plan import plan
     from outlive.roles.costing import costs_of
-    from outlive.roles.planning import coverage_of, plan_input
+    from outlive.roles.planning import coverage_of, refusals
 
     check_picture(html)
     async with access.open() as store:
         gathered = await look(access, store, config, k)
         with progress("planning"):
-            fails = tuple(one for one in plan(await plan_input(gathered)).actions if isinstance(one, Fail))
-            result = coverage_of(gathered, gathered.observation.slots, fails)
+            result = coverage_of(gathered, gathered.observation.slots, await refusals(gathered))
             costs = costs_of(gathered, result)
     unit = gathered.settings.topology_choice.unit
     document = {**coverage_document(result), "levels": levels_document(costs)}

@@ -16,7 +16,7 @@ from outlive.failover.keeping.observe import Observation, StoreWorld, observe
 from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.plan import PlanInput
+from outlive.failover.planning.plan import PlanInput, plan
 from outlive.failover.planning.select import SelectInput, select
 from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
@@ -131,6 +131,12 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
         topology=gathered.topology,
         compat=settings.compat,
     )
+
+
+async def refusals(gathered: Gathered) -> tuple[Fail, ...]:
+    """Whom a cycle without limits could not serve, and why: a plain plan, since packing would only add time."""
+    plain = msgspec.structs.replace(await plan_input(gathered), packing=False)
+    return tuple(one for one in plan(plain).actions if isinstance(one, Fail))
 
 
 def _wishes(gathered: Gathered) -> list[Wanted]:

@@ -55,7 +55,7 @@ def no_host(vm: str, cpu_milli: int, memory_bytes: int, hosts: HostCount, missin
     size = amounts(cpu_milli, memory_bytes)
     reason = _main_reason(hosts)
     return Fail(
-        vm=vm, reason=reason, detail=_sentence(hosts, size), remedy=_remedy(reason, hosts, size), missing=missing
+        vm=vm, reason=reason, detail=_sentence(hosts, size), remedy=_remedy(vm, reason, hosts, size), missing=missing
     )
 
 
@@ -102,7 +102,7 @@ def _sentence(hosts: HostCount, size: str) -> str:
     return text
 
 
-def _remedy(reason: Reason, hosts: HostCount, size: str) -> str:
+def _remedy(vm: str, reason: Reason, hosts: HostCount, size: str) -> str:
     match reason:
         case Reason.NO_HOSTS:
             return "add hosts"
@@ -111,6 +111,6 @@ def _remedy(reason: Reason, hosts: HostCount, size: str) -> str:
         case Reason.NO_CAPACITY:
             return f"free {size} on one more host, or add a host"
         case Reason.REFUSED:
-            return "see with `outlive placement rank --explain` which step refuses which host"
+            return f"`outlive failover explain {vm}` tells which step refuses which host, and what would help"
         case _:
             return f"add a host: {hosts.total} are too few to keep this VM, its slots and their members apart"
