@@ -17,8 +17,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from outlive.failover.eligibility.domains import Domains
+from outlive.failover.eligibility.faults import Faults
 from outlive.failover.eligibility.fullness import ByCount
-from outlive.failover.eligibility.touching import Touching, bits
+from outlive.failover.eligibility.groups import Groups
+from outlive.failover.eligibility.touching import bits
 from outlive.failover.model import SlotView
 from outlive.failover.portions import Portions, portioned
 from outlive.failover.topology import HOSTS_ALONE, Topology
@@ -29,13 +31,14 @@ LOG_LENGTH = 100_000
 """Added slots that are remembered for those who follow along; beyond it they have to start anew."""
 
 
-class Tallies(Touching):
+class Tallies(Faults):
     """Hosts, slots and VMs by number. Numbers of slots stay while the slot is there; those of VMs do not."""
 
     def __init__(self, topology: Topology = HOSTS_ALONE) -> None:
         super().__init__(topology.units)
         self.topology = topology
         self.domains = Domains(topology.apart)
+        self.groups = Groups(self)
         self.slot_names: list[str] = []
         self.vm_names: list[str] = []
         self.generation = 0
@@ -55,15 +58,11 @@ class Tallies(Touching):
         self._by_members = ByCount()
         self._vm_number: dict[str, int] = {}
         self._vm_host: list[int] = []
-        self._vm_unit: list[int] = []
         self._vm_size: list[tuple[int, int]] = []
         self._vm_added: list[bool] = []
-        self._slots_of: list[list[int]] = []
         self._required: list[int] = []
         self._counting: list[int] = []
         self._missing: set[int] = set()
-        self._faulty: dict[int, int] = {}
-        self._faulty_slots: int | None = 0
         self._fitting: dict[tuple[int, int], int] = {}
 
     def vm(self, name: str) -> int:
@@ -73,6 +72,16 @@ class Tallies(Touching):
     def slot(self, name: str) -> int:
         """The number of a slot."""
         return self._slot_number[name]
+
+    def slot_ready(self, slot: int) -> bool:
+        """Whether the slot is ready, so that it counts for its members."""
+        return self._slot_counts[slot]
+
+    def members_in(self, slot: int, unit: int) -> list[int]:
+        """The members of the slot that run in the unit."""
+        if unit not in self._units_of[slot]:
+            return []
+        return [vm for vm in self._members[slot] if self._vm_unit[vm] == unit]
 
     def slot_host(self, slot: int) -> int:
         """The number of the host that a slot is on."""
@@ -109,6 +118,11 @@ class Tallies(Touching):
     def slot_numbers(self, vm: int) -> list[int]:
         """The slots that the VM is a member of; not to be changed."""
         return self._slots_of[vm]
+
+    def slots_by_name(self, vm: str) -> list[int]:
+        """The same for a VM by name, who need not be known; not to be changed."""
+        number = self._vm_number.get(vm)
+        return self._slots_of[number] if number is not None else []
 
     def admissible(self, vm: int) -> int:
         """The slots that the VM may join by the rules, as a bit set.
@@ -248,6 +262,8 @@ class Tallies(Touching):
             self._note_more(members, self._vm_unit[vm])
         members[vm] = None
         self._slots_of[vm].append(slot)
+        if self.groups:
+            self.groups.joined(self.vm_names[vm], slot)
         self._counting[vm] += self._covers(vm, slot)
         self._note_missing(vm)
         if not proven:
@@ -297,6 +313,8 @@ class Tallies(Touching):
         self._note_missing(vm)
         del members[vm]
         self._slots_of[vm].remove(slot)
+        if self.groups:
+            self.groups.left(self.vm_names[vm], slot)
         self._uncount(slot, self._vm_unit[vm])
         for other in self._slots_of[vm]:
             self._unlink(slot, other)
@@ -324,67 +342,6 @@ class Tallies(Touching):
         self._vm_unit[vm] = unit
         if self._slots_of[vm]:
             self._judge(vm)
-
-    def tally(self, vm: int, unit: int) -> int:
-        """How often the unit occurs for the VM."""
-        slots, units_of = self._slots_of[vm], self._units_of
-        here = self._vm_unit[vm] == unit
-        total = here * (1 - len(slots))
-        for slot in slots:
-            total += units_of[slot].get(unit, 0)
-        return total
-
-    def _note_more(self, vms: Iterable[int], unit: int) -> None:
-        """The unit occurs once more for each of these VMs, because of one slot that they share."""
-        slots_of, units_of, vm_unit = self._slots_of, self._units_of, self._vm_unit
-        for vm in vms:
-            slots = slots_of[vm]
-            total = 1 - len(slots) if vm_unit[vm] == unit else 0  # ``tally``, in line: it runs for every co-user
-            for slot in slots:
-                total += units_of[slot].get(unit, 0)
-            if total == 2:
-                self._faulty[vm] = self._faulty.get(vm, 0) + 1
-                self._faulty_slots = None
-
-    def _note_less(self, vms: Iterable[int], unit: int) -> None:
-        """The unit occurs once less for each of these VMs."""
-        for vm in vms:
-            if vm in self._faulty and self.tally(vm, unit) == 1:
-                self._faulty[vm] -= 1
-                self._faulty_slots = None
-                if not self._faulty[vm]:
-                    del self._faulty[vm]
-
-    def _judge(self, vm: int) -> None:
-        """Find out how many units occur more than once for the VM, in whatever way that came about."""
-        excess = self._excess(vm)
-        if excess or vm in self._faulty:
-            self._faulty_slots = None
-        if excess:
-            self._faulty[vm] = excess
-        else:
-            self._faulty.pop(vm, None)
-
-    def _excess(self, vm: int) -> int:
-        units = [self._units_of[slot] for slot in self._slots_of[vm]]
-        distinct = {self._vm_unit[vm]}.union(*units)
-        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
-        if not crowded and len(distinct) == 1 + sum(map(len, units)) - len(units):
-            return 0
-        counts = {self._vm_unit[vm]: 1 - len(units)}
-        for touched in units:
-            for unit, count in touched.items():
-                counts[unit] = counts.get(unit, 0) + count
-        return sum(count > 1 for count in counts.values())
-
-    def _slots_at_fault(self) -> int:
-        """The slots that have a member for which a rule does not hold, as a bit set."""
-        if self._faulty_slots is None:
-            self._faulty_slots = 0
-            for vm in self._faulty:
-                for slot in self._slots_of[vm]:
-                    self._faulty_slots |= self._bit[slot]
-        return self._faulty_slots
 
     def _covers(self, vm: int, slot: int) -> bool:
         return self._slot_counts[slot] and _fits(self._vm_size[vm], self._slot_size[slot])

@@ -262,13 +262,13 @@ class Greedy:
         everywhere = self._everywhere()
         open_hosts = everywhere[~self._barred(vm.id, everywhere)]
         runs_here = bool(len(offer.places([own])))
-        others = sorted(offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host)
+        others = [offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host]
         return HostCount(
             total=max(len(everywhere), len(offer.hosts)),
             offered=len(offer.hosts),
             own=int(runs_here),
             by_rules=len(others),
-            example=self._example(vm.id, others[0]) if others else "",
+            example=self._example(vm.id, min(others)) if others else "",
             already_new=int((rest & new_here & room).sum()),
             full=int((rest & ~room).sum()),
             roomiest=self._roomiest(open_hosts, size.cpu_milli, size.memory_bytes),
@@ -292,20 +292,22 @@ class Greedy:
 
     def _example(self, vm: str, host: str) -> str:
         counters, unit = self.counters, self._unit_of(host)
-        here = f"{host} is in {unit}, which" if unit != host else host
-        for slot in counters.slots_of(vm):
-            if self._unit_of(counters.host_of_slot(slot)) == unit:
-                return f"{here} has its slot {slot}"
-            for other in counters.members(slot):
-                if other != vm and self._unit_of(counters.location(other)) == unit:
-                    return f"{here} runs {other}, a member of its slot {slot}"
+        called = counters.unit_names[unit]
+        here = f"{host} is in {called}, which" if called != host else host
+        number = counters.vm(vm)
+        for slot in sorted(counters.slot_numbers(number), key=counters.slot_names.__getitem__):
+            name = counters.slot_names[slot]
+            if counters.unit_of(counters.slot_host(slot)) == unit:
+                return f"{here} has its slot {name}"
+            others = [counters.vm_names[one] for one in counters.members_in(slot, unit) if one != number]
+            if others:
+                return f"{here} runs {min(others)}, a member of its slot {name}"
         if unit == self._unit_of(counters.location(vm)):
             return f"{here} runs the VM"
         return self.separating.why(vm, host) or host
 
-    def _unit_of(self, host: str) -> str:
-        counters = self.counters
-        return counters.unit_names[counters.unit_of(counters.host(host))]
+    def _unit_of(self, host: str) -> int:
+        return self.counters.unit_of(self.counters.host(host))
 
     def _roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> str:
         found = self.ledger.roomiest(hosts, cpu_milli, memory_bytes)
