@@ -1,0 +1,65 @@
+"""``outlive failover explain``: what it prints, and what it answers by exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.command import outlive
+
+HOSTS = "name,zone,cpu,memory\nh1,a,8,16Gi\nh2,a,8,16Gi\nh3,a,8,16Gi\nh4,b,8,16Gi\nh5,a,16,32Gi\n"
+VMS = "id,host,cpu,memory,flavor,zone\nweb,h1,2,4Gi,small,a\ndb,h5,9,18Gi,large,a\nfar,h4,2,4Gi,small,b\n"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two slots a VM are asked for: ``web`` has them, ``db`` is too large, and ``far`` is alone in its zone."""
+    folder = tmp_path_factory.mktemp("cloud")
+    (folder / "hosts.csv").write_text(HOSTS)
+    (folder / "vms.csv").write_text(VMS)
+    state = folder / "state"
+    tables = ("--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv")
+    assert outlive("import", "csv", *tables, "--state-dir", state).code == 0
+    outlive("failover", "plan", "--apply", "--state-dir", state)
+    return state
+
+
+def test_a_covered_vm_is_a_yes(cloud: Path) -> None:
+    told = outlive("failover", "explain", "web", "--state-dir", cloud)
+    assert told.code == 0, told.err
+    assert told.out.startswith("web is covered: 2 of 2 slots, so that it survives the failure of any 2 hosts.\n")
+
+
+def test_an_uncovered_vm_is_a_no_with_reasons_and_a_remedy(cloud: Path) -> None:
+    told = outlive("failover", "explain", "far", "--state-dir", cloud)
+    assert told.code == 1, told.err
+    lines = told.out.splitlines()
+    assert lines[0].startswith("far is not covered: 0 of 2 slots; it runs on h4 in zone b")
+    assert lines[2] == "Of 5 hosts 1 is its own and 4 are not in zone b."
+    assert "What helps: add 2 hosts in zone b, each with at least 2 cpu and 4Gi memory free." in lines
+
+
+def test_json_names_every_host_and_slot(cloud: Path) -> None:
+    told = outlive("failover", "explain", "db", "--state-dir", cloud, "-o", "json")
+    assert told.code == 1
+    answer = json.loads(told.out)
+    assert [one["host"] for one in answer["hosts"]] == ["h1", "h2", "h3", "h4", "h5"]
+    assert {one["reason"] for one in answer["slots"]} == {"slot-too-small"}
+    assert answer["remedy"]["tried"] is True
+    assert answer["remedy"]["actions"][0]["action"] == "add-hosts"
+
+
+def test_a_fleet_is_a_no_while_anybody_misses_slots(cloud: Path) -> None:
+    told = outlive("failover", "explain", "--fleet", "--state-dir", cloud)
+    assert told.code == 1
+    assert told.out.startswith("2 of 3 VMs that need slots miss some.\n")
+    nobody = outlive("failover", "explain", "--fleet", "-k", "0", "--state-dir", cloud)
+    assert (nobody.code, nobody.out) == (0, "No VM needs slots.\n")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(("nobody",), 4), ((), 2), (("web", "--fleet"), 2)])
+def test_a_question_about_nobody_or_nothing_is_refused(cloud: Path, arguments: tuple[str, ...], code: int) -> None:
+    told = outlive("failover", "explain", *arguments, "--state-dir", cloud)
+    assert told.code == code
+    assert told.line.startswith("outlive: ")
