@@ -5,6 +5,7 @@ import pytest
 
 from outlive.base.errors import BadInput
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings, RepackSettings
+from outlive.failover.topology import TopologyChoice
 from outlive.roles.settings import SECTIONS, role_settings
 
 
@@ -156,3 +157,26 @@ def test_the_settings_of_a_role_are_those_of_its_profile():
     assert role_settings(sections).failover.use_flavor_group_resources
     sections["failoverUpkeep"] = FailoverUpkeepSettings(profile="dedicated")
     assert not role_settings(sections).failover.use_flavor_group_resources
+
+
+def test_units_and_separation_are_read_and_wrong_names_are_told():
+    keys = {"failureUnit": "rack", "keepApart": ["rack", "power", "rack"], "serverGroups": False}
+    settings = msgspec.convert(keys, FailoverUpkeepSettings)
+    assert settings.topology_choice == TopologyChoice(unit="rack", apart=("power", "rack"), server_groups=False)
+    assert FailoverUpkeepSettings().topology_choice == TopologyChoice()
+    for wrong, words in (
+        ({"failureUnit": ""}, "failureUnit names ''"),
+        ({"failureUnit": "rack/row"}, "failureUnit names 'rack/row'"),
+        ({"keepApart": ["a" * 60]}, "keepApart names"),
+        ({"keepApart": ["host"]}, "keepApart names host"),
+    ):
+        with pytest.raises(msgspec.ValidationError, match=words):
+            msgspec.convert(wrong, FailoverUpkeepSettings)
+
+
+def test_with_d20_switched_back_a_role_has_no_units_and_keeps_nothing_apart():
+    sections = {name: kind() for name, kind in SECTIONS.items()}
+    sections["failoverUpkeep"] = msgspec.convert({"failureUnit": "rack"}, FailoverUpkeepSettings)
+    assert role_settings(sections).topology_choice.unit == "rack"
+    sections["failover"] = load(compat=["D20"])
+    assert role_settings(sections).topology_choice == TopologyChoice(server_groups=False)
