@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from outlive.base.random import Random
+from outlive.failover.eligibility.separation import separations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.planning.plan import PlanInput, plan
 from outlive.failover.topology import Topology
 from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Step
+from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Step, Stuck
 
 GIB = 2**30
 
@@ -132,15 +133,21 @@ def carried_out(given: DrainInput, result: DrainResult) -> Model:
     return model
 
 
-def fleet(random: Random, hosts: int, vms: int, k: int, *, spare: int, racks: int = 0) -> DrainInput:
-    """A planned fleet in which every host has ``spare`` units free beyond its VMs, before slots; one or two go."""
+def fleet(
+    random: Random, hosts: int, vms: int, k: int, *, spare: int, racks: int = 0, apart: bool = False, groups: int = 0
+) -> DrainInput:
+    """A planned fleet in which every host has up to ``spare`` units free beyond its VMs, before slots; one or two go.
+
+    ``racks`` are units of failure, or with ``apart`` domains in which no two of a VM's slots may be.
+    """
     names = [f"h{number}" for number in range(hosts)]
     views = []
     for number in range(vms):
         size = random.choice((1, 1, 2))
         views.append(VmView(id=f"v{number}", host=random.choice(names), cpu_milli=1000 * size, memory_bytes=size * GIB))
     free = {name: (1000 * (room := random.randint(0, spare)), room * GIB) for name in names}
-    topology = Topology(units={name: f"rack={at % racks}" for at, name in enumerate(names)} if racks else {})
+    rack_of = {name: f"rack={at % racks}" for at, name in enumerate(names)} if racks else {}
+    topology = Topology(apart={"rack": rack_of}) if apart else Topology(units=rack_of)
     offer = {"": Offer(hosts=tuple(names))}
     required = {vm.id: random.randint(0, k) for vm in views}
     planned = plan(
@@ -191,6 +198,114 @@ def test_every_prefix_of_the_order_holds_and_the_end_is_as_forecast(block: int) 
             assert result.obstacles
             assert result.proven or result.limit
     assert found >= 10
+
+
+@pytest.mark.parametrize(("apart", "groups"), [(True, 0), (False, 4), (True, 5)])
+def test_what_is_kept_apart_stays_apart_all_the_way(apart: bool, groups: int) -> None:
+    found = 0
+    for seed in range(40):
+        random = Random(seed)
+        given = fleet(
+            random, random.randint(6, 9), random.randint(2, 8), 2, spare=12, racks=6, apart=apart, groups=groups
+        )
+        result = order_drain(given)
+        found += result.possible
+        model = Model(given)
+        for step in result.steps:
+            model.do(step)
+            vms = [msgspec.structs.replace(vm, host=model.at[vm.id]) for vm in given.vms]
+            slots = [
+                msgspec.structs.replace(slot, members={vm: model.at[vm] for vm in members})
+                for slot, members in model.slots.values()
+            ]
+            assert not separations(vms, slots, given.topology, given.required), step
+            together = [(vm.server_group, vm.host) for vm in vms if vm.server_group]
+            assert len(together) == len(set(together))
+    assert found >= 25
+
+
+def vm(name: str, host: str, *, size: int = 1) -> VmView:
+    return VmView(id=name, host=host, cpu_milli=1000 * size, memory_bytes=size * GIB)
+
+
+def slot(name: str, host: str, *members: VmView) -> SlotView:
+    return SlotView(
+        name=name, host=host, cpu_milli=1000, memory_bytes=GIB, members={one.id: one.host for one in members}
+    )
+
+
+def asked(vms: list[VmView], slots: list[SlotView], free: dict[str, int], *drained: str, k: int = 1) -> DrainInput:
+    hosts = tuple(free)
+    return DrainInput(
+        drained=drained,
+        vms=tuple(vms),
+        required={one.id: k for one in vms},
+        slots=tuple(slots),
+        destinations={one.id: hosts for one in vms if one.host in drained},
+        reuse={"": Offer(hosts=hosts)},
+        new={"": Offer(hosts=hosts)},
+        free={host: {"cpu": 1000 * amount, "memory": amount * GIB} for host, amount in free.items()},
+    )
+
+
+def test_a_slot_is_opened_before_the_old_one_is_left_and_closed() -> None:
+    a = vm("a", "h1")
+    result = order_drain(asked([a], [slot("s", "h2", a)], {"h1": 0, "h2": 0, "h3": 1}, "h2"))
+    assert [type(step) for step in result.steps] == [Open, Leave, Close]
+
+
+def test_a_vm_takes_another_slot_before_it_moves_next_to_the_old_one() -> None:
+    a = vm("a", "h1")
+    given = asked([a], [slot("s", "h2", a)], {"h1": 0, "h2": 1, "h3": 1}, "h1")
+    given = msgspec.structs.replace(given, destinations={"a": ("h2",)})
+    result = order_drain(given)
+    assert [type(step) for step in result.steps] == [Open, Leave, Close, Move]
+    carried_out(given, result)
+
+
+def test_small_slots_give_way_to_a_vm_that_fits_nowhere_else() -> None:
+    a, b, c = vm("a", "h1", size=2), vm("b", "h2"), vm("c", "h3")
+    given = asked(
+        [a, b, c], [slot("s", "h4", b), slot("t", "h5", c)], {"h1": 0, "h2": 0, "h3": 0, "h4": 1, "h5": 0}, "h1"
+    )
+    given = msgspec.structs.replace(given, required={"b": 1, "c": 1})
+    result = order_drain(given)
+    assert result.possible
+    carried_out(given, result)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (msgspec.structs.replace(asked([vm("a", "h1")], [], {"h1": 0, "h2": 9}, "h1"), destinations={}), Stuck.NO_HOST),
+        (asked([vm("a", "h1", size=3)], [], {"h1": 0, "h2": 2}, "h1"), Stuck.NO_ROOM),
+        (asked([vm("a", "h1"), vm("b", "h1")], [], {"h1": 0, "h2": 1}, "h1"), Stuck.TOO_LITTLE),
+        (
+            asked([vm("a", "h1")], [slot("s", "h2", vm("a", "h1"))], {"h1": 0, "h2": 9}, "h2"),
+            Stuck.TOO_FEW_HOSTS,
+        ),
+    ],
+)
+def test_what_cannot_be_is_proven_with_its_reason(given: DrainInput, reason: Stuck) -> None:
+    result = order_drain(given)
+    assert not result.possible
+    assert result.proven
+    assert {one.reason for one in result.obstacles} == {reason}
+
+
+def test_memberships_that_count_for_nobody_are_left_and_weak_vms_are_named() -> None:
+    a, b = vm("a", "h1"), vm("b", "h2")
+    stale = msgspec.structs.replace(slot("s", "h3"), members={"a": "h9", "gone": "h8"})
+    given = asked([a, b], [stale], {"h1": 0, "h2": 0, "h3": 1, "h4": 2}, "h3")
+    result = order_drain(given)
+    assert result.possible
+    assert result.weaker == {"a": 0, "b": 0}
+    assert result.slots == ()
+
+
+def test_an_order_is_the_same_twice() -> None:
+    given = fleet(Random(7), 8, 12, 2, spare=12)
+    assert order_drain(given) == order_drain(given)
 
 
 # What is said to be impossible, against everything that can be reached.
@@ -280,7 +395,7 @@ def test_what_is_proven_to_be_impossible_is_so_and_nothing_possible_is_overlooke
     compared, impossible = 0, 0
     for seed in range(160):
         random = Random(seed)
-        given = fleet(random, random.randint(3, 4), random.randint(1, 4), 1, spare=random.randint(1, 3))
+        given = fleet(random, random.randint(3, 4), random.randint(1, 5), 1, spare=random.randint(1, 3))
         given = msgspec.structs.replace(given, search_limit=30_000)
         truth = Tiny(given).reachable()
         result = order_drain(given)
