@@ -32,6 +32,7 @@ from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
     ZONE_LABEL,
     Amounts,
@@ -258,10 +259,18 @@ class Cloud:
     # Hosts
 
     async def host(
-        self, name: str, *, zone: str = "z", cpu: int = 64_000, memory: int = 256 * GIB, **spec: Any
+        self,
+        name: str,
+        *,
+        zone: str = "z",
+        rack: str = "",
+        cpu: int = 64_000,
+        memory: int = 256 * GIB,
+        **spec: Any,
     ) -> None:
+        labels = {ZONE_LABEL: zone} | ({f"{DOMAIN_LABEL_PREFIX}rack": rack} if rack else {})
         host = await self.memory.create(
-            Hypervisor(metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone}), spec=HypervisorSpec(**spec))
+            Hypervisor(metadata=ObjectMeta(name=name, labels=labels), spec=HypervisorSpec(**spec))
         )
         capacity = Amounts(cpu=cpu, memory=memory)
         await self.set_host(
