@@ -12,8 +12,10 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
+from outlive.failover.eligibility.rules import fits, is_vm_eligible_for_reservation
 from outlive.failover.explaining.applying import Resources
 from outlive.failover.keeping.observe import StoreVMs
+from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Open
 from outlive.failover.planning.plan import PlanInput, plan
 from outlive.resources import (
@@ -75,8 +77,9 @@ class SmallCloud:
 
 def small_cloud(random: Random, runner: asyncio.Runner) -> SmallCloud:
     """Three to ten hosts, up to a dozen VMs, some slots that a planner made and some that nobody should have made."""
-    hosts = [_host(random, number) for number in range(random.randint(3, 10))]
-    vms = [_vm(random, number, hosts) for number in range(random.randint(2, 12))]
+    plain = random.random() < 0.4
+    hosts = [_host(random, number, plain=plain) for number in range(random.randint(3, 10))]
+    vms = [_vm(random, number, hosts, plain=plain) for number in range(random.randint(2, 12))]
     hosts = [_with_instances(random, host, vms) for host in hosts]
     upkeep: dict[str, Any] = {}
     if random.random() < 0.25:
@@ -93,12 +96,58 @@ def small_cloud(random: Random, runner: asyncio.Runner) -> SmallCloud:
     )
     if random.random() < 0.75:
         cloud.resources = msgspec.structs.replace(cloud.resources, reservations=_planned(random, cloud))
+    if random.random() < 0.3:
+        cloud.resources = _crowded(cloud.resources)
     broken = _broken(random, cloud.resources)
     cloud.resources = msgspec.structs.replace(cloud.resources, reservations=broken)
     return cloud
 
 
-def _host(random: Random, number: int) -> Hypervisor:
+def tight_cloud(random: Random, runner: asyncio.Runner) -> SmallCloud:
+    """Full hosts, and slots of two sizes in which small VMs are by the rules, some of them in the way of large ones."""
+    hosts = [_host(random, number, plain=True) for number in range(random.randint(5, 8))]
+    vms = [_vm(random, number, hosts, plain=True) for number in range(random.randint(5, 12))]
+    hosts = [_with_instances(random, host, vms) for host in hosts]
+    slots = [
+        SlotView(name=f"s{number}", host=random.choice(hosts).name, cpu_milli=size * 1000, memory_bytes=size * 2 * GIB)
+        for number in range(random.randint(3, 7))
+        for size in (2 if number == 0 else 1,)
+    ]
+    k = random.choice((1, 1, 2))
+    for vm in vms:
+        if vm.spec.resources["cpu"] > 1000 or random.random() < 0.2:
+            continue
+        view = VmView(
+            id=vm.name,
+            host=location(vm),
+            cpu_milli=vm.spec.resources["cpu"],
+            memory_bytes=vm.spec.resources["memory"],
+        )
+        for at in sorted(range(len(slots)), key=lambda number: random.random() + 0.8 * (number > 0)):
+            slot, has = slots[at], sum(view.id in one.members for one in slots)
+            if has < random.choice((k, 1)) and fits(view, slot) and is_vm_eligible_for_reservation(view, slot, slots):
+                slots[at] = msgspec.structs.replace(slot, members={**slot.members, view.id: view.host})
+    reservations = tuple(
+        reservation(slot.name, slot.host, slot.cpu_milli, slot.memory_bytes, slot.members) for slot in slots
+    )
+    settings = RoleSettings()
+    return SmallCloud(
+        resources=_crowded(Resources(hypervisors=tuple(hosts), vms=tuple(vms), reservations=reservations)),
+        settings=msgspec.structs.replace(settings, failover=settings.failover.apply_defaults()),
+        k=k,
+        runner=runner,
+    )
+
+
+def _host(random: Random, number: int, *, plain: bool) -> Hypervisor:
+    if plain:
+        return Hypervisor(
+            metadata=ObjectMeta(name=f"h{number}", labels={ZONE_LABEL: "a"}),
+            status=HypervisorStatus(
+                capacity=Amounts(cpu=8000, memory=16 * GIB),
+                domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+            ),
+        )
     labels = {f"{DOMAIN_LABEL_PREFIX}power": random.choice(("p1", "p2", "p3"))} if random.random() < 0.8 else {}
     if random.random() < 0.9:
         labels[f"{DOMAIN_LABEL_PREFIX}rack"] = f"r{random.randint(1, 5)}"
@@ -108,7 +157,9 @@ def _host(random: Random, number: int) -> Hypervisor:
     size = random.choice((1, 2, 2, 4))
     conditions: tuple[Condition, ...] = ()
     if random.random() < 0.12:
-        bad = random.choice((("Ready", "False"), ("HypervisorDisabled", "True"), ("Terminating", "True")))
+        bad: tuple[str, Any] = random.choice(
+            (("Ready", "False"), ("HypervisorDisabled", "True"), ("Terminating", "True"))
+        )
         conditions = (Condition(type=bad[0], status=bad[1], reason="Test"),)
     return Hypervisor(
         metadata=ObjectMeta(name=f"h{number}", labels=labels),
@@ -126,7 +177,16 @@ def _host(random: Random, number: int) -> Hypervisor:
     )
 
 
-def _vm(random: Random, number: int, hosts: list[Hypervisor]) -> VirtualMachine:
+def _vm(random: Random, number: int, hosts: list[Hypervisor], *, plain: bool) -> VirtualMachine:
+    if plain:
+        size = random.choice((1, 2))
+        return VirtualMachine(
+            metadata=ObjectMeta(name=f"v{number}"),
+            spec=VirtualMachineSpec(
+                flavor=f"f{size}", resources=Amounts(cpu=size * 1000, memory=size * 2 * GIB), zone="a"
+            ),
+            status=VirtualMachineStatus(phase="ACTIVE", assigned=Assigned(hypervisor=random.choice(hosts).name)),
+        )
     specs: dict[str, str] = {}
     for trait in (*TRAITS, "CUSTOM_NOWHERE"):
         if random.random() < (0.15 if trait in TRAITS else 0.02):
@@ -193,6 +253,24 @@ def _planned(random: Random, cloud: SmallCloud) -> tuple[Reservation, ...]:
         for slot in result.slots
         if slot.name in opened
     )
+
+
+def _crowded(resources: Resources) -> Resources:
+    """The same with nothing free on any host, so that only the slots that are there are left."""
+    held: dict[str, list[int]] = {}
+    for slot in resources.reservations:
+        sums = held.setdefault(slot.status.host, [0, 0])
+        sums[0] += slot.spec.resources["cpu"]
+        sums[1] += slot.spec.resources["memory"]
+
+    def full(host: Hypervisor) -> Hypervisor:
+        status, (cpu, memory) = host.status, held.get(host.name, (0, 0))
+        if status.capacity is None or status.allocation is None:
+            return host
+        capacity = Amounts(cpu=status.allocation["cpu"] + cpu, memory=status.allocation["memory"] + memory)
+        return msgspec.structs.replace(host, status=msgspec.structs.replace(status, capacity=capacity))
+
+    return msgspec.structs.replace(resources, hypervisors=tuple(map(full, resources.hypervisors)))
 
 
 def reservation(

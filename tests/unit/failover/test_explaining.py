@@ -9,7 +9,7 @@ from itertools import combinations
 
 import msgspec
 import pytest
-from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud
+from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud, tight_cloud
 
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
@@ -288,7 +288,7 @@ def test_every_reason_is_true_and_every_remedy_works(start: int, runner: asyncio
     kinds: Counter[Kind] = Counter()
     for seed in range(start, start + BLOCK):
         random = Random(seed)
-        cloud = small_cloud(random, runner)
+        cloud = (tight_cloud if seed % 4 == 3 else small_cloud)(random, runner)
         gathered = cloud.gathered()
         missing = uncovered(gathered)
         if not missing:
