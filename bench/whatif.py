@@ -1,4 +1,4 @@
-"""Emptying two hosts of a thousand: asking placement where everything may go, and finding an order."""
+"""Emptying two hosts of a thousand: finding an order. What placement says is given, and is not part of the figure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.planning.plan import PlanInput, plan
 from outlive.failover.topology import Topology
+from outlive.failover.whatif.layout import Layout
 from outlive.failover.whatif.ordering import order_drain
+from outlive.failover.whatif.search import Search
 from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Step, Stuck
 
 GIB = 2**30
@@ -389,6 +391,26 @@ class Tiny:
             if len(touched) != len(set(touched)) or counting < self.floor.get(vm, 0):
                 return False
         return True
+
+
+def test_a_complete_search_finds_an_order_exactly_where_there_is_one() -> None:
+    said = {True: 0, False: 0}
+    for seed in range(160):
+        random = Random(seed)
+        given = fleet(random, random.randint(3, 4), random.randint(1, 4), 1, spare=random.randint(1, 3))
+        truth = Tiny(given).reachable()
+        layout = Layout(given)
+        answer = Search(layout, given, Model(given).floor).run()
+        if truth is None or answer is None:
+            continue
+        assert answer is truth
+        said[answer] += 1
+        if answer:
+            ends = DrainResult(
+                possible=True, steps=tuple(layout.steps), vms=layout.final_vms(), slots=layout.final_slots()
+            )
+            carried_out(given, ends)
+    assert min(said.values()) >= 20
 
 
 def test_what_is_proven_to_be_impossible_is_so_and_nothing_possible_is_overlooked() -> None:
