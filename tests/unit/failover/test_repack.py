@@ -1,23 +1,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import fleets
 from tests.support.failover import GIB, Cloud, Fault
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
+from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.eligibility.rules import is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Offer
+from outlive.failover.planning.plan import PlanInput, plan
 from outlive.failover.planning.repack import Move, RepackInput, repack
 
 HOSTS = [f"h{n}" for n in range(9)]
+LITTLE = 0.03
+"""Nominal seconds of search."""
 ANYWHERE = {"c": Offer(hosts=tuple(HOSTS))}
 
 
@@ -37,6 +42,7 @@ def asked(slots: list[SlotView], vms: list[VmView], *, need: int = 1, limit: int
         classes={one.id: "c" for one in vms},
         reuse=ANYWHERE,
         limit=limit,
+        effort_s=LITTLE,
     )
     return msgspec.structs.replace(given, **more)
 
@@ -89,22 +95,76 @@ def fleet(seed: int) -> tuple[list[SlotView], list[VmView]]:
     return slots, vms
 
 
-@given(st.integers(0, 2**32))
-def test_every_state_in_between_is_valid_and_nobody_loses_coverage(seed: int):
+def states(slots: list[SlotView], moves: tuple[Move, ...]) -> Iterator[list[SlotView]]:
+    """The slots after each join and after each leave."""
+    state = {s.name: dict(s.members) for s in slots}
+    for move in moves:
+        if move.joins:
+            state[move.joins][move.vm] = move.vm_host
+            yield [msgspec.structs.replace(s, members=state[s.name]) for s in slots]
+        del state[move.leaves][move.vm]
+        yield [msgspec.structs.replace(s, members=dict(state[s.name])) for s in slots]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 30))
+def test_every_state_in_between_is_valid_and_nobody_loses_coverage(seed: int, limit: int):
     slots, vms = fleet(seed)
     need = {one.id: sum(one.id in s.members for s in slots) for one in vms}
-    state = {s.name: dict(s.members) for s in slots}
-    for move in repack(asked(slots, vms, required=need)).actions:
-        for change in ("join", "leave"):
-            if change == "join" and move.joins:
-                state[move.joins][move.vm] = move.vm_host
-            elif change == "leave":
-                del state[move.leaves][move.vm]
-            now = [msgspec.structs.replace(s, members=state[s.name]) for s in slots]
-            graph = DependencyGraph.build(now)
-            assert all(graph.holds_in(s.name) for s in now)
-            assert all(sum(one.id in m for m in state.values()) >= need[one.id] for one in vms)
-    assert sum(bool(m) for m in state.values()) <= len(slots)
+    moves = repack(asked(slots, vms, required=need, limit=limit, seed=seed)).actions
+    assert sum(2 if move.joins else 1 for move in moves) <= limit
+    held = sum(s.memory_bytes for s in slots)
+    for now in states(slots, moves):
+        graph = DependencyGraph.build(now)
+        assert all(graph.holds_in(s.name) for s in now)
+        assert all(sum(one.id in s.members for s in now) >= need[one.id] for one in vms)
+        left = sum(s.memory_bytes for s in now if s.members)
+        assert left <= held
+        held = left
+
+
+ROOM = [
+    slot("s1", "h3", a="h1"),
+    slot("s2", "h4", b="h1", c="h2", d="h5"),
+    slot("s3", "h6", e="h2", f="h5", g="h7"),
+]
+IN_ROOM = [vm(name, host) for one in ROOM for name, host in one.members.items()]
+
+
+def test_another_makes_room_so_that_a_slot_can_be_emptied():
+    offers = {"c": Offer(hosts=tuple(HOSTS)), "only": Offer(hosts=("h4",))}
+    given = asked(ROOM, IN_ROOM, reuse=offers)
+    given = msgspec.structs.replace(given, classes={"a": "only", "b": "c"})
+    assert repack(given).actions == (
+        Move(vm="b", vm_host="h1", leaves="s2", joins="s3"),
+        Move(vm="a", vm_host="h1", leaves="s1", joins="s2"),
+    )
+    assert repack(msgspec.structs.replace(given, limit=3)).actions == ()
+    assert repack(given, keep_going=lambda: False).actions == ()
+
+
+def test_nothing_moves_while_a_rule_is_broken():
+    broken = [*TWO, slot("s3", "h6", b="h2", c="h5")]
+    assert repack(asked(broken, THREE)).actions == ()
+
+
+def test_cycles_in_a_row_empty_more_and_the_same_cycle_answers_the_same():
+    on = fleets.hosts(20)
+    vms = [vm(f"v{n:03}", on[n % 20]) for n in range(100)]
+    offer = {"": Offer(hosts=tuple(on), scores=(1.0,) * 20)}
+    made = plan(
+        PlanInput(
+            vms=tuple(vms), required={v.id: 2 for v in vms}, new=offer, reuse=offer, hosts=tuple(on), packing=False
+        )
+    )
+    slots = list(made.slots)
+    given = asked(slots, vms, need=2, limit=60, reuse={"c": offer[""]}, effort_s=0.5)
+    assert repack(given) == repack(given)
+    for cycle in range(3):
+        now = msgspec.structs.replace(given, slots=tuple(slots), seed=cycle)
+        for state in states(slots, repack(now).actions):
+            slots = [one for one in state if one.members]
+            assert check(CheckInput(vms=tuple(vms), slots=tuple(slots))).holds
+    assert len(slots) < len(made.slots)
 
 
 async def scattered(limit: int) -> Cloud:

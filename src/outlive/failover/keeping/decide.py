@@ -89,9 +89,8 @@ class Decider:
         return await self._use(ASSIGN, given, small=small)
 
     async def repack(self, given: RepackInput) -> RepackResult:
-        """Which members move so that slots empty."""
-        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
-        return await self._use(REPACK, given, small=small)
+        """Which members move so that slots empty. A search: never on the spot."""
+        return await self._use(REPACK, given, small=False)
 
     async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
         if small:

@@ -34,7 +34,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.assign import AssignInput
 from outlive.failover.planning.cleanup import CleanResult
-from outlive.failover.planning.repack import RepackInput, smallest_slots
+from outlive.failover.planning.repack import RepackInput, concerned
 from outlive.failover.planning.select import Missing, PauseInput, SelectInput, SelectResult, next_pause_s, short
 from outlive.failover.planning.suspects import suspects
 from outlive.failover.portions import Portions, in_portions, portioned
@@ -287,12 +287,12 @@ class PeriodicCycle:
         groups: Mapping[str, FlavorGroupSpec] | None,
         greq: str,
     ) -> None:
-        """Empty small slots into others, as far as the settings allow; only while nobody misses anything."""
+        """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
         parts, limit = self._parts, self._config.repack.max_changes_per_cycle
         if limit <= 0:
             return
         vms = {vm.id: vm for vm in seen.vms}
-        members = sorted({vm for slot in smallest_slots(hand.views) for vm in slot.members if vm in vms})
+        members = [vm for vm in concerned(hand.views) if vm in vms]
         with_project = pins_projects(seen.hypervisors)
         wishes = [
             wanted(vms[vm], 1, slot_size(vms[vm], groups, self._compat), with_project=with_project) for vm in members
@@ -307,6 +307,7 @@ class PeriodicCycle:
             classes={wish.vm.id: wish.offer_class for wish in wishes},
             reuse=offers.reuse,
             limit=limit,
+            seed=self._cycle,
             topology=self._topology,
         )
         result = await self._decided(parts.decider.repack(given))

@@ -20,7 +20,8 @@ from outlive.failover.planning.packing.board import COST_LIMIT, Board, Table
 HOT: Final = 0.95
 COOL: Final = 0.5
 COLD: Final = 0.3
-"""Temperatures at the beginning, at that of a repair, and at the end, times the logarithm of the number of slots."""
+"""Temperatures at the beginning, at that of a repair that is to upset little, and at the end, times the logarithm of
+the number of slots."""
 LOOKED_AT: Final = 2_000
 """Changes that are judged for the price of one step, besides the step itself."""
 HOST_STEPS: Final = 10
@@ -55,7 +56,8 @@ class Budget:
 class Annealer:
     """Anneals one board."""
 
-    def __init__(self, board: Board, random: Random, budget: Budget) -> None:
+    def __init__(self, board: Board, random: Random, budget: Budget, *, hosts: bool = True) -> None:
+        """``hosts``: whether slots may change theirs."""
         self._board = board
         self._random = random
         self._budget = budget
@@ -66,7 +68,7 @@ class Annealer:
         }
         self._points: list[int] = given.vm_point[np.nonzero(given.movable)[0]].tolist()
         self._clashing: list[tuple[int, int, int]] = []
-        self._own = np.nonzero(given.own)[0].tolist()
+        self._own = np.nonzero(given.own)[0].tolist() if hosts else []
         self._differences = np.arange(-BEST, COST_LIMIT + 2, dtype=np.float64)
 
     @property
@@ -74,11 +76,10 @@ class Annealer:
         """How many may move."""
         return len(self._points)
 
-    def run(self, steps: float, *, cool: bool = False) -> bool:
-        """Anneal for so many steps; whether nothing clashes in the end. ``cool``: upset little of what is there."""
+    def run(self, steps: float, *, hot: float = HOT) -> bool:
+        """Anneal for so many steps, from this temperature; whether nothing clashes in the end."""
         board, random, spent = self._board, self._random, 0.0
         scale = math.log(max(3, board.problem.slots))
-        hot = COOL if cool else HOT
         chances = self._chances(hot / scale)
         turn = 0
         while board.clashes and spent < steps:

@@ -39,6 +39,8 @@ class Saved(NamedTuple):
     free: Ints
     closed: NDArray[np.bool_]
     clashes: int
+    others: Table
+    fixed: NDArray[np.bool_]
     tables: tuple[Table, ...]
 
 
@@ -147,6 +149,8 @@ class Board:
             self.free.copy(),
             self.closed.copy(),
             self.clashes,
+            self._others.copy(),
+            self._fixed.copy(),
             (self.touches.copy(), self.linked.copy(), self.meet.copy(), self.near.copy(), self.barred.copy()),
         )
 
@@ -158,6 +162,8 @@ class Board:
         self.free[:] = saved.free
         self.closed[:] = saved.closed
         self.clashes = saved.clashes
+        self._others[:] = saved.others
+        self._fixed[:] = saved.fixed
         for table, was in zip(
             (self.touches, self.linked, self.meet, self.near, self.barred), saved.tables, strict=True
         ):
@@ -241,6 +247,17 @@ class Board:
             self._link(slot, other)
         self.slots_of[vm, place] = slot
         self.clashes += cost
+
+    def drop(self, vm: int, place: int) -> None:
+        """Take a membership away."""
+        old = int(self.slots_of[vm, place])
+        for other in self._partners(vm, place):
+            self._unlink(old, other)
+        self._leave(int(self.problem.vm_point[vm]), old)
+        self.slots_of[vm, place] = self.problem.slots
+        self._others[vm] -= 1
+        self._fixed[vm, place] = True
+        self.clashes = self.count_clashes()
 
     def swap(self, one: tuple[int, int], other: tuple[int, int], cost: int) -> None:
         """Two memberships at one point change places."""

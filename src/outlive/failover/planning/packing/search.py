@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from outlive.base.random import Random
-from outlive.failover.planning.packing.anneal import Annealer, Budget
+from outlive.failover.planning.packing.anneal import COOL, Annealer, Budget
 from outlive.failover.planning.packing.board import COST_LIMIT, Board, Ints, Saved
 
 FIRST_SHARE: Final = 0.05
@@ -132,7 +132,7 @@ class Search:
         while len(taken) > 1 and self._budget.goes_on():
             for _ in range(min(len(taken) - 1, 1 + self._board.clashes // CLASHES_A_STEP)):
                 self._take_back(taken.pop())
-            if self._annealer.run(min(steps * REPAIR_SHARE, self._budget.left), cool=True):
+            if self._annealer.run(min(steps * REPAIR_SHARE, self._budget.left), hot=COOL):
                 return True
         return False
 
