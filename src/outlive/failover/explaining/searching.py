@@ -78,7 +78,8 @@ class Search:
             return self._sized()
         if self._works(Change()):
             return remedy(Kind.CYCLE, text=self._waiting())
-        for found in (self._repack(), self._free(), self._ready(), self._add_hosts()):
+        for look in (self._repack, self._free, self._ready, self._add_hosts):
+            found = look()
             if found is not None:
                 return found
         return remedy(Kind.NONE, text=self._helpless(), tried=False)
