@@ -125,7 +125,7 @@ def test_every_state_in_between_is_valid_and_nobody_loses_coverage(seed: int, li
 ROOM = [
     slot("s1", "h3", a="h1"),
     slot("s2", "h4", b="h1", c="h2", d="h5"),
-    slot("s3", "h6", e="h2", f="h5", g="h7"),
+    slot("s3", "h6", e="h7", f="h8"),
 ]
 IN_ROOM = [vm(name, host) for one in ROOM for name, host in one.members.items()]
 

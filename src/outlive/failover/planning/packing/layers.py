@@ -132,7 +132,7 @@ class _Layers:
     def _best_host(self, vm: VmView, size: Size) -> str | None:
         """Of the hosts that may hold a new slot the one whose own VMs are least, because these cannot share it."""
         offer = self._ground.new.get(self._ground.classes.get(vm.id, ""))
-        if offer is None or offer.error:
+        if offer is None or offer.error or len(offer.scores) not in (0, len(offer.hosts)):
             return None
         best, least = None, 0
         own, apart = self._unit(vm.host), bool(self._ground.topology.apart)

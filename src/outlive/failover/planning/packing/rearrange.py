@@ -91,13 +91,34 @@ class Rearranging:
                 self._spare[vm] -= 1
                 board.drop(vm, place)
                 continue
-            costs = board.judge(int(board.problem.vm_point[vm]), np.array([vm])).costs[place]
-            to = int(costs.argmin())
-            if costs[to] >= COST_LIMIT:
+            if not self._settle(vm, place) and not self._displace(vm, place):
                 return False
-            board.move(vm, place, to, int(costs[to]))
         board.close(slot)
         return self._annealer.run(STEPS_A_MEMBER * len(vms), hot=COOL)
+
+    def _settle(self, vm: int, place: int) -> bool:
+        """Put the VM where it clashes least; whether anything takes it at all."""
+        board = self._board
+        costs = board.judge(int(board.problem.vm_point[vm]), np.array([vm])).costs[place]
+        to = int(costs.argmin())
+        if costs[to] >= COST_LIMIT:
+            return False
+        board.move(vm, place, to, int(costs[to]))
+        return True
+
+    def _displace(self, vm: int, place: int) -> bool:
+        """Somebody from the same host goes elsewhere and leaves the VM its slot."""
+        board, given = self._board, self._board.problem
+        point = given.vm_point[vm]
+        others = np.nonzero((given.vm_point == point) & given.movable.any(axis=1))[0]
+        for other in others[others != vm].tolist():
+            for at, slot in enumerate(board.slots_of[other].tolist()):
+                if slot == given.slots or board.barred[given.vm_kind[vm], slot] or not given.movable[other, at]:
+                    continue
+                if not self._settle(other, at):
+                    continue
+                return self._settle(vm, place)
+        return False
 
     def _changes(self, before: Ints) -> list[Change]:
         """Membership by membership; a VM that only changed places with itself changed nothing."""
