@@ -97,16 +97,18 @@ def separations(
     is not judged, because it is not known how many hosts a group may use.
     """
     views = {vm.id: vm for vm in vms}
+    groups = groups_of(tuple(views.values()), required) if topology.server_groups else ()
+    if not groups and not topology.apart:
+        return []
+    concerned = views.keys() if topology.apart else {vm for group in groups for vm in group.members}
     mine: dict[str, list[SlotView]] = {}
-    if topology.apart or topology.server_groups:
-        for slot in sorted(slots, key=lambda one: one.name):
-            for member in slot.members:
-                if member in views:
-                    mine.setdefault(member, []).append(slot)
+    for slot in sorted(slots, key=lambda one: one.name):
+        for member in slot.members:
+            if member in concerned:
+                mine.setdefault(member, []).append(slot)
     found = list(_in_one_domain(views, mine, topology)) if topology.apart else []
-    if topology.server_groups:
-        for group in groups_of(views.values(), required):
-            found += _too_near(group, mine) if group.policy == ANTI_AFFINITY else _too_far(group, mine)
+    for group in groups:
+        found += _too_near(group, mine) if group.policy == ANTI_AFFINITY else _too_far(group, mine)
     return sorted(found, key=lambda one: (one.vm, one.slot, one.why, one.detail))
 
 
