@@ -124,6 +124,9 @@ def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | 
         return result
     import asyncio
 
+    from outlive.base.logging import configure_logging
+
+    configure_logging(level="warning")  # Unconfigured, events would go to standard output and into the answer.
     if output is not None and output.watching:
         from outlive.cli.watching import watch
 

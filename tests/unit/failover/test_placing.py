@@ -7,7 +7,7 @@ from tests.support.loops import run
 
 from outlive.failover.compat import Compat
 from outlive.failover.keeping.calls import Call, Caller
-from outlive.failover.keeping.placing import WithCandidates
+from outlive.failover.keeping.placing import WithCandidates, gather_offers, wanted
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Fail, Need, Offer, Open
 from outlive.failover.planning.assign import AssignInput, assign
@@ -61,3 +61,11 @@ def test_a_host_that_nobody_knows_has_room_only_as_the_reference_has_it(compat: 
     )
     (action,) = assign(given).actions
     assert isinstance(action, Open if opened else Fail)
+
+
+def test_where_there_is_nobody_to_ask_about_nobody_is_offered():
+    """That is an answer, no failure of placement: asking again would not change it."""
+    port = WithCandidates(Answering(Offer(error="must not be asked")), Fleet())
+    wishes = [wanted(VM, 1, SIZE, with_project=False)]
+    offers = run(gather_offers(port, Caller(), wishes, requests={}, request_id=""))
+    assert [*offers.new.values(), *offers.reuse.values()] == [Offer(), Offer()]

@@ -136,15 +136,19 @@ def pipeline_for(vm: VmView) -> str:
     return HANA_PIPELINE if vm.extra_specs.get(HANA_SPEC, "").lower() == "required" else GENERAL_PIPELINE
 
 
+class NoCandidates(Refused):
+    """No host is left to ask placement about, so that nobody could answer anything but: none."""
+
+
 def with_candidates(call: Call, hosts: Iterable[str]) -> Call:
-    """The call with its candidates written out, as it travels; ``Refused`` where no host is left to ask about."""
+    """The call with its candidates written out, as it travels; ``NoCandidates`` where no host is left."""
     request = call.request
     named = request.hosts
     if named is None:
         ignored = frozenset(request.ignore_hosts)
         named = tuple(host for host in sorted(hosts) if host not in ignored)
     if not named:
-        raise Refused(
+        raise NoCandidates(
             f"there is no host besides {', '.join(request.ignore_hosts) or 'none'}",
             remedy="a slot needs a second host; add one",
         )

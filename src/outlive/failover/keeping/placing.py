@@ -16,7 +16,7 @@ import numpy as np
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.keeping.calls import Call, Caller, common_host, placement_class, with_candidates
+from outlive.failover.keeping.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Need, Offer
 from outlive.failover.planning.offers import FreeAmounts
@@ -155,6 +155,7 @@ async def gather_offers(
 ) -> Offers:
     """Ask both questions (or only about reuse) for every class; a call that fails is an ``Offer`` with its error.
 
+    Where there is nobody to ask about, nobody is offered: that is an answer, and asking again would not change it.
     ``requests`` has the request id of each VM; a class is asked for under that of its first VM.
     """
     classes: dict[str, list[Wanted]] = {}
@@ -182,6 +183,8 @@ async def gather_offers(
 async def _asked(port: PlacementPort, call: Call) -> Offer:
     try:
         return await port.offer(call)
+    except NoCandidates:
+        return Offer()
     except OutliveError as error:
         _log.warning("placement.failed", kind=call.kind.value, vm=call.request.resource_id, error=str(error))
         return Offer(error=str(error))

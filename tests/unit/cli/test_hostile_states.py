@@ -1,0 +1,53 @@
+"""States that are small, odd or broken: an answer or one line, on the right stream, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.command import outlive
+
+HOSTS = "name,zone,cpu,memory\n"
+VMS = "id,flavor,cpu,memory,host\n"
+
+
+def state_of(folder: Path, hosts: str, vms: str) -> Path:
+    """The state that these rows make."""
+    (folder / "hosts.csv").write_text(HOSTS + hosts)
+    (folder / "vms.csv").write_text(VMS + vms)
+    where = ("--state-dir", folder / "dir")
+    made = outlive("import", "csv", *where, "--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv")
+    assert made.code == 0, made.err
+    path = folder / "state.json"
+    path.write_text(outlive("dump", *where).out)
+    return path
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """One VM on the only host."""
+    return state_of(tmp_path, "h1,z,64,256Gi\n", "v1,f,4,8Gi,h1\n")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ("failover", "coverage"),
+        ("failover", "plan"),
+        ("whatif", "remove-host", "h1"),
+        ("whatif", "add-host", "--like", "h1"),
+        ("whatif", "drain", "h1"),
+    ],
+)
+def test_a_no_is_one_document_whatever_was_logged_on_the_way(alone: Path, question: tuple[str, ...]) -> None:
+    done = outlive(*question, "--state", alone, "-o", "json")
+    assert done.code == 1
+    json.loads(done.out)
+
+
+def test_a_lonely_host_is_told_to_be_too_few_not_that_placement_is_away(alone: Path) -> None:
+    done = outlive("failover", "coverage", "--state", alone, "-o", "json")
+    (told,) = json.loads(done.out)["uncovered"]
+    assert told["reason"] == "rules-exclude-all-hosts"
+    assert done.err == ""
