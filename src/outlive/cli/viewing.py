@@ -106,8 +106,9 @@ async def _inventory(access: Access, store: Store) -> Inventory:
     file = config_file(None, access.directory) if access.state is None else None
     settings = await settings_for(store, file)
     demands = Demands(settings.failover.requirements, settings.protection)
+    choice = settings.topology_choice
     if settings.upkeep.vm_source == "resources":
-        return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)], demands)
+        return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)], demands, choice)
     from outlive.drivers.nova_database import DBVMSource
 
     source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
@@ -118,7 +119,13 @@ async def _inventory(access: Access, store: Store) -> Inventory:
         print(f"outlive: {error}; columns of the database are left out", file=sys.stderr)
     finally:
         await source.close()
-    return Inventory(hypervisors=tuple(hosts), reservations=tuple(reservations), servers=servers, demands=demands)
+    return Inventory(
+        hypervisors=tuple(hosts),
+        reservations=tuple(reservations),
+        servers=servers,
+        demands=demands,
+        choice=choice,
+    )
 
 
 def _document(view: View) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 from outlive.base.errors import BadInput
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, ProtectionSettings
+from outlive.failover.topology import TopologyChoice
 from outlive.failover.views import VIEWS, Inventory, ViewOptions, inventory_of, make_view, make_views
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -229,6 +230,30 @@ def test_validation_knows_all_five_rules():
         ("a", 5),
         ("c", 5),
     }
+
+
+def test_validation_and_levels_count_units_of_failure_as_a_check_does():
+    racks = {"h1": "r1", "h2": "r1", "h3": "r2"}
+    hosts = [in_rack(host("h1", "a"), racks), in_rack(host("h2"), racks), in_rack(host("h3"), racks)]
+    inventory = inventory_of(
+        hosts,
+        [slot("s1", "h2", {"a": "h1"})],
+        [vm("a", "h1")],
+        Demands({"*": 1}),
+        TopologyChoice(unit="rack"),
+    )
+    (row,) = records("validation", inventory)
+    assert (row["rule"], row["host"]) == (1, "rack=r1")
+    assert row["problem"] == "slot s1 of VM a is in rack=r1 (on h1 and h2), where the VM runs"
+    assert [r["covered"] for r in records("levels", inventory)] == [0]
+    by_hosts = msgspec.structs.replace(inventory, choice=TopologyChoice())
+    assert records("validation", by_hosts) == []
+    assert [r["covered"] for r in records("levels", by_hosts)] == [1]
+
+
+def in_rack(one: Hypervisor, racks: dict[str, str]) -> Hypervisor:
+    labels = {"outlive.dev/domain-rack": racks[one.name]}
+    return msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, labels=labels))
 
 
 def test_slots_by_host_come_most_first():

@@ -8,6 +8,7 @@ import msgspec
 
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands
+from outlive.failover.topology import TopologyChoice
 from outlive.failover.vms import view_of_resource
 from outlive.resources import Hypervisor, Reservation, VirtualMachine
 
@@ -24,6 +25,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """
     demands: Demands = Demands({})
     """What VMs need by the settings in force."""
+    choice: TopologyChoice = TopologyChoice()
+    """What fails together and what is kept apart by the settings in force."""
 
 
 def inventory_of(
@@ -31,6 +34,7 @@ def inventory_of(
     reservations: Sequence[Reservation],
     vms: Iterable[VirtualMachine],
     demands: Demands | None = None,
+    choice: TopologyChoice = TopologyChoice(),
 ) -> Inventory:
     """From our own objects."""
     return Inventory(
@@ -38,4 +42,5 @@ def inventory_of(
         reservations=tuple(sorted(reservations, key=lambda slot: slot.name)),
         servers=tuple(view_of_resource(vm) for vm in sorted(vms, key=lambda vm: vm.name)),
         demands=demands or Demands({}),
+        choice=choice,
     )

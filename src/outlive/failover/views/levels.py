@@ -22,11 +22,12 @@ def levels(scene: Scene) -> Table:
         if vm in scene.sightings
     )
     demanded = whole(demands.among(vms))
-    told = assess_state(CoverageInput(vms=vms, required=demanded.required, slots=tuple(scene.slots)))
+    slots = tuple(scene.slots)
+    told = assess_state(CoverageInput(vms=vms, required=demanded.required, slots=slots, topology=scene.topology))
     given = CostInput(
         vms=vms,
         required=demanded.required,
-        slots=tuple(scene.slots),
+        slots=slots,
         levels=demanded.levels,
         priorities={name: level.priority for name, level in demands.protection.levels.items()},
         covered=tuple(vm for vm in demanded.required if told[vm].covered),

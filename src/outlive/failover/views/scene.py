@@ -15,8 +15,10 @@ import msgspec
 from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.names import building_block
+from outlive.failover.topology import Topology
 from outlive.failover.views.inventory import Inventory
 from outlive.failover.views.table import Cell, Table
+from outlive.failover.vms import host_view
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation
 
 
@@ -61,6 +63,12 @@ class Scene:
     def host_names(self) -> frozenset[str]:
         """All hosts, unfiltered."""
         return frozenset(host.name for host in self.inventory.hypervisors)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """What fails together, by all hosts, unfiltered."""
+        choice = self.inventory.choice
+        return choice.of([host_view(host) for host in self.inventory.hypervisors] if choice.domains else ())
 
     @cached_property
     def _chosen_names(self) -> frozenset[str]:

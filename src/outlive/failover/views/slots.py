@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.graph import DependencyGraph, with_hosts
 from outlive.failover.views.scene import Scene, ready_word, shown_host
 from outlive.failover.views.table import Cell, Table
 
@@ -61,7 +61,8 @@ def validation(scene: Scene) -> Table:
 def _breaches(scene: Scene) -> Iterator[tuple[Cell, ...]]:
     """Judged at the locations that hosts report, else as recorded; on all slots, whatever is filtered."""
     locations = {vm: sighted.host for vm, sighted in scene.sightings.items() if sighted.active}
-    graph = DependencyGraph.build(scene.slots, locations=locations)
+    at = {vm: host for slot in scene.slots for vm, host in slot.members.items()} | locations
+    graph = DependencyGraph.build(scene.slots, locations=at, topology=scene.topology)
     shown = {vm for slot in scene.shown_slots for vm in slot.members}
     for vm in sorted(shown):
         for slot in scene.slots_of(vm):
@@ -69,7 +70,7 @@ def _breaches(scene: Scene) -> Iterator[tuple[Cell, ...]]:
             if now is not None and now != recorded:
                 text = f"VM {vm} runs on {now}, slot {slot.name} has it on {recorded}"
                 yield (vm, None, now, [slot.name], [], text)
-        for breach in graph.breaches(vm):
+        for breach in with_hosts(graph.breaches(vm), scene.slots_of(vm), at, scene.topology):
             yield (vm, breach.rule, breach.host, list(breach.slots), list(breach.others), breach.sentence())
 
 
