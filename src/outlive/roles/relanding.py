@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from outlive.base.errors import OutliveError
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
 from outlive.placement.request import Intent
 from outlive.roles.altered import Altered, running
@@ -80,9 +80,9 @@ def _own_slots(gathered: Gathered, stranded: Sequence[VmView], gone: set[str]) -
     names = {vm.id: vm for vm in stranded}
     free: dict[str, list[SlotView]] = {}
     for slot in gathered.observation.slots:
-        if slot.ready is False or slot.host in gone or slot.host not in gathered.fleet.index:
+        if slot.host in gone or slot.host not in gathered.fleet.index:
             continue
         hit = [vm for vm in slot.members if vm in names and slot.members[vm] == names[vm].host]
-        if len(hit) == 1 and fits(names[hit[0]], slot):
+        if len(hit) == 1 and counts(names[hit[0]], slot):
             free.setdefault(hit[0], []).append(slot)
     return {vm: min(slots, key=lambda one: one.name) for vm, slots in sorted(free.items())}

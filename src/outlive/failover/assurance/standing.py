@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
 
 WORD_BITS = 64
@@ -62,14 +62,13 @@ class Standing:
         claim_vm: list[int] = []
         claim_slot: list[int] = []
         for at, slot in enumerate(self.slots):
-            ready = slot.ready is not False
             for name, recorded in slot.members.items():
                 vm = number.get(name)
                 if vm is None:
                     vm = number[name] = -1 - len(strangers)
                 if vm < 0:
                     strangers[name] = recorded
-                elif ready and self.vms[vm].host == recorded and fits(self.vms[vm], slot):
+                elif counts(self.vms[vm], slot):
                     claim_vm.append(vm)
                     claim_slot.append(at)
                 members.append(vm)

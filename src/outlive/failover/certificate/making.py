@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.reasons import amounts
 from outlive.failover.topology import HOST_UNIT, Topology
@@ -136,16 +136,16 @@ class _Maker:
 
     def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
         name = f"slot {slot.name} on {slot.host or 'no host'}"
+        if counts(vm, slot):
+            if slot.host and slot.host not in self._without_room:
+                return None
+            return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
         if slot.ready is False:
             return Lack.NOT_READY, f"{name} is not ready"
         if slot.members[vm.id] != vm.host:
             return Lack.ELSEWHERE, f"{name} lists it as on {slot.members[vm.id]}"
-        if not fits(vm, slot):
-            holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
-            return Lack.TOO_SMALL, f"{name} holds {holds} and it needs {needs}"
-        if not slot.host or slot.host in self._without_room:
-            return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
-        return None
+        holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
+        return Lack.TOO_SMALL, f"{name} holds {holds} and it needs {needs}"
 
     def why(self, vm: VmView, required: int) -> tuple[Lack, str]:
         """Why the VM is not certified for all that it needs."""

@@ -20,10 +20,12 @@ from outlive.resources import Reservation
 __all__ = [
     "DependencyGraph",
     "check_vms_still_eligible",
+    "counts",
     "find_eligible_reservations",
     "fits",
     "illegal_resource",
     "is_vm_eligible_for_reservation",
+    "serves",
     "validate_failover_reservation_resources",
 ]
 
@@ -34,6 +36,21 @@ SLOT_RESOURCES = ("cpu", "memory")
 def fits(vm: VmView, slot: SlotView) -> bool:
     """Whether the slot is at least as large as the VM itself; a VM that declares nothing fits anywhere."""
     return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
+
+
+def serves(vm: VmView, slot: SlotView) -> bool:
+    """Whether the VM could be restarted in the slot: it is ready, and large enough."""
+    return slot.ready is not False and fits(vm, slot)
+
+
+def counts(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:
+    """Whether the slot counts for the VM: it serves it, and lists it where it runs.
+
+    ``literal``: every slot that lists the VM counts, as with deviation D10 switched back
+    (docs/reference/failover.md#checking-and-coverage).
+    """
+    recorded = slot.members.get(vm.id)
+    return recorded is not None if literal else recorded == vm.host and serves(vm, slot)
 
 
 def is_vm_eligible_for_reservation(

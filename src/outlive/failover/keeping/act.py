@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, request_context
-from outlive.failover.eligibility.rules import fits, is_vm_eligible_for_reservation
+from outlive.failover.eligibility.rules import is_vm_eligible_for_reservation, serves
 from outlive.failover.eligibility.separation import ServerGroup, barred
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
@@ -325,8 +325,7 @@ class _Run:
 
     def _may_join(self, vm: VmView, slot: SlotView) -> bool:
         """Whether the VM may join the slot as it is now, by all rules, all slots and separation."""
-        fit = slot.ready is not False and fits(vm, slot)
-        return fit and self._separation.may_join(vm, slot, self._hand)
+        return serves(vm, slot) and self._separation.may_join(vm, slot, self._hand)
 
     def _joined(self, join: Join, written: Reservation) -> None:
         view = self._hand.put(written)

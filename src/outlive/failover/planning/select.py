@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from outlive.failover.compat import Compat
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import serves
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned
 
@@ -149,11 +149,9 @@ def _count(slots: Iterable[SlotView], views: Mapping[str, VmView], present: dict
     """Add to ``present`` the slots that count for these VMs."""
     literal = compat.reverted("D10")
     for slot in slots:
-        if slot.ready is False and not literal:
-            continue
         for member in slot.members:
             vm = views.get(member)
-            if vm is not None and (literal or fits(vm, slot)):
+            if vm is not None and (literal or serves(vm, slot)):
                 present[member] = present.get(member, 0) + 1
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import serves
 from outlive.failover.eligibility.separation import ANTI_AFFINITY, ServerGroup, barred, groups_of
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
@@ -68,8 +68,7 @@ class Layout:
 
     def counts(self, vm: str, slot: str) -> bool:
         """Whether the slot counts for the VM that it lists."""
-        view = self.slots[slot]
-        return view.ready is not False and (vm, slot) not in self._stale and fits(self.vms[vm], view)
+        return (vm, slot) not in self._stale and serves(self.vms[vm], self.slots[slot])
 
     def is_stale(self, vm: str, slot: str) -> bool:
         """Whether the slot believes the VM elsewhere, or nobody knows the VM."""
