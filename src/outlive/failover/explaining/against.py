@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+import numpy as np
+
 from outlive.failover.explaining.findings import Kinds
 from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint, counts_for
 from outlive.failover.explaining.model import Answer, State
@@ -83,35 +85,29 @@ class Against:
     def slots(self) -> Kinds:
         """What stands against joining each slot, by kind."""
         kinds, answer, vm = Kinds(), self.answer, self.vm
-        offered = frozenset(answer.reuse.hosts)
+        table, rules = self.ground.table, self.rules
         refused = [kinds.number(self._refused(number)) for number in range(len(answer.refusals))]
-        error = kinds.number(Finding(Why.PLACEMENT_ERROR, text=answer.reuse.error))
         last, silent, apart = (kinds.number(one) for one in (self._last, Finding(Why.PLACEMENT), _APART))
-        member, not_ready, small = (kinds.number(Finding(why)) for why in (Why.MEMBER, Why.NOT_READY, Why.TOO_SMALL))
-        rules = [kinds.number(one) for one in OBSTACLES]
-        mine = frozenset(self.rules.mine)
-        cpu, memory, against, separates = vm.cpu_milli, vm.memory_bytes, answer.against_reuse, self.rules.separates
+        if answer.reuse.error:
+            silent = last = kinds.number(Finding(Why.PLACEMENT_ERROR, text=answer.reuse.error))
+        offered, against = frozenset(answer.reuse.hosts), answer.against_reuse
 
-        def number(name: str, slot: SlotView) -> int:
-            if name in mine:
-                return member
-            if slot.ready is False and not self._literal:
-                return not_ready
-            if slot.cpu_milli < cpu or slot.memory_bytes < memory:
-                return small
-            obstacle = self.rules.obstacle(name, slot.host)
-            if obstacle >= 0:
-                return rules[obstacle]
-            if separates and self.rules.separation(slot.host) is not None:
+        def of_host(host: str) -> int:
+            if rules.separates and rules.separation(host) is not None:
                 return apart
-            if answer.reuse.error:
-                return error
-            why = against.get(slot.host)
-            if why:
-                return refused[why[0]]
-            return last if slot.host in offered else silent
+            why = against.get(host)
+            return refused[why[0]] if why else last if host in offered else silent
 
-        kinds.of = {name: number(name, slot) for name, slot in self.ground.slots.items()}
+        found = table.on_hosts(map(of_host, table.hosts))
+        obstacles = rules.obstacles_of_all
+        numbers = np.array([kinds.number(one) for one in OBSTACLES])
+        found = np.where(obstacles >= 0, numbers[obstacles], found)
+        member, not_ready, small = (kinds.number(Finding(why)) for why in (Why.MEMBER, Why.NOT_READY, Why.TOO_SMALL))
+        found = np.where(table.smaller_than(vm.cpu_milli, vm.memory_bytes), small, found)
+        if not self._literal:
+            found = np.where(table.ready, found, not_ready)
+        found = np.where(table.these(rules.mine), member, found)
+        kinds.of = dict(zip(table.names, found.tolist(), strict=True))
         return kinds
 
     def host(self, name: str) -> Finding:

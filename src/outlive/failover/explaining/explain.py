@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from outlive.base.errors import NotFound
+from outlive.base.pausing import collector_paused
 from outlive.failover.explaining.against import Against
 from outlive.failover.explaining.ground import Ground, counts_for
 from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
@@ -49,12 +50,15 @@ class Explainer:
         self.state = state
         self.answers = answers
         names = (host.name for host in state.hosts)
-        self.ground = Ground(state.slots, state.vms, names, in_force(state.topology, state.compat), state.required)
+        topology = in_force(state.topology, state.compat)
+        with collector_paused():
+            self.ground = Ground(state.slots, state.vms, names, topology, state.required)
 
     @cached_property
     def model(self) -> Model:
         """What trials are made on."""
-        return Model(self.state, self.ground)
+        with collector_paused():
+            return Model(self.state, self.ground)
 
     def explain(self, vm: str, *, shown: int | None = None) -> Explanation:
         """The answer; ``NotFound`` for a VM that is not in the state.
@@ -66,6 +70,11 @@ class Explainer:
             raise NotFound(
                 f"there is no VM {vm!r} that runs on a host", remedy="see outlive get virtualmachines for names"
             )
+        with collector_paused():
+            return self._explained(view, shown)
+
+    def _explained(self, view: VmView, shown: int | None) -> Explanation:
+        vm = view.id
         required = self.state.required.get(vm, 0)
         promises = self._promises(view)
         present = sum(one.counts for one in promises)

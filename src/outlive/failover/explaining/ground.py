@@ -8,10 +8,15 @@ counters of planners this index knows names and causes, and never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
 
 from outlive.failover.eligibility.graph import Breach
 from outlive.failover.eligibility.meetings import find_meetings
 from outlive.failover.eligibility.separation import AFFINITY, ServerGroup, barred, groups_of
+from outlive.failover.explaining.table import Ints, SlotTable
 from outlive.failover.explaining.words import Clash, Finding, Why
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import Topology
@@ -58,6 +63,7 @@ class Ground:
         self._running: dict[str, list[str]] = {}
         """Unit → members that run on it."""
         self.members = {name: frozenset(slot.members) for name, slot in self.slots.items()}
+        self.table = SlotTable(self.slots)
         views, slots_of, location = self.views, self.slots_of, self.location
         for name, slot in self.slots.items():
             self._on.setdefault(topology.unit(slot.host), []).append(name)
@@ -74,6 +80,8 @@ class Ground:
         """VMs for which a rule is broken, and the first such rule."""
         for meeting in find_meetings(tuple(self.slots.values()), where, topology):
             self.breaches.setdefault(meeting.vm, next(meeting.breaches()))
+        self.broken_slots = self.table.with_members(self.breaches)
+        """Slots with a member for which a rule is broken."""
         self.groups = groups_of(views.values(), required) if topology.server_groups else ()
         self._group_of = {member: group for group in self.groups for member in group.members}
 
@@ -130,17 +138,39 @@ class Standpoint:
         self._broken = frozenset(ground.breaches)
         own = ground.unit(vm.host)
         self._touching = [(slot, runs) for slot, runs in ground.touching(own) if runs != vm.id]
-        running = {unit: set(ground.running(unit)) - {vm.id} for unit in self.blocked}
+        self._running = {unit: set(ground.running(unit)) - {vm.id} for unit in self.blocked}
         at_slots = [unit for unit, cause in self.blocked.items() if cause.clash is Clash.SLOT_THERE]
-        near_slots = [ground.members[slot] for slot, runs in self._touching if not runs]
-        near = [ground.members[slot] for slot, _ in self._touching]
-        me = {vm.id}
-        self._third = running[own]
+        there = [self._running[unit] for unit in at_slots]
+        placed = [slot for slot, runs in self._touching if not runs]
+        self._third = self._running[own]
         """Members that run where the VM runs."""
-        self._fourth = set[str]().union(*(running[unit] for unit in at_slots), *near_slots) - me
+        self._fourth = set[str]().union(*there, *(ground.members[slot] for slot in placed)) - {vm.id}
         """Members that run where the VM has a slot, or have one where it runs."""
-        self._any = set[str]().union(*running.values(), *near, ground.breaches) - me
+        self._near = [slot for slot, _ in self._touching]
+        self._there, self._placed = there, placed
+
+    @cached_property
+    def obstacles_of_all(self) -> Ints:
+        """For each slot what stands against joining it, as a place in ``OBSTACLES``; -1: nothing.
+
+        Nobody may join a slot with a member for which a rule is broken already; else the lowest rule is told.
+        """
+        ground, table, me = self._ground, self._ground.table, self.vm.id
+        units, rule_at = self._units, self._rule_at
+        found = table.on_hosts(rule_at.get(units.get(host, host), -1) for host in table.hosts)
+        late = (found < 0) | (found > _THIRD)
+        everybody = chain(*self._running.values(), ground.breaches)
+        found = np.where((found < 0) & table.with_members(everybody, self._near, but=me), _THIRD + 2, found)
+        found = np.where(late & table.with_members(chain(*self._there), self._placed, but=me), _THIRD + 1, found)
+        found = np.where(late & table.with_members(self._third), _THIRD, found)
+        return np.where(ground.broken_slots, 0, found)
+
+    @cached_property
+    def _any(self) -> set[str]:
         """Members that keep the VM out, for whatever reason."""
+        ground = self._ground
+        near = (ground.members[slot] for slot, _ in self._touching)
+        return set[str]().union(*self._running.values(), *near, ground.breaches) - {self.vm.id}
 
     def against_host(self, host: str) -> Finding | None:
         """What stands against a new slot on the host."""
@@ -160,28 +190,9 @@ class Standpoint:
             text = barred(self.vm, host, self._of_group, _GROUPS_ONLY, self._groups)
         return Finding(Why.APART, text=text) if text else None
 
-    def obstacle(self, slot: str, host: str) -> int:
-        """What stands against joining a slot on that host, as a place in ``OBSTACLES``; -1: nothing.
-
-        Nobody may join a slot with a member for which a rule is broken already; else the lowest rule is told.
-        """
-        members = self._ground.members[slot]
-        here = self._rule_at.get(self._units.get(host, host), -1)
-        if self._any.isdisjoint(members):
-            return here
-        if self._broken and not self._broken.isdisjoint(members):
-            return 0
-        if 0 < here < _THIRD:
-            return here
-        if not self._third.isdisjoint(members):
-            return _THIRD
-        if here > 0 or not self._fourth.isdisjoint(members):
-            return _THIRD + 1
-        return _THIRD + 2
-
     def against_slot(self, slot: SlotView) -> Finding | None:
         """The same in full: of several members the first by id is named."""
-        obstacle = self.obstacle(slot.name, slot.host)
+        obstacle = int(self.obstacles_of_all[self._ground.table.number[slot.name]])
         if obstacle < 0:
             return None
         here = self.blocked.get(self._units.get(slot.host, slot.host))

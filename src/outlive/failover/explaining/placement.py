@@ -120,21 +120,24 @@ def _against(
     masks = np.stack([mask for _, mask, _ in refusing])
     at = np.flatnonzero(masks.any(axis=0))
     codes = np.left_shift(1, np.arange(len(refusing)), dtype=np.int64) @ masks[:, at]
-    first = masks[:, at].argmax(axis=0).tolist()
+    first = masks[:, at].argmax(axis=0)
     found: dict[str, tuple[int, ...]] = {}
-    rest: dict[int, tuple[int, ...]] = {}
-    shared: dict[tuple[int, int], tuple[int, ...]] = {}
-    firsts = [_First(bound, failure, run, book) for bound, _, failure in refusing]
-    rows: list[int] = at.tolist()
-    names: list[str] = run.names[at].tolist() if not run.extra else [run.name(row) for row in rows]
-    for row, name, code, place in zip(rows, names, codes.tolist(), first, strict=True):
-        key = (code, firsts[place].number(row, name))
-        if key not in shared:
-            if code not in rest:
-                later = [number for number in range(place + 1, len(refusing)) if code >> number & 1]
-                rest[code] = tuple(book.number(refusing[number][0].step.name) for number in later)
-            shared[key] = (key[1], *rest[code])
-        found[name] = shared[key]
+    for place, (bound, _, failure) in enumerate(refusing):
+        chosen = np.flatnonzero(first == place)
+        if not len(chosen):
+            continue
+        rows: list[int] = at[chosen].tolist()
+        names: list[str] = run.names[rows].tolist() if not run.extra else [run.name(row) for row in rows]
+        numbers = _First(bound, failure, run, book).numbers(rows, names)
+        later = [step.step.name for step, _, _ in refusing]
+        rest = {
+            code: tuple(book.number(later[one]) for one in range(place + 1, len(refusing)) if code >> one & 1)
+            for code in np.unique(codes[chosen]).tolist()
+        }
+        shared = {(number, code): (number, *rest[code]) for number in set(numbers) for code in rest}
+        found.update(
+            zip(names, map(shared.__getitem__, zip(numbers, codes[chosen].tolist(), strict=True)), strict=True)
+        )
     return found
 
 
@@ -144,25 +147,22 @@ class _First:
     def __init__(self, bound: BoundFilter, failure: Refusal | None, run: Run, book: _Book) -> None:
         self._step, self._run, self._book = bound.step, run, book
         self._alike = _ALIKE.get(type(bound.step))
-        self._known: dict[object, int] = {}
         self._one: int | None = None
         if failure is not None:
             self._one = book.number(failure.step, failure.code, failure.message)
         elif isinstance(bound.step, EnoughCapacity):
             self._one = book.number(bound.step.name)
 
-    def number(self, row: int, host: str) -> int:
-        """The number of the refusal."""
+    def numbers(self, rows: list[int], names: list[str]) -> list[int]:
+        """The number of the refusal of each host."""
         if self._one is not None:
-            return self._one
-        facts = self._run.fleet.facts_at(row) if row < self._run.size else None
-        if self._alike is None or facts is None:
-            return self._asked(host)
-        key = self._alike(facts)
-        number = self._known.get(key)
-        if number is None:
-            number = self._known[key] = self._asked(host)
-        return number
+            return [self._one] * len(names)
+        size, facts_at, alike = self._run.size, self._run.fleet.facts_at, self._alike
+        if alike is None or any(row >= size for row in rows):
+            return [self._asked(name) for name in names]
+        keys = [None if (facts := facts_at(row)) is None else alike(facts) for row in rows]
+        known = {key: self._asked(name) for key, name in dict(zip(keys, names, strict=True)).items()}
+        return [known[key] for key in keys]
 
     def _asked(self, host: str) -> int:
         why = self._step.check(self._run, host)

@@ -7,7 +7,7 @@ except where the model cannot say (placement did not answer).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import combinations, islice
 from typing import Final
@@ -215,14 +215,18 @@ class Search:
 
     def _sets(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Small sets of these, those that are just enough first."""
-        short = max(1, self._missing() - done_of(self.now))
         tried = 0
-        for number in range(short, self._missing() + 1):
+        for number in range(self._short, self._missing() + 1):
             for chosen in combinations(names[: SETS_TRIED + number], number):
                 yield chosen
                 tried += 1
                 if tried >= SETS_TRIED:
                     return
+
+    @property
+    def _short(self) -> int:
+        """The fewest further hosts or slots that can do."""
+        return max(1, self._missing() - done_of(self.now))
 
     def _missing(self) -> int:
         return max(1, self._against.state.required.get(self._vm.id, 0) - self._model.present(self._vm))
@@ -234,7 +238,7 @@ class Search:
         if host is None:
             return None
         names = self._new_names(min(NEW_HOSTS, self._missing() + 1))
-        for number in range(1, len(names) + 1):
+        for number in range(self._short, len(names) + 1):
             some = names[:number]
             free = dict.fromkeys(some, (host.cpu_milli, host.memory_bytes))
             if self._works(Change(new_hosts=some, free=free)):
@@ -242,8 +246,7 @@ class Search:
         return None
 
     def _new_names(self, count: int) -> tuple[str, ...]:
-        known = {host.name for host in self._against.state.hosts}
-        return new_names(known, count)
+        return new_names(frozenset(self._against.ground.host_names), count)
 
     # A size is given.
 
@@ -291,7 +294,7 @@ def adding(host: NewHost, names: Sequence[str]) -> AddHosts:
     )
 
 
-def new_names(known: Mapping[str, object] | set[str], count: int) -> tuple[str, ...]:
+def new_names(known: Set[str], count: int) -> tuple[str, ...]:
     """Names that no host has."""
     found: list[str] = []
     number = 0

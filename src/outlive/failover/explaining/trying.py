@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
-import numpy as np
 
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.touching import bits
@@ -54,7 +53,6 @@ class Model:
         self.counters = Counters.build(self.slots.values(), topology=ground.topology)
         self._separating = Separating(self.counters, ground.groups)
         self._free = FreeAmounts.of(state.free)
-        self._place = {name: number for number, name in enumerate(self._free.names)}
         self._slots_of: dict[str, list[str]] = {}
         for name, slot in self.slots.items():
             for member in slot.members:
@@ -136,8 +134,8 @@ class Model:
         return self._planner(
             {key: _with_hosts(answer.new, names) for key, answer in answers.items()},
             {key: answer.reuse for key, answer in answers.items()},
-            self._free_with(new_hosts),
             prefix,
+            new_hosts,
         )
 
     def _greedy(self, answer: Answer, change: Change, *, reasons: bool) -> Greedy:
@@ -147,15 +145,23 @@ class Model:
         self._shared.renew(
             reuse={_CLASS: _with_hosts(answer.reuse, change.reuse_hosts)},
             new={_CLASS: _with_hosts(answer.new, change.new_hosts)},
-            free=self._free_with(change.free),
+            free=self._free,
             hosts=self._hosts if reasons else (),
         )
+        self._grant(self._shared, change.free)
         self._shared.name_new_slots("try-")
         return self._shared
 
-    def _planner(self, new: Mapping[str, Offer], reuse: Mapping[str, Offer], free: FreeAmounts, prefix: str) -> Greedy:
+    def _planner(
+        self,
+        new: Mapping[str, Offer],
+        reuse: Mapping[str, Offer],
+        prefix: str,
+        granted: Mapping[str, tuple[int, int]],
+    ) -> Greedy:
         greedy = self._fresh_planner()
-        greedy.renew(reuse=reuse, new=new, free=free, hosts=self._hosts)
+        greedy.renew(reuse=reuse, new=new, free=self._free, hosts=self._hosts)
+        self._grant(greedy, granted)
         greedy.name_new_slots(prefix)
         return greedy
 
@@ -163,17 +169,14 @@ class Model:
         separating, compat = self._separating, self.state.compat
         return Greedy(self.counters, reuse={}, new={}, free={}, separating=separating, compat=compat)
 
-    def _free_with(self, changed: Mapping[str, tuple[int, int]]) -> FreeAmounts:
-        if not changed or not self._free.names:
-            return self._free
-        amounts = self._free.amounts.copy()
-        for host, free in changed.items():
-            if host in self._place:
-                amounts[self._place[host]] = free
-        fresh = [(host, free) for host, free in changed.items() if host not in self._place]
-        names = (*self._free.names, *(host for host, _ in fresh))
-        more = np.array([free for _, free in fresh], dtype=np.int64).reshape(-1, 2)
-        return FreeAmounts(names, np.concatenate([amounts, more]))
+    def _grant(self, greedy: Greedy, free: Mapping[str, tuple[int, int]]) -> None:
+        """So much is free on these hosts, whatever was."""
+        if not self.state.free:
+            return
+        greedy.ledger.grow()
+        for host, (cpu, memory) in free.items():
+            before = self.state.free.get(host, (0, 0))
+            greedy.ledger.take(self.counters.host(host), before[0] - cpu, before[1] - memory)
 
     @contextmanager
     def _changed(self, change: Change) -> Iterator[None]:
