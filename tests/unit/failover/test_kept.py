@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.base.random import Random
-from outlive.failover.keeping.kept import AUDITED, KeptState
+from outlive.failover.keeping.auditing import AUDITED, Audit
+from outlive.failover.keeping.kept import KeptState
 from outlive.failover.model import VmView
 from outlive.failover.portions import whole
 from outlive.failover.protection import Demands
@@ -84,6 +85,7 @@ class Follower:
         self.vms: dict[str, VmView] = {}
         self.slots: dict[str, Reservation] = {}
         self.kept = self.empty()
+        self.checker = Audit(self.kept)
 
     def empty(self) -> KeptState:
         return KeptState(Demands({"f1": 1, "f2": 2}), trust_hosts=self.trust, choice=self.choice)
@@ -145,7 +147,7 @@ class Follower:
         return located.host if located is not None and random.random() < 0.8 else random.choice(HOSTS)
 
     def audit(self) -> list[str]:
-        return whole(self.kept.audit(Shown(self.hosts), Shown(self.slots)))
+        return whole(self.checker.differences(Shown(self.hosts), Shown(self.slots)))
 
 
 def check_equal(world: Follower) -> None:

@@ -1,19 +1,18 @@
 """The state of failover, kept current change by change: who is where, who is in which slot, who misses slots.
 
 Fed by whoever follows the store (callbacks with the state before and after), it holds what a rebuild from everything
-would give, and says which VMs a change concerned. ``audit`` compares a portion of it with the literal rules at a time,
-so that a mistake in following is found instead of believed (docs/reference/failover.md#upkeep).
+would give, and says which VMs a change concerned. ``auditing`` compares it with what there is, so that a mistake in
+following is found instead of believed (docs/reference/failover.md#upkeep).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Protocol, TypeVar
 
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import serves
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.keeping.racks import Racks
 from outlive.failover.model import SlotView, VmView
@@ -25,27 +24,7 @@ from outlive.failover.protection import Demands
 from outlive.failover.sightings import Sightings
 from outlive.failover.topology import Topology, TopologyChoice
 from outlive.failover.vms import HOSTS_OF_A_PORTION
-from outlive.resources import Hypervisor, Reservation, Resource
-
-AUDITED = 300
-"""Hosts, slots and VMs that one audit looks at; the next audit goes on behind them."""
-AUDITED_TOGETHER = 30
-"""Of these, how many between two turns of others."""
-
-
-Kind = TypeVar("Kind", bound=Resource, covariant=True)
-
-
-class Shown(Protocol[Kind]):
-    """What is to be believed: an informer."""
-
-    def items(self) -> Sequence[Kind]:
-        """All objects."""
-        ...
-
-    def get(self, name: str) -> Kind | None:
-        """One of them."""
-        ...
+from outlive.resources import Hypervisor, Reservation
 
 
 class KeptState:
@@ -75,7 +54,6 @@ class KeptState:
         self._attributes: dict[str, VmView] = {}
         self._touched: dict[str, None] = {}
         self._newer: set[str] = set()
-        self._audited: dict[str, list[str]] = {}
 
     # Changes
 
@@ -178,10 +156,8 @@ class KeptState:
 
     def _locate(self, vm_id: str) -> None:
         """Work out where the VM is, and let the counters know."""
-        attributes = self._attributes.get(vm_id)
-        before = self.located.get(vm_id)
-        now = self.sightings.located(attributes, trust_hosts=self._trust_hosts)
-        self._note_stranger(vm_id, attributes, now)
+        before, now = self.located.get(vm_id), self.whereabouts(vm_id)
+        self._note_stranger(vm_id, now)
         if now is not None:
             if now != before:
                 self.located[vm_id] = now
@@ -198,7 +174,7 @@ class KeptState:
                 self.counters.remove_vm(vm_id)
         self._touch((vm_id,))
 
-    def _note_stranger(self, vm_id: str, attributes: VmView | None, located: VmView | None) -> None:
+    def _note_stranger(self, vm_id: str, located: VmView | None) -> None:
         if located is None and self.sightings.first(vm_id) is not None:
             self.strangers.add(vm_id)
         else:
@@ -232,17 +208,30 @@ class KeptState:
         """What the source said of the VM."""
         return self._attributes.get(vm_id)
 
+    @property
+    def listed(self) -> KeysView[str]:
+        """The VMs that the source knows, wherever they are."""
+        return self._attributes.keys()
+
+    def whereabouts(self, vm_id: str) -> VmView | None:
+        """The VM where it is by its attributes and what hosts report, worked out anew."""
+        return self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
+
+    def counts(self, vm: VmView, slot: SlotView) -> bool:
+        """Whether a slot that lists the VM counts for it, wherever the slot believes it."""
+        return self._literal or serves(vm, slot)
+
     def counting(self, vm_id: str) -> list[str]:
         """The slots that count for the VM, in name order."""
         vm = self.located.get(vm_id)
         if vm is None or not self.counters.has_vm(vm_id):
             return []
-        return [name for name in self.counters.slots_of(vm_id) if self._counts(vm, self.slots[name])]
+        return [name for name in self.counters.slots_of(vm_id) if self.counts(vm, self.slots[name])]
 
     def idle(self, vm_id: str) -> list[SlotView]:
         """The slots that list the VM and do not count for it, in name order."""
         vm = self.located.get(vm_id)
-        return [] if vm is None else [slot for slot in self.slots_of([vm_id]) if not self._counts(vm, slot)]
+        return [] if vm is None else [slot for slot in self.slots_of([vm_id]) if not self.counts(vm, slot)]
 
     def misplaced(self, vm_id: str) -> bool:
         """Whether some membership of the VM has to be judged again."""
@@ -300,10 +289,7 @@ class KeptState:
             self._touched.setdefault(vm, None)
             self._newer.add(vm)
 
-    def _counts(self, vm: VmView, slot: SlotView) -> bool:
-        return self._literal or (slot.ready is not False and fits(vm, slot))
-
-    # Rebuilding and auditing
+    # Rebuilding
 
     def rebuild(
         self, hosts: Iterable[Hypervisor], slots: Iterable[Reservation], vms: Iterable[VmView] | None = None
@@ -349,78 +335,3 @@ class KeptState:
         self._attributes, self.sightings, self.slots = attributes, sightings, views
         self.located, self.strangers, self.counters = located, strangers, counters
         self._racks, self.separating = racks, separating
-
-    def audit(self, hosts: Shown[Hypervisor], slots: Shown[Reservation]) -> Portions[list[str]]:
-        """What differs from a rebuild out of what these show, in words.
-
-        All names are compared; apart from that it looks at ``AUDITED`` hosts, slots and VMs, the next audit at others.
-        What is compared is read at one moment, so that changes between the portions do no harm.
-        """
-        differences = [f"host {name}" for name in sorted({host.name for host in hosts.items()} ^ self.sightings.names)]
-        yield
-        listed = {slot.name for slot in slots.items() if is_slot(slot)}
-        differences += [f"slot {name}" for name in sorted(listed ^ self.slots.keys())]
-        yield
-        for names in portioned(self._next("hosts", lambda: self.sightings.hosts), AUDITED_TOGETHER):
-            differences += [f"VMs on host {name}" for name in names if not self._host_is(name, hosts.get(name))]
-            yield
-        for names in portioned(self._next("slots", lambda: self.slots), AUDITED_TOGETHER):
-            differences += [f"slot {name}" for name in names if not self._slot_is(name, slots.get(name))]
-            yield
-        for names in portioned(self._next("VMs", self._all_vms), AUDITED_TOGETHER):
-            for vm_id in names:
-                differences += self._audit_vm(vm_id)
-            yield
-        return differences
-
-    def _all_vms(self) -> Iterator[str]:
-        yield from self._attributes
-        yield from (vm for vm in self.counters.names if vm not in self._attributes)
-
-    def _next(self, what: str, names: Callable[[], Iterable[str]]) -> list[str]:
-        """The next names of a round through all of them; those that came since wait for the next round."""
-        rest = self._audited.get(what)
-        if not rest:
-            rest = self._audited[what] = list(names())
-            rest.reverse()
-        portion = rest[: -AUDITED - 1 : -1]
-        del rest[-AUDITED:]
-        return portion
-
-    def _host_is(self, name: str, host: Hypervisor | None) -> bool:
-        if host is None or name not in self.sightings.names:
-            return True  # the names told it, or it came or went since
-        return self.sightings.on(name) == {instance.id for instance in host.status.instances if instance.active}
-
-    def _slot_is(self, name: str, shown: Reservation | None) -> bool:
-        if shown is None or not is_slot(shown) or name not in self.slots:
-            return True  # likewise
-        view = slot_view(shown)
-        return self.slots[name] == view and self.counters.members(name) == sorted(view.members)
-
-    def _audit_vm(self, vm_id: str) -> list[str]:
-        found = self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
-        if found != self.located.get(vm_id):
-            return [f"location of VM {vm_id}"]
-        if not self.counters.has_vm(vm_id):
-            return [] if found is None else [f"VM {vm_id}"]
-        mine = self.counters.slots_of(vm_id)
-        if any(vm_id not in self.slots[name].members for name in mine if name in self.slots):
-            return [f"slots of VM {vm_id}"]
-        if found is None:
-            return []
-        counting = sum(self._counts(found, self.slots[name]) for name in mine if name in self.slots)
-        if self.counters.misses(vm_id) != max(0, self.required(found) - counting):
-            return [f"missing slots of VM {vm_id}"]
-        if self.counters.holds_for(vm_id) != self._rules_hold(found, mine):
-            return [f"rules of VM {vm_id}"]
-        return []
-
-    def _rules_hold(self, vm: VmView, mine: Iterable[str]) -> bool:
-        """The counter formula, literally: no unit occurs twice."""
-        hosts = [vm.host]
-        for name in mine:
-            hosts.append(self.slots[name].host)
-            hosts += [self.counters.location(other) for other in self.slots[name].members if other != vm.id]
-        topology = self.topology(hosts)
-        return len(hosts) == len(set(map(topology.unit, hosts)))

@@ -15,6 +15,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.failover.assurance.coverage import status_of
 from outlive.failover.keeping.act import Assignment, CleanUp
+from outlive.failover.keeping.auditing import Audit
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.following import Following
@@ -29,10 +30,7 @@ from outlive.failover.planning.actions import Join
 from outlive.failover.planning.cleanup import CleanInput, CleanResult
 from outlive.failover.portions import in_portions
 from outlive.failover.sizing import groups_by_flavor
-from outlive.resources import (
-    CoverageStatus,
-    FlavorGroupSpec,
-)
+from outlive.resources import CoverageStatus, FlavorGroupSpec
 
 GATHER_S = 0.05
 """How long changes are gathered before they are looked at together."""
@@ -52,6 +50,7 @@ class Upkeep(Watcher):
         self._parts = parts
         self._following = following
         self._state = following.state
+        self._audit = Audit(self._state)
         self._budget = budget
         self._config = parts.config.apply_defaults()
         self._compat = self._config.deviations
@@ -114,7 +113,7 @@ class Upkeep(Watcher):
         if following.vms is None:
             await in_portions(state.see_all_vms(seen.listing.vms, but=self._looked_up), clock)
             self._listed = True
-        differences = await in_portions(state.audit(following.hypervisors, following.reservations), clock)
+        differences = await in_portions(self._audit.differences(following.hypervisors, following.reservations), clock)
         self._parts.reporter.audited(differences)
         if differences:
             _log.error("upkeep.diverged", differences=differences[:20], count=len(differences))
