@@ -8,20 +8,17 @@ completes. One instance at a time is an optimisation, not a condition: two that 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.failover.assurance.costs import CostInput, costing
-from outlive.failover.assurance.coverage import assess, dividing
-from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.separation import grouping
 from outlive.failover.keeping.act import Assignment, CleanUp
 from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.closing import Closing
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.judging import Judging
 from outlive.failover.keeping.moving import Moving
@@ -30,7 +27,7 @@ from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
 from outlive.failover.keeping.reacting import KEY_PREFIX
 from outlive.failover.keeping.turns import CycleTurn
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.assign import AssignInput
 from outlive.failover.planning.cleanup import CleanResult
@@ -41,17 +38,11 @@ from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
 from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
-from outlive.failover.telling.tolerated import Tolerating, judge_broken
 from outlive.failover.topology import Topology
-from outlive.resources import CoverageStatus, FlavorGroupSpec
+from outlive.resources import FlavorGroupSpec
 
-TOLD_TOGETHER = 500
-"""VMs whose coverage is told in one turn."""
 ROUNDS = 6
 """Times that one cycle decides again about VMs whose slots turned out to be others than was seen."""
-
-UNLISTED_REASON = "unlisted-and-moved"
-"""Why a VM is not covered that only hosts know, and somewhere else than its slots believe."""
 
 _log = get_logger("failover.cycle")
 
@@ -139,7 +130,8 @@ class PeriodicCycle:
         )
         if not chosen.missing and not summary.braked:
             await self._repack(seen, hand, required, groups, greq)
-        await self._tell(seen, views, hand, demanded, None if hand.changed else broken, braked=summary.braked)
+        closing = Closing(self._parts, self._turn, self._topology, unit=self._choice.unit)
+        await closing.tell(seen, views, hand, demanded, None if hand.changed else broken, braked=summary.braked)
         self._watcher.cycle_ended(braked=summary.braked)
         return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
 
@@ -311,87 +303,8 @@ class PeriodicCycle:
             topology=self._topology,
         )
         result = await self._decided(parts.decider.repack(given))
-        await Moving(parts.writer, parts.reporter, turn=self._turn).carry_out(result.actions, hand)
-
-    async def _tell(
-        self,
-        seen: Observation,
-        views: Mapping[str, VmView],
-        hand: Hand,
-        demanded: Demanded,
-        broken: frozenset[str] | None,
-        *,
-        braked: bool,
-    ) -> None:
-        """Report each VM's coverage; of VMs that changed meanwhile upkeep reports.
-
-        ``broken`` is ``None`` where it has to be found out again. No VM is forgotten that a host still reports, or
-        while the brake holds.
-        """
-        parts, slots, required = self._parts, hand.confirmed, demanded.required
-        if broken is None:
-            broken = await self._share(_broken(slots, views, self._topology))
-        for vm in [vm for vm in parts.fails if vm not in views]:
-            del parts.fails[vm]
-        division = await self._share(dividing(seen.vms, slots, self._compat))
-        levels = await self._share(judge_broken(broken, required, views, slots, self._topology))
-        tolerating = Tolerating(self._choice.unit, broken, levels)
-        reasons = Counter[str]()
-        covered: list[str] = []
-        try:
-            for vms in portioned(seen.vms, TOLD_TOGETHER):
-                told = assess(vms, required, division, broken=broken, fails=parts.fails)
-                reasons.update(status.reason for status in told.values() if not status.covered)
-                tolerating.add(vms, told)
-                covered += [vm for vm, status in told.items() if status.required > 0 and status.covered]
-                await parts.clock.sleep(0)
-                async with self._turn.hold():
-                    await parts.coverage.tell({vm: told[vm] for vm in told if not self._turn.stale((vm,))})
-            parts.reporter.uncovered(reasons)
-            parts.reporter.tolerated(tolerating.done())
-            if levels_known := self._demands.protection.levels:
-                parts.reporter.levels(
-                    await self._share(
-                        costing(
-                            CostInput(
-                                vms=seen.vms,
-                                required=required,
-                                slots=tuple(slots),
-                                levels=demanded.levels,
-                                priorities={name: level.priority for name, level in levels_known.items()},
-                                covered=tuple(covered),
-                            )
-                        )
-                    )
-                )
-            for names in portioned(() if braked else await parts.coverage.told(), TOLD_TOGETHER):
-                gone = [vm for vm in names if vm not in views and vm not in seen.active]
-                strayed = self._strayed(names, seen, views)
-                await parts.clock.sleep(0)
-                async with self._turn.hold():
-                    await parts.coverage.tell(strayed, gone=[vm for vm in gone if not self._turn.stale((vm,))])
-        except OutliveError as error:
-            _log.warning("coverage.not_told", error=str(error))
-
-    def _strayed(
-        self, names: Iterable[str], seen: Observation, views: Mapping[str, VmView]
-    ) -> dict[str, CoverageStatus]:
-        """VMs that only the guard keeps, and that run elsewhere than what was told of them rests on."""
-        strayed: dict[str, CoverageStatus] = {}
-        for vm in names:
-            host = seen.merged.sightings.get(vm) if vm not in views else None
-            said = self._parts.coverage.said(vm) if host is not None else None
-            if host is None or said is None or not said.covered or said.host == host:
-                continue
-            strayed[vm] = CoverageStatus(
-                required=said.required,
-                covered=False,
-                host=host,
-                reason=UNLISTED_REASON,
-                message=f"no VM source lists the VM, and it runs on {host}, not on {said.host}",
-                remedy="restore the VM source; the next cycle puts its slots right",
-            )
-        return strayed
+        made = await Moving(parts.writer, parts.reporter, turn=self._turn).carry_out(result.actions, hand)
+        _log.info("repack.done", cycle=self._cycle, moves=made)
 
     def _pause(self, summary: Summary) -> float:
         config = self._config
@@ -425,9 +338,3 @@ def _by_id(vms: Sequence[VmView]) -> Portions[dict[str, VmView]]:
         found.update((vm.id, vm) for vm in portion)
         yield
     return found
-
-
-def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView], topology: Topology) -> Portions[frozenset[str]]:
-    columns = yield from Columns.built(slots, views, topology)
-    numbers = yield from columns.faults()
-    return frozenset(columns.vm_ids[number] for number in numbers.tolist())
