@@ -1,0 +1,116 @@
+"""A plan that is carried out: after every single write the state is valid, and nobody is worse off than before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support.certified import fleet, settings
+
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.failover.assurance.coverage import CoverageInput, assess_state
+from outlive.failover.certificate.room import without_room
+from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.keeping.hand import Hand
+from outlive.failover.keeping.moving import Moving, Untold
+from outlive.failover.keeping.observe import StoreVMs, slot_view
+from outlive.failover.keeping.writes import SlotWriter
+from outlive.failover.planning.plan import plan
+from outlive.failover.planning.repack import repack
+from outlive.resources import Reservation
+from outlive.roles.planned import write_plan
+from outlive.roles.planning import Gathered, gather, plan_input, repack_input
+from outlive.roles.settings import RoleSettings
+from outlive.store.memory import MemoryStore
+
+
+class Watched(MemoryStore):
+    """Remembers the reservations after every write, as somebody would find them who stopped the process there."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(SystemClock(), SeededIds(Random(seed).fork("store")))
+        self.kept: dict[str, Reservation] = {}
+        self.states: list[tuple[Reservation, ...]] = []
+
+    async def create(self, obj: Any) -> Any:
+        return self._seen(await super().create(obj))
+
+    async def replace_status(self, obj: Any) -> Any:
+        return self._seen(await super().replace_status(obj))
+
+    async def delete(self, ref: Any, **how: Any) -> None:
+        await super().delete(ref, **how)
+        self.kept.pop(ref.name, None)
+        self.states.append(tuple(self.kept.values()))
+
+    def _seen(self, obj: Any) -> Any:
+        if isinstance(obj, Reservation):
+            self.kept[obj.name] = obj
+            self.states.append(tuple(self.kept.values()))
+        return obj
+
+    def since(self) -> Iterator[tuple[Reservation, ...]]:
+        """The states since the last call."""
+        states, self.states = self.states, []
+        yield from states
+
+
+async def look(store: MemoryStore, using: RoleSettings) -> Gathered:
+    return await gather(store, StoreVMs(store, SystemClock()), using)
+
+
+def judged(gathered: Gathered, reservations: tuple[Reservation, ...]) -> dict[str, int]:
+    """VM → slots that count for it, once the state is seen to be valid."""
+    seen = gathered.observation
+    slots = tuple(slot_view(one) for one in reservations)
+    checked = check(CheckInput(vms=seen.vms, slots=slots, required=gathered.required, topology=gathered.topology))
+    assert checked.holds, checked.violations[:3]
+    assert without_room(seen.hypervisors, reservations, seen.vms) == {}
+    told = assess_state(
+        CoverageInput(vms=seen.vms, required=gathered.required, slots=slots, topology=gathered.topology)
+    )
+    return {vm: len(status.slots) for vm, status in told.items()}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(seed: int) -> None:
+    unit = "rack" if seed % 3 == 0 else "host"
+
+    async def story() -> None:
+        random = Random(seed)
+        store = Watched(seed)
+        store.load(fleet(random, random.randint(8, 14), random.randint(10, 40), racks=7))
+        made = moved = 0
+        for needs in ({"f*": 1, "one*": 1}, {"f*": 2, "one*": 1}):
+            using = settings(needs, unit=unit)
+            gathered = await look(store, using)
+            writer = SlotWriter(
+                store, clock=SystemClock(), ids=SeededIds(random.fork(str(made))), creator="test", compat=using.compat
+            )
+            result = plan(await plan_input(gathered))
+            await write_plan(writer, result, gathered.observation.objects)
+            has: dict[str, int] = {}
+            for state in store.since():
+                now = judged(gathered, state)
+                assert all(now[vm] >= count for vm, count in has.items())
+                has, made = now, made + 1
+        need = dict(has)
+        gathered = await look(store, settings(needs, unit=unit))
+        moves = repack(await repack_input(gathered, limit=40, effort_s=0.2, seed=seed)).actions
+        held = sum(one.spec.resources.memory_bytes for one in store.kept.values())
+        hand = Hand(gathered.observation.slots, gathered.observation.objects)
+        assert await Moving(writer, Untold()).carry_out(moves, hand) == len(moves)
+        for state in store.since():
+            now = judged(gathered, state)
+            assert all(now[vm] >= min(gathered.required.get(vm, 0), count) for vm, count in need.items())
+            memory = sum(one.spec.resources.memory_bytes for one in state)
+            assert memory <= held
+            held, moved = memory, moved + 1
+        assert made > 0
+        assert moved <= 40
+
+    asyncio.run(story())
