@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import msgspec
+from tests.support.cycles import check_rules
 from tests.support.failover import GIB, Fault
 from tests.support.live_failover import LiveCloud
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
-from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import VmView
 from outlive.failover.portions import Portions
 from outlive.failover.vms import VmList
@@ -22,12 +22,6 @@ async def started(cloud: LiveCloud, hosts: int = 6) -> None:
     await cloud.hosts(*(f"h{n + 1}" for n in range(hosts)))
     await cloud.settle(5)
     assert cloud.metric("failover_reconciliation_runs_total") == 1
-
-
-async def check_rules(cloud: LiveCloud) -> None:
-    slots = list((await cloud.slots()).values())
-    graph = DependencyGraph.build(slots)
-    assert all(graph.holds_in(slot.name) for slot in slots)
 
 
 def test_a_vm_that_starts_is_covered_within_a_second_without_a_cycle():

@@ -1,0 +1,145 @@
+"""What a cycle does where others change the same slots or hosts meanwhile."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.support.cycles import check_rules, is_slot, six_hosts
+from tests.support.failover import Cloud, Fault
+from tests.support.loops import run
+
+from outlive.base.errors import Conflict, OutliveError
+from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.resources import (
+    Instance,
+    Reservation,
+)
+
+
+def meanwhile(cloud: Cloud, name: str, members: dict[str, str]) -> Fault:
+    """Before the next status write somebody else changes the slot; the write then meets what is there."""
+    return Fault("replace_status", OutliveError(""), is_slot, before=lambda: cloud.set_members(name, members))
+
+
+def test_d8_a_removal_that_meets_another_writer_decides_again_about_that_slot():
+    async def story(compat: list[str]) -> dict[str, str]:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}, "compat": compat})
+        await six_hosts(cloud)
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h2")
+        await cloud.slot("s", "h6", {"a": "h1", "gone": "h5"})
+        await cloud.slot("t", "h5", {"b": "h2"})
+        cloud.store.faults.append(meanwhile(cloud, "s", {"a": "h1", "gone": "h5", "b": "h2"}))
+        await cloud.cycle()
+        return (await cloud.members())["s"]
+
+    assert run(story([])) == {"a": "h1", "b": "h2"}, "the newcomer stays"
+    assert run(story(["D8"])) == {"a": "h1"}, "the reference overwrites it"
+
+
+def test_a_slot_that_somebody_joined_is_not_deleted():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await six_hosts(cloud)
+        await cloud.vm("b", "h2")
+        await cloud.slot("s", "h6", {"gone": "h5"})
+        cloud.store.faults.append(
+            Fault("delete", OutliveError(""), is_slot, before=lambda: cloud.set_members("s", {"b": "h2"}))
+        )
+        await cloud.cycle()
+        assert (await cloud.members())["s"] == {"b": "h2"}
+
+    run(story())
+
+
+def test_a_join_that_meets_another_writer_joins_what_is_there_now():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await six_hosts(cloud)
+        for name, host in (("a", "h1"), ("b", "h2"), ("c", "h3")):
+            await cloud.vm(name, host)
+        await cloud.slot("s", "h6", {"c": "h3"})
+        await cloud.slot("t", "h5", {"b": "h2"})
+        cloud.store.faults.append(meanwhile(cloud, "s", {"c": "h3", "b": "h2"}))
+        await cloud.cycle()
+        assert (await cloud.members())["s"] == {"a": "h1", "b": "h2", "c": "h3"}
+        assert cloud.metric("failover_reconciliation_reservations_failed_total") == 0
+
+    run(story())
+
+
+def test_a_join_that_is_no_longer_allowed_is_decided_again():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await six_hosts(cloud)
+        for name, host in (("a", "h1"), ("b", "h1"), ("c", "h3")):
+            await cloud.vm(name, host)
+        await cloud.slot("s", "h6", {"c": "h3"})
+        await cloud.slot("t", "h5", {"b": "h1"})
+        cloud.store.faults.append(meanwhile(cloud, "s", {"c": "h3", "b": "h1"}))
+        await cloud.cycle()
+        assert (await cloud.members())["s"] == {"c": "h3", "b": "h1"}
+        assert (await cloud.covered())["a"]
+        await check_rules(cloud)
+
+    run(story())
+
+
+def test_a_slot_that_vanished_is_replaced_by_another():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await six_hosts(cloud)
+        await cloud.vm("a", "h1")
+        await cloud.vm("c", "h3")
+        slot = await cloud.slot("s", "h6", {"c": "h3"})
+        cloud.store.faults.append(
+            Fault("replace_status", Conflict("gone"), is_slot, before=lambda: cloud.memory.delete(slot.ref))
+        )
+        await cloud.cycle()
+        assert (await cloud.covered())["a"]
+
+    run(story())
+
+
+def test_a_slot_that_moved_while_it_was_joined_takes_nobody_from_its_new_host():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h5", "h9")
+        await cloud.vm("t1", "h1")
+        await cloud.vm("t2", "h2")
+        await cloud.slot("r", "h5", {"x": "h9"})
+        await cloud.instances("h9", lambda there: (*there, Instance(id="x", name="x")))
+
+        async def move() -> None:
+            slot = await cloud.memory.get(Reservation, "r")
+            status = msgspec.structs.replace(slot.status, host="h2")
+            cloud.fleet.upsert_reservation(
+                await cloud.memory.replace_status(msgspec.structs.replace(slot, status=status))
+            )
+
+        joined = Fault("replace_status", OutliveError("x"), where=lambda one: one.name == "r", before=move)
+        cloud.store.faults.append(joined)
+        await cloud.cycle()
+        assert "t2" not in (await cloud.members())["r"]
+        assert list(DependencyGraph.build(list((await cloud.slots()).values())).breaches("t2")) == []
+
+    run(story())
+
+
+def test_a_host_whose_room_went_meanwhile_is_decided_about_again():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("a", "h1")
+        asked: list[str] = []
+
+        def has_room(host: str, cpu_milli: int, memory_bytes: int) -> bool:
+            asked.append(host)
+            return len(asked) > 1
+
+        cloud.periodic._turn.has_room = has_room  # type: ignore[method-assign]
+        await cloud.cycle()
+        assert len(asked) == 2
+        assert await cloud.covered() == {"a": True}
+        assert cloud.metric("failover_reconciliation_reservations_failed_total") == 0
+
+    run(story())
