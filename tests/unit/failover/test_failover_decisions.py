@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from outlive.failover.decisions import DECISIONS
 from outlive.runtime.decisions import DecisionTable
 
 TABLE = DecisionTable(DECISIONS)
+RECORDED = Path(__file__).with_name("decisions")
+"""An input and its answer for every decision, to be replayed with ``outlive decide``."""
 
 
 def decide(name: str, given: object) -> dict[str, object]:
@@ -25,6 +28,12 @@ def test_every_name_is_there_and_has_a_schema() -> None:
     for name in ("eligible", "find", "check", "required", "resolve_size", "plan", "tolerance", "bound", "coverage"):
         assert TABLE.schema(f"failover.{name}")["input"]
     assert {"failover.clean", "failover.select", "failover.assign"} <= set(TABLE.names())
+
+
+@pytest.mark.parametrize("name", TABLE.names())
+def test_every_decision_gives_the_answer_that_was_recorded(name: str) -> None:
+    recorded = json.loads((RECORDED / f"{name.removeprefix('failover.')}.json").read_text())
+    assert decide(name, recorded["input"]) == recorded["output"]
 
 
 def test_questions_of_eligibility() -> None:
