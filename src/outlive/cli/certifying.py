@@ -7,7 +7,7 @@ everything else is worked out from there. The check reads files and knows nothin
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -49,8 +49,11 @@ async def certify(
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
     import sys
 
+    from outlive.drivers.outputs import check_output, write_output
     from outlive.failover.certificate.document import encode_certificate
 
+    if out is not None:
+        check_output(out)
     result = await _made(access, k, config, partial=partial)
     if result.certificate is None:
         output.show({"certified": False, "uncertified": result.uncertified}, lambda: _refusal(result))
@@ -60,7 +63,7 @@ async def certify(
         sys.stdout.buffer.write(raw)
         sys.stdout.buffer.flush()
         return None
-    out.write_bytes(raw)
+    write_output(out, raw)
     document = {
         "certified": True,
         "file": str(out),
@@ -77,6 +80,7 @@ async def certify(
 async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
     from outlive.base.ids import SystemIds
     from outlive.cli.failover import look
+    from outlive.failover.assurance.asking import units_by
     from outlive.failover.certificate.making import certify as decide
     from outlive.roles.certifying import certify_input
     from outlive.store.memory import MemoryStore
@@ -91,6 +95,8 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
             "the VMs come from a database, so that no state tells what a certificate would be about",
             remedy="import them, and certify that state: outlive import database URL",
         )
+    if gathered.observation.hosts:
+        units_by(gathered.observation.hosts, gathered.settings.topology_choice.unit)
     with progress("certifying"):
         return decide(certify_input(gathered, objects, partial=partial))
 
@@ -162,12 +168,15 @@ async def verify(
     """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
     from outlive.base.pausing import collector_paused
     from outlive.drivers.files import read_input
+    from outlive.drivers.outputs import check_output
     from outlive.failover.verify.checking import Wishes, check
     from outlive.failover.verify.document import read_certificate
     from outlive.resources.state import read_facts, state_facts
 
     wanted = enumerate_ or failures is not None or landings is not None
     wishes = Wishes(require=_required(require or ()), failures=(failures or 0) if wanted else None)
+    if landings is not None:
+        check_output(landings)
     stated = read_certificate(read_input(certificate), str(certificate))
     if access.state is None:
         async with access.open() as store:
@@ -183,14 +192,16 @@ async def verify(
 def _checked(checking: Callable[[Callable[[Landing], None] | None], Verdict], landings: Path | None) -> Verdict:
     import msgspec
 
+    from outlive.drivers.outputs import open_output
+
     with progress("checking"):
         if landings is None:
             return checking(None)
-        with landings.open("wb") as file:
+        with open_output(landings) as file:
             return checking(lambda landing: _write_line(file, msgspec.json.encode(landing)))
 
 
-def _write_line(file: Any, line: bytes) -> None:
+def _write_line(file: BinaryIO, line: bytes) -> None:
     file.write(line + b"\n")
 
 

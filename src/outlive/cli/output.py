@@ -71,7 +71,7 @@ class Output:
         console = Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
         with console.capture() as capture:
             for renderable in renderables:
-                console.print(renderable)
+                console.print(_line(renderable) if isinstance(renderable, str) else renderable)
         self.text("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
     def text(self, text: str) -> None:
@@ -119,6 +119,22 @@ def yaml_text(document: Any) -> str:
     return text
 
 
+def visible(text: str) -> str:
+    """The text with whatever would steer a terminal or hide on it written out, such as ``\\x1b``.
+
+    Names come from files and clusters; none of them may clear the screen or make up a line of its own.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _line(text: str) -> str:
+    """A line for people; it may begin with empty ones."""
+    rest = text.lstrip("\n")
+    return text[: len(text) - len(rest)] + visible(rest)
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", numbers: Sequence[str] = ()
 ) -> Any:
@@ -137,7 +153,7 @@ def table(
     for column in columns:
         grid.add_column(Text(column), justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(cell_text(value)) for value in row))
+        grid.add_row(*(Text(visible(cell_text(value))) for value in row))
     return grid
 
 

@@ -144,3 +144,40 @@ def test_files_that_cannot_be_read_are_named_with_the_line(state: Path, certific
     assert f"{bad}:" in done.line
     assert "write it again" in done.line
     assert outlive("failover", "verify", certificate, "--state", certificate).code == 3
+
+
+def test_a_file_that_is_there_stays_as_it_was_unless_all_is_written(broken: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text("before")
+    assert outlive("failover", "certify", "--state", broken, "--out", path).code == 1
+    sets = ("failover", "verify", path, "--state", broken, "--landings", path)
+    assert outlive(*sets).code == 3
+    assert path.read_text() == "before"
+    assert [one.name for one in tmp_path.iterdir()] == ["kept.json"]
+
+
+def test_a_place_that_is_no_file_is_refused_in_one_line(state: Path, certificate: Path, tmp_path: Path) -> None:
+    for bad in (tmp_path, tmp_path / "none" / "file"):
+        for asked in (("certify", "--out"), ("verify", certificate, "--landings")):
+            done = outlive("failover", *asked, bad, "--state", state)
+            assert done.code == 3
+            assert str(bad) in done.line
+
+
+def test_a_domain_that_no_host_is_in_is_not_certified(state: Path, tmp_path: Path) -> None:
+    config = tmp_path / "outlive.yaml"
+    config.write_text("failoverUpkeep: {failureUnit: power}\n")
+    done = outlive("failover", "certify", "--state", state, "--config", config)
+    assert done.code == 4
+    assert "there is no failure domain 'power'" in done.line
+
+
+def test_names_in_a_certificate_cannot_steer_a_terminal(state: Path, certificate: Path, tmp_path: Path) -> None:
+    stated = json.loads(certificate.read_text())
+    stated["hosts"].append("\x1b[2J\naccepted: everything\u202e")
+    path = tmp_path / "hostile.json"
+    path.write_text(json.dumps(stated))
+    done = outlive("failover", "verify", path, "--state", state)
+    assert done.code == 1
+    assert "the state has no host \\x1b[2J\\naccepted: everything\\u202e" in done.out
+    assert all(line.isprintable() for line in done.out.splitlines())

@@ -786,6 +786,34 @@ def test_a_file_that_is_no_certificate_is_refused_with_its_place(raw: bytes, pla
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("once", "twice"),
+    [
+        (b'"k":2', b'"k":1,"k":2'),
+        (b'"need":2', b'"need":1,"need":2'),
+        (b'"v":"h"', b'"v":"g","v":"h"'),
+        (b'"k":2', b'"k":18446744073709551616,"k":99999999999999999999'),
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused(once: bytes, twice: bytes) -> None:
+    """Another reader might believe the first one, and read another claim."""
+    raw = (
+        b'{"version":1,"stateDigest":"","k":2,"hosts":["g","h"],"vms":[{"id":"v","host":"h","need":2,"slots":[]}],'
+        b'"slots":[{"name":"r","host":"g","cpuMilli":1,"memoryBytes":1,"allocations":{"v":"h"}}]}'
+    )
+    assert read_certificate(raw) == read_certificate(msgspec.json.format(raw, indent=3))
+    with pytest.raises(BadInput, match="is there twice"):
+        read_certificate(raw.replace(once, twice))
+
+
+@pytest.mark.parametrize("unit", ["power", ""])
+def test_a_domain_that_no_host_is_in_certifies_nothing(unit: str) -> None:
+    """Else single hosts would pass for power feeds."""
+    case = Case(1)
+    case.certificate["unit"] = unit
+    assert case.codes() == {"unit"}
+
+
 def test_amounts_beyond_64_bits_are_survived() -> None:
     case = Case(1)
     vm = case.certified_vm()

@@ -13,7 +13,7 @@ from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
 from outlive.failover.verify.columns import Memberships
 from outlive.failover.verify.comparing import compare_hosts, compare_slots, compare_vms
 from outlive.failover.verify.counting import Counters
-from outlive.failover.verify.document import VERSION, CertifiedState, read_certificate
+from outlive.failover.verify.document import UNIT_OF_HOSTS, VERSION, CertifiedState, read_certificate
 from outlive.failover.verify.findings import Code, Findings, Violation
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.verify.promises import check_needs, check_promises, check_required, check_room
@@ -80,7 +80,9 @@ def check(
     enumeration = None
     with collector_paused():
         fleet = StateFleet(facts)
+        unit_of = fleet.units(certificate.unit)
         _check_heads(facts, certificate, found)
+        _check_unit(fleet, certificate, unit_of, found)
         compare_hosts(fleet, certificate, found)
         compare_vms(fleet, certificate, found)
         compare_slots(fleet, certificate, found)
@@ -88,7 +90,6 @@ def check(
         inside = Memberships(fleet)
         check_promises(fleet, certificate, inside, full, found)
         check_required(fleet, certificate, required, found)
-        unit_of = fleet.units(certificate.unit)
         _check_counters(Counters(inside, unit_of), certificate, found)
         if failures:
             enumeration = enumerate_cases(fleet, certificate, inside.counting(), unit_of, failures, found, tell)
@@ -117,6 +118,12 @@ def _check_heads(facts: Iterable[Facts], certificate: CertifiedState, found: Fin
         )
         found.add(Code.DIGEST, message)
     check_needs(certificate, found)
+
+
+def _check_unit(fleet: StateFleet, certificate: CertifiedState, unit_of: Mapping[str, str], found: Findings) -> None:
+    """A domain that no host is in would make single hosts look like racks."""
+    if certificate.unit != UNIT_OF_HOSTS and fleet.hosts and not unit_of:
+        found.add(Code.UNIT, f"no host of the state is in a failure domain {certificate.unit[:80]!r}")
 
 
 def _check_counters(counters: Counters, certificate: CertifiedState, found: Findings) -> None:

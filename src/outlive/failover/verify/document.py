@@ -6,6 +6,7 @@ The form is written down here a second time on purpose: the maker's own structs 
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Final
 
 import msgspec
@@ -42,7 +43,7 @@ class CertifiedSlot(Strict, frozen=True, kw_only=True, gc=False):
     allocations: dict[str, str]
 
 
-class CertifiedState(Strict, frozen=True, kw_only=True):
+class CertifiedState(Strict, frozen=True, kw_only=True, omit_defaults=True):
     """What is certified of a state."""
 
     version: int
@@ -58,7 +59,8 @@ class CertifiedState(Strict, frozen=True, kw_only=True):
 def read_certificate(raw: bytes, place: str = "certificate") -> CertifiedState:
     """The certificate of a file; ``BadInput`` names the line or the member that is wrong."""
     try:
-        return msgspec.json.decode(raw, type=CertifiedState)
+        stated = msgspec.json.decode(raw, type=CertifiedState)
+        _check_members(raw, stated, place)
     except msgspec.ValidationError as error:
         remedy = "write one with: outlive failover certify --out FILE"
         raise BadInput(f"not a certificate: {error}", place=place, remedy=remedy) from None
@@ -66,3 +68,25 @@ def read_certificate(raw: bytes, place: str = "certificate") -> CertifiedState:
         message, line = json_error(error, raw)
         remedy = "the file is broken or cut off: write it again"
         raise BadInput(f"not JSON: {message}", place=f"{place}:{line}", remedy=remedy) from None
+    return stated
+
+
+def _check_members(raw: bytes, stated: CertifiedState, place: str) -> None:
+    """``BadInput`` where a member is there twice: of two readers one may believe the first and one the last.
+
+    What was read, written again, is as long as the file without its blanks unless something was passed over, or is
+    spelt in another way (a default, an escape). Only then is it looked at member by member.
+    """
+    try:
+        whole = len(msgspec.json.encode(stated)) == len(msgspec.json.format(raw, indent=-1))
+    except OverflowError:
+        whole = False
+    if not whole:
+        json.loads(raw, object_pairs_hook=lambda pairs: _once(pairs, place), parse_int=str)
+
+
+def _once(pairs: list[tuple[str, object]], place: str) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"the member {twice[:80]!r} is there twice", place=place, remedy="write it once")

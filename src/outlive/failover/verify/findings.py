@@ -17,6 +17,7 @@ class Code(enum.StrEnum):
     VERSION = "version"
     DIGEST = "digest"
     K = "k"
+    UNIT = "unit"
     HOST_UNKNOWN = "host-unknown"
     HOST_REPEATED = "host-repeated"
     HOST_OMITTED = "host-omitted"
