@@ -79,3 +79,10 @@ class LiveCloud(Cloud):
                 return True
             await self.clock.sleep(0.05)
         return await holds()
+
+
+async def started(cloud: LiveCloud, hosts: int = 6) -> None:
+    """Hosts are there and the first cycle, which finds nothing to do, is over."""
+    await cloud.hosts(*(f"h{n + 1}" for n in range(hosts)))
+    await cloud.settle(5)
+    assert cloud.metric("failover_reconciliation_runs_total") == 1
