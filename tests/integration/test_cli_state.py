@@ -94,14 +94,16 @@ def test_coverage_has_exactly_the_promised_members_and_says_no(file: Path) -> No
     document = read(result)
     assert result.code == 1
     assert set(document) == {
-        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance",
+        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance", "levels",
     }  # fmt: skip
     assert (document["vms"], document["required"], document["covered"]) == (16, 16, 0)
     uncovered = document["uncovered"]
     assert isinstance(uncovered, list)
     assert set(uncovered[0]) == {"vm", "reason", "remedy"}
     assert set(document["reserved"]) == {"cpuMilli", "memoryBytes"}  # type: ignore[call-overload]
-    assert set(document["bound"]) == {"slots", "gap"}  # type: ignore[call-overload]
+    assert set(document["bound"]) == {  # type: ignore[call-overload]
+        "slots", "gap", "cpuMilli", "cpuGapMilli", "memoryBytes", "memoryGapBytes",
+    }  # fmt: skip
 
 
 def test_a_plan_says_what_it_would_do_and_changes_nothing(file: Path) -> None:
@@ -180,7 +182,7 @@ def test_a_host_is_ranked_and_refused_with_reasons(file: Path) -> None:
 def test_views_are_tables_and_documents(file: Path) -> None:
     assert "h0" in outlive("failover", "views", "hypervisors", "--state", file).out
     views = json.loads(outlive("failover", "views", "--state", file, "-o", "json").out)
-    assert len(views) == 13
+    assert len(views) == 14
     options = file.parent / "views.json"
     options.write_text('{"views": "by-host,summary", "filter_name": "h1"}')
     chosen = json.loads(outlive("failover", "views", "--config", options, "--state", file, "-o", "json").out)

@@ -12,16 +12,15 @@ from outlive.cli.access import Access
 from outlive.cli.certifying import certify, verify
 from outlive.cli.commands import command, group
 from outlive.cli.explaining import explain
-from outlive.cli.output import Output, Report
+from outlive.cli.output import Output
+from outlive.cli.planning import make_plan
 from outlive.cli.progress import progress
 from outlive.cli.surviving import tolerance
 from outlive.cli.viewing import views
 
 if TYPE_CHECKING:
-    from outlive.failover.assurance.coverage import CoverageResult
-    from outlive.failover.planning.plan import PlanResult
+    from outlive.failover.assurance.coverage import Bound, CoverageResult, Reserved
     from outlive.roles.planning import Gathered
-    from outlive.roles.settings import RoleSettings
     from outlive.store import Store
 
 app = group("Coverage, plans, checks and views of failover reservations.")
@@ -69,41 +68,9 @@ async def coverage(
     return None if result.covered == result.required else ExitCode.NO
 
 
-@command(app, "plan")
-async def make_plan(
-    access: Access,
-    output: Report,
-    k: Slots = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
-    config: Config = None,
-) -> ExitCode | None:
-    """What would be done so that every VM has its slots; exit code 1 if some VM stays without."""
-    from outlive.failover.planning.actions import Fail
-    from outlive.failover.planning.plan import plan
-    from outlive.roles.planned import write_plan
-    from outlive.roles.planning import coverage_of, plan_input
-
-    async with access.open(write=apply) as store:
-        gathered = await look(access, store, config, k)
-        with progress("planning"):
-            result = plan(await plan_input(gathered))
-            fails = tuple(one for one in result.actions if isinstance(one, Fail))
-            after = coverage_of(gathered, result.slots, fails)
-        if apply:
-            with progress("slots written") as bar:
-                await write_plan(
-                    _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
-                )
-    document = plan_document(result, after, applied=apply)
-    output.show(
-        document, lambda: plan_lines(document, after, wide=output.wide, unit=gathered.settings.topology_choice.unit)
-    )
-    return None if after.covered == after.required else ExitCode.NO
-
-
 @command(app, "check")
 async def check(access: Access, output: Output, config: Config = None) -> ExitCode | None:
-    """Verify every allocation from scratch, by all five rules and as far apart as asked; exit code 1 if any is wrong."""
+    """Verify every allocation from scratch, by all rules and as far apart as asked; exit code 1 if any is wrong."""
     from outlive.cli.output import table
     from outlive.failover.eligibility.check import CheckInput
     from outlive.failover.eligibility.check import check as verify
@@ -131,6 +98,7 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
     return None if result.holds else ExitCode.NO
 
 
+command(app, "plan")(make_plan)
 command(app, "views")(views)
 command(app, "explain")(explain)
 command(app, "tolerance")(tolerance)
@@ -158,14 +126,6 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
             await source.close()
 
 
-def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
-    from outlive.base.ids import SystemIds
-    from outlive.failover.keeping.writes import SlotWriter
-
-    creator = settings.failover.creator
-    return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator, compat=settings.compat)
-
-
 def coverage_document(result: CoverageResult) -> dict[str, Any]:
     """The members that programs rely on (docs/reference/cli.md#failover-coverage)."""
     return {
@@ -175,7 +135,14 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
         "uncovered": [{"vm": one.vm, "reason": one.reason, "remedy": one.remedy} for one in result.uncovered],
         "slots": result.slots,
         "reserved": {"cpuMilli": result.reserved.cpu_milli, "memoryBytes": result.reserved.memory_bytes},
-        "bound": {"slots": result.bound.slots, "gap": result.bound.gap},
+        "bound": {
+            "slots": result.bound.slots,
+            "gap": result.bound.gap,
+            "cpuMilli": result.bound.cpu_milli,
+            "cpuGapMilli": result.reserved.cpu_milli - result.bound.cpu_milli,
+            "memoryBytes": result.bound.memory_bytes,
+            "memoryGapBytes": result.reserved.memory_bytes - result.bound.memory_bytes,
+        },
         "tolerance": result.tolerance,
     }
 
@@ -185,14 +152,13 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "h
     from outlive.cli.output import table
     from outlive.failover.pictures.wording import tolerance_sentence
 
-    cores, gib = result.reserved.cpu_milli / 1000, result.reserved.memory_bytes / 2**30
     rows = [
         ("VMs", result.vms),
         ("need slots", result.required),
         ("covered", f"{result.covered}{'' if result.covered == result.required else ' (not all)'}"),
         *((f"  {reason}", f"{count} VMs") for reason, count in _reasons(result).items()),
         ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
-        ("reserved", f"{cores:,.0f} cores, {gib:,.0f} GiB"),
+        ("reserved", f"{_amounts(result.reserved)} (at least {_amounts(result.bound)})"),
         ("tolerance", tolerance_sentence(result.tolerance, unit, required=result.required)),
         *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
@@ -208,32 +174,13 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "h
     return lines
 
 
+def _amounts(of: Reserved | Bound) -> str:
+    return f"{of.cpu_milli / 1000:,.0f} cores, {of.memory_bytes / 2**30:,.0f} GiB"
+
+
 def _reasons(result: CoverageResult) -> dict[str, int]:
     """Reason → VMs without their slots, most first."""
     counts: dict[str, int] = {}
     for one in result.uncovered:
         counts[one.reason] = counts.get(one.reason, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def plan_document(result: PlanResult, after: CoverageResult, *, applied: bool) -> dict[str, Any]:
-    """A plan for programs: every action in order, and the coverage that it leads to."""
-    return {
-        "applied": applied,
-        "missing": result.missing,
-        "reused": result.reused,
-        "created": result.created,
-        "failed": result.failed,
-        "actions": result.actions,
-        "after": coverage_document(after),
-    }
-
-
-def plan_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
-    """The same for people."""
-    head = (
-        f"{document['missing']} VMs miss slots: {document['created']} slots to open, "
-        f"{document['reused']} times a VM joins one, {document['failed']} VMs stay without"
-    )
-    verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
-    return [head, f"{verb}:", *coverage_lines(after, wide=wide, unit=unit)]

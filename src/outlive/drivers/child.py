@@ -36,7 +36,7 @@ class ChildComputer:
         try:
             return await asyncio.wait_for(work, self._deadline_s)
         except (BrokenProcessPool, TimeoutError) as error:
-            self._abandon()
+            self.abandon()
             why = f"no answer within {self._deadline_s:g} s" if isinstance(error, TimeoutError) else "its process died"
             raise Unavailable(
                 f"{decision.name} could not be computed: {why}", remedy="the next cycle tries again"
@@ -56,13 +56,14 @@ class ChildComputer:
             self._pool = ProcessPoolExecutor(max_workers=1, mp_context=context, initializer=_ignore_interrupts)
         return self._pool
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
+        """End the child, whatever it is doing."""
         pool, self._pool = self._pool, None
         if pool is None:
             return
         for process in list((pool._processes or {}).values()):
             process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)  # the child is dead, so that this does not wait
 
 
 def _ignore_interrupts() -> None:

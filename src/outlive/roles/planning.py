@@ -17,6 +17,7 @@ from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted,
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.planning.repack import RepackInput
 from outlive.failover.planning.select import SelectInput, select
 from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
@@ -137,6 +138,36 @@ async def refusals(gathered: Gathered) -> tuple[Fail, ...]:
     """Whom a cycle without limits could not serve, and why: a plain plan, since packing would only add time."""
     plain = msgspec.structs.replace(await plan_input(gathered), packing=False)
     return tuple(one for one in plan(plain).actions if isinstance(one, Fail))
+
+
+async def repack_input(gathered: Gathered, *, limit: int, effort_s: float, seed: int) -> RepackInput:
+    """The input of repacking: every member of a slot with its class, and which hosts' slots each class may join."""
+    observation, settings = gathered.observation, gathered.settings
+    views = {vm.id: vm for vm in observation.vms}
+    members = sorted({vm for slot in observation.slots for vm in slot.members if vm in views})
+    with_project = pins_projects(observation.hypervisors)
+    wishes = [wanted(views[vm], 1, gathered.sizes[vm], with_project=with_project) for vm in members]
+    offers = Offers(reuse={}, new={})
+    if wishes:
+        offers = await gather_offers(
+            InProcessPlacement(_Local(gathered.engine), gathered.fleet),
+            Caller(profile=settings.upkeep.profile, compat=settings.compat),
+            wishes,
+            requests={},
+            request_id="",
+            with_new=False,
+        )
+    return RepackInput(
+        slots=observation.slots,
+        vms=observation.vms,
+        required=gathered.required,
+        classes={wish.vm.id: wish.offer_class for wish in wishes},
+        reuse=offers.reuse,
+        limit=limit,
+        effort_s=effort_s,
+        seed=seed,
+        topology=gathered.topology,
+    )
 
 
 def _wishes(gathered: Gathered) -> list[Wanted]:

@@ -91,8 +91,9 @@ def coverage(given: CoverageInput) -> CoverageResult:
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     told = assess_state(given)
     uncovered = [_uncovered(told[vm.id], vm.id) for vm in needing if not told[vm.id].covered]
-    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts))
-    units = in_force(given.topology, given.compat).units
+    topology = in_force(given.topology, given.compat)
+    least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts, topology=topology))
+    units = topology.units
     levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, units)
     besides: dict[str, int] = {}
     for vm in needing:

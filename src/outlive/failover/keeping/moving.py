@@ -7,22 +7,44 @@ joined and did not leave has a slot more than it needs until a later cycle empti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from outlive.base.errors import OutliveError
+from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planning.repack import Move
-from outlive.failover.telling.reporting import Reporter
 
 _log = get_logger("failover.repack")
+
+
+class Told(Protocol):
+    """Whoever is told of what was written."""
+
+    def slot_reused(self, slot: str, uid: str, host: str, vm: str, members: int) -> None:
+        """A VM joined a slot."""
+        ...
+
+    def member_repacked(self, slot: str, uid: str, vm: str, to: str) -> None:
+        """A VM left a slot for another."""
+        ...
+
+
+class Untold:
+    """Nobody is told."""
+
+    def slot_reused(self, slot: str, uid: str, host: str, vm: str, members: int) -> None:
+        """Nothing to do."""
+
+    def member_repacked(self, slot: str, uid: str, vm: str, to: str) -> None:
+        """Nothing to do."""
 
 
 class Moving:
     """Carries moves out."""
 
-    def __init__(self, writer: SlotWriter, reporter: Reporter, *, turn: Turn | None = None) -> None:
+    def __init__(self, writer: SlotWriter, reporter: Told, *, turn: Turn | None = None) -> None:
         self._writer = writer
         self._reporter = reporter
         self._turn = turn or Turn()
@@ -46,9 +68,11 @@ class Moving:
         return self._turn.stale([move.vm, *(vm for slot in slots if slot is not None for vm in slot.members)])
 
     async def _join(self, move: Move, hand: Hand) -> None:
+        if not move.joins:
+            return
         view = hand.view(move.joins)
         if view is None:
-            return
+            raise NotFound(f"slot {move.joins} is gone", remedy="the next cycle looks again")
         written = hand.put(
             await self._writer.set_members(hand.object(move.joins), {**view.members, move.vm: move.vm_host})
         )
@@ -65,4 +89,3 @@ class Moving:
             await self._writer.delete(hand.object(move.leaves))
             hand.drop(move.leaves)
         self._reporter.member_repacked(view.name, view.uid, move.vm, move.joins)
-        _log.info("member.repacked", vm=move.vm, leaves=move.leaves, joins=move.joins)

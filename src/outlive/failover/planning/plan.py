@@ -7,7 +7,7 @@ host may receive any number of new slots. For ``failover plan``, a cold start an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -70,6 +70,14 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     compat: Compat = Compat()
 
 
+class Reserves(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What slots hold together."""
+
+    slots: int
+    cpu_milli: int
+    memory_bytes: int
+
+
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What to do, in order, and the slots that result."""
 
@@ -82,6 +90,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     failed: int = 0
     cut_short: bool = False
     """Whether the search was ended before its effort was spent."""
+    without_search: Reserves | None = None
+    """What the plan that the search began with reserves; only where there was a search."""
 
 
 def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> PlanResult:
@@ -133,7 +143,17 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
         promised = Counter(member for slot in best.slots for member in slot.members)
         packed = _completed(given, slots, turns, promised, found.outcome, ground)
     least = min(best, packed, key=cost) if packed is not None else best
-    return msgspec.structs.replace(least, cut_short=found.cut_short)
+    return msgspec.structs.replace(least, cut_short=found.cut_short, without_search=reserves(best.slots))
+
+
+def reserves(slots: Iterable[SlotView]) -> Reserves:
+    """What these slots hold together."""
+    held = list(slots)
+    return Reserves(
+        slots=len(held),
+        cpu_milli=sum(slot.cpu_milli for slot in held),
+        memory_bytes=sum(slot.memory_bytes for slot in held),
+    )
 
 
 def _may_pack(given: PlanInput, turns: Sequence[Turn]) -> bool:

@@ -80,6 +80,21 @@ def concerned(slots: Iterable[SlotView]) -> list[str]:
     return sorted(found)
 
 
+def after_moves(slots: Sequence[SlotView], moves: Iterable[Move]) -> tuple[SlotView, ...]:
+    """What the moves make of the slots; those that they empty are gone."""
+    members = {slot.name: dict(slot.members) for slot in slots}
+    emptied: set[str] = set()
+    for move in moves:
+        if move.joins:
+            members[move.joins][move.vm] = move.vm_host
+        del members[move.leaves][move.vm]
+        if not members[move.leaves]:
+            emptied.add(move.leaves)
+    return tuple(
+        msgspec.structs.replace(slot, members=members[slot.name]) for slot in slots if slot.name not in emptied
+    )
+
+
 def repack(given: RepackInput, *, keep_going: Callable[[], bool] = lambda: True) -> RepackResult:
     """Empty as many slots as the limit and the effort allow."""
     slots = sorted(given.slots, key=lambda slot: slot.name)

@@ -1,0 +1,230 @@
+"""``outlive failover plan``: what would be done so that every VM has its slots, or so that these hold less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import Conflict, ExitCode, Usage
+from outlive.cli.access import Access
+from outlive.cli.output import Report
+from outlive.cli.progress import progress
+
+if TYPE_CHECKING:
+    from outlive.failover.assurance.coverage import CoverageResult
+    from outlive.failover.planning.plan import PlanInput, PlanResult, Reserves
+    from outlive.failover.planning.repack import RepackResult
+    from outlive.roles.planning import Gathered
+    from outlive.roles.settings import RoleSettings
+    from outlive.store import Store
+
+LONGEST_S = 86_400.0
+"""The longest search."""
+REPACK_S = 5.0
+"""How long repacking searches unless told."""
+CHANGES_LIMIT = 1_000_000
+"""The most memberships that one repacking may change."""
+
+
+async def make_plan(
+    access: Access,
+    output: Report,
+    k: Annotated[
+        int | None,
+        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
+    ] = None,
+    effort: Annotated[
+        str, typer.Option(metavar="DURATION", help="Search so long for a plan that reserves less, such as 60s.")
+    ] = "0",
+    seed: Annotated[int, typer.Option(min=0, help="Another seed is another search.")] = 0,
+    repack: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=CHANGES_LIMIT,
+            help="Instead: change at most N memberships of a covered state so that less is held.",
+        ),
+    ] = 0,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
+    ] = None,
+) -> ExitCode | None:
+    """What would be done so that every VM has its slots; exit code 1 if some VM stays without."""
+    from outlive.cli.failover import look
+
+    effort_s = _effort(effort)
+    async with access.open(write=apply) as store:
+        gathered = await look(access, store, config, k)
+        if repack:
+            return await _repack(access, output, store, gathered, (repack, effort_s or REPACK_S, seed), apply=apply)
+        return await _plan(access, output, store, gathered, (effort_s, seed), apply=apply)
+
+
+async def _plan(
+    access: Access, output: Report, store: Store, gathered: Gathered, search: tuple[float, int], *, apply: bool
+) -> ExitCode | None:
+    import msgspec
+
+    from outlive.failover.planning.actions import Fail
+    from outlive.roles.planned import write_plan
+    from outlive.roles.planning import coverage_of, plan_input
+
+    effort_s, seed = search
+    with progress("planning") as bar:
+        given = msgspec.structs.replace(await plan_input(gathered), effort_s=effort_s, seed=seed)
+        result = await _searched(given, bar.at)
+        fails = tuple(one for one in result.actions if isinstance(one, Fail))
+        after = coverage_of(gathered, result.slots, fails)
+    if apply:
+        with progress("slots written") as bar:
+            await write_plan(
+                _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
+            )
+    document = plan_document(gathered, given, result, after, applied=apply)
+    unit = gathered.settings.topology_choice.unit
+    output.show(document, lambda: plan_lines(document, result, after, wide=output.wide, unit=unit))
+    return None if after.covered == after.required else ExitCode.NO
+
+
+async def _searched(given: PlanInput, at: Any) -> PlanResult:
+    """Small plans at once, searches in a child process."""
+    from outlive.failover.planning.plan import plan
+
+    if given.effort_s <= 0:
+        return plan(given)
+    from outlive.drivers.searching import search_plan
+
+    return await search_plan(given, at)
+
+
+async def _repack(
+    access: Access, output: Report, store: Store, gathered: Gathered, search: tuple[int, float, int], *, apply: bool
+) -> ExitCode | None:
+    from outlive.drivers.searching import search_repacking
+    from outlive.failover.keeping.hand import Hand
+    from outlive.failover.keeping.moving import Moving, Untold
+    from outlive.failover.planning.repack import after_moves
+    from outlive.roles.planning import coverage_of, repack_input
+
+    limit, effort_s, seed = search
+    observation = gathered.observation
+    with progress("repacking") as bar:
+        given = await repack_input(gathered, limit=limit, effort_s=effort_s, seed=seed)
+        result = await search_repacking(given, bar.at)
+        slots = after_moves(observation.slots, result.actions)
+        before, after = coverage_of(gathered, observation.slots), coverage_of(gathered, slots)
+    if apply:
+        hand = Hand(observation.slots, observation.objects)
+        made = await Moving(_writer(access, store, gathered.settings), Untold()).carry_out(result.actions, hand)
+        if made < len(result.actions):
+            raise Conflict(
+                f"{made} of {len(result.actions)} moves were made; then a slot was not as it was seen",
+                remedy="repeat: a new plan goes on from there",
+            )
+    document = repack_document(result, before, after, applied=apply)
+    unit = gathered.settings.topology_choice.unit
+    output.show(document, lambda: repack_lines(document, after, wide=output.wide, unit=unit))
+    return None
+
+
+def _effort(text: str) -> float:
+    from outlive.base.duration import parse_duration
+
+    seconds = parse_duration(0 if text == "0" else text)
+    if not 0 <= seconds <= LONGEST_S:
+        raise Usage(f"--effort {text} is out of range", remedy="from 0 to 24h")
+    return seconds
+
+
+def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
+    from outlive.base.ids import SystemIds
+    from outlive.failover.keeping.writes import SlotWriter
+
+    creator = settings.failover.creator
+    return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator, compat=settings.compat)
+
+
+def plan_document(
+    gathered: Gathered, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
+) -> dict[str, Any]:
+    """A plan for programs: every action in order, and the coverage that it leads to."""
+    from outlive.cli.failover import coverage_document
+    from outlive.failover.planning.plan import reserves
+
+    document = {
+        "applied": applied,
+        "missing": result.missing,
+        "reused": result.reused,
+        "created": result.created,
+        "failed": result.failed,
+        "actions": result.actions,
+        "before": _held(reserves(gathered.observation.slots)),
+        "after": coverage_document(after),
+    }
+    if given.effort_s > 0:
+        document["search"] = {
+            "effortSeconds": given.effort_s,
+            "seed": given.seed,
+            "cutShort": result.cut_short,
+            "without": None if result.without_search is None else _held(result.without_search),
+        }
+    return document
+
+
+def _held(what: Reserves) -> dict[str, Any]:
+    return {"slots": what.slots, "reserved": {"cpuMilli": what.cpu_milli, "memoryBytes": what.memory_bytes}}
+
+
+def plan_lines(
+    document: dict[str, Any], result: PlanResult, after: CoverageResult, *, wide: bool, unit: str = "host"
+) -> list[Any]:
+    """The same for people."""
+    from outlive.cli.failover import coverage_lines
+
+    head = [
+        f"{document['missing']} VMs miss slots: {document['created']} slots to open, "
+        f"{document['reused']} times a VM joins one, {document['failed']} VMs stay without"
+    ]
+    if result.without_search is not None:
+        was = result.without_search
+        head.append(
+            f"the search brought {was.slots} slots with {was.memory_bytes / 2**30:,.0f} GiB down to "
+            f"{after.slots} with {after.reserved.memory_bytes / 2**30:,.0f} GiB"
+            + ("; the clock ended it early" if result.cut_short else "")
+        )
+    verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
+    return [*head, f"{verb}:", *coverage_lines(after, wide=wide, unit=unit)]
+
+
+def repack_document(
+    result: RepackResult, before: CoverageResult, after: CoverageResult, *, applied: bool
+) -> dict[str, Any]:
+    """Moves for programs, and the coverage before and after."""
+    from outlive.cli.failover import coverage_document
+
+    return {
+        "applied": applied,
+        "changes": sum(2 if move.joins else 1 for move in result.actions),
+        "moves": result.actions,
+        "before": coverage_document(before),
+        "after": coverage_document(after),
+    }
+
+
+def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
+    """The same for people."""
+    from outlive.cli.failover import coverage_lines
+
+    was = document["before"]
+    head = (
+        f"{len(document['moves'])} moves: {was['slots']} slots with {was['reserved']['memoryBytes'] / 2**30:,.0f} GiB "
+        f"become {after.slots} with {after.reserved.memory_bytes / 2**30:,.0f} GiB"
+    )
+    if not document["moves"]:
+        head = "nothing was found to repack"
+    verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
+    return [head, f"{verb}:", *coverage_lines(after, wide=wide, unit=unit)]
