@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from outlive.base.wording import count_of
+
 if TYPE_CHECKING:
     from outlive.failover.whatif.steps import Step
     from outlive.roles.answers import Answer, Numbers, Tolerated
@@ -29,25 +31,21 @@ def _verdict(answer: Answer) -> str:
     word = "yes, and everybody is covered" if answer.possible else "no"
     left = []
     if answer.unplaced:
-        left.append(f"without a host: {_count(len(answer.unplaced), 'VM')}")
+        left.append(f"without a host: {count_of(len(answer.unplaced), 'VM')}")
     if answer.uncovered:
-        left.append(f"not covered: {_count(len(answer.uncovered), 'VM')}")
+        left.append(f"not covered: {count_of(len(answer.uncovered), 'VM')}")
     return f"{answer.question}: {word}" + (f"; {', '.join(left)}" if left else "")
 
 
 def _drain_verdict(answer: Answer) -> str:
     if answer.possible:
         now = "what it tolerates now"
-        kept = now if answer.keep is None else f"{_count(answer.keep, 'failure')}, or {now} if that is less"
+        kept = now if answer.keep is None else f"{count_of(answer.keep, 'failure')}, or {now} if that is less"
         return f"{answer.question}: yes, in {len(answer.order)} steps; after each of them every VM tolerates {kept}"
     word = "no: there is no order of steps that does it"
     if not answer.proven:
         word = f"no order was found, which does not show that there is none; the limit is {answer.limit}"
     return f"{answer.question}: {word}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _changes(answer: Answer) -> list[str]:
@@ -56,8 +54,8 @@ def _changes(answer: Answer) -> list[str]:
         return []
     opened = sum(_told(step)[0] == "open" for step in answer.order)
     return [
-        f"{_count(len(answer.moves), 'VM')} to move, {_count(len(answer.closed), 'slot')} to close, {opened} to open; "
-        f"{_count(len(answer.displaced), 'time')} a VM leaves a slot"
+        f"{count_of(len(answer.moves), 'VM')} to move, {count_of(len(answer.closed), 'slot')} to close, "
+        f"{opened} to open; {count_of(len(answer.displaced), 'time')} a VM leaves a slot"
     ]
 
 
@@ -99,9 +97,9 @@ def _short(answer: Answer) -> list[str]:
     elif answer.short_by:
         for one in answer.short_by:
             zone = f" in zone {one.zone}" if one.zone else ""
-            found.append(f"short of {_count(one.hosts, 'host')} like {one.like}{zone}")
+            found.append(f"short of {count_of(one.hosts, 'host')} like {one.like}{zone}")
     elif answer.short_hosts:
-        found.append(f"short of {_count(answer.short_hosts, 'host')} like the largest of these")
+        found.append(f"short of {count_of(answer.short_hosts, 'host')} like the largest of these")
     if answer.keep_possible is not None:
         found.append(f"an order was found that keeps {answer.keep_possible}: --keep {answer.keep_possible}")
     return found if len(found) > 1 else []

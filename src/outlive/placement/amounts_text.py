@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outlive.base.wording import count_of
 from outlive.resources import CPU, MEMORY
 
 _GIB = 2**30
@@ -28,7 +29,7 @@ def difference_text(
     if not holders:
         return text
     noun = "slot" if only_slots else "reservation"
-    return f"{text} - {figure(resource, held)} reserved by {holders} {noun}{'s' if holders != 1 else ''}"
+    return f"{text} - {figure(resource, held)} reserved by {count_of(holders, noun)}"
 
 
 def _short(value: float) -> str:

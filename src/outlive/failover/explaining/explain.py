@@ -11,12 +11,13 @@ from functools import cached_property
 
 from outlive.base.errors import NotFound
 from outlive.base.pausing import collector_paused
+from outlive.base.wording import count_of, listing
 from outlive.failover.explaining.against import Against
 from outlive.failover.explaining.ground import Ground, counts_for
 from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
 from outlive.failover.explaining.searching import Search
 from outlive.failover.explaining.trying import Model, done_of
-from outlive.failover.explaining.words import Tally, Why, count_of, listing
+from outlive.failover.explaining.words import Tally, Why
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail
 from outlive.failover.planning.reasons import Reason as CoverageReason
@@ -141,9 +142,7 @@ class Explainer:
             text = f"{vm.id} needs no slots"
         else:
             unit = "host" if not self.ground.topology.units else "unit of failure"
-            failures = (
-                f"the failure of any {unit}" if required == 1 else f"the failure of any {required} {_plural(unit)}"
-            )
+            failures = f"the failure of any {unit if required == 1 else count_of(required, unit)}"
             text = f"{vm.id} is covered: {present} of {count_of(required, 'slot')}, so that it survives {failures}"
         return Explanation(
             vm=vm.id,
@@ -178,10 +177,6 @@ def _worthless(vm: VmView, slot: SlotView) -> str:
     if slot.ready is False:
         return "does not count: it is not ready"
     return f"does not count: it holds {amounts(slot.cpu_milli, slot.memory_bytes)} only"
-
-
-def _plural(unit: str) -> str:
-    return unit.replace("unit", "units") if unit.startswith("unit") else f"{unit}s"
 
 
 def _headline(against: Against, actions: Sequence[Action]) -> str:

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from outlive.base.wording import count_of, listing, noun_for
 from outlive.failover.explaining.explain import Explainer
 from outlive.failover.explaining.model import Answer, NewHost
 from outlive.failover.explaining.remedies import AddHosts, Kind, Remedy, remedy
 from outlive.failover.explaining.searching import adding, new_names
 from outlive.failover.explaining.trying import Session
-from outlive.failover.explaining.words import count_of, listing
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Fail, Need
 from outlive.failover.planning.reasons import Reason as CoverageReason
@@ -318,7 +318,7 @@ def _who(members: Sequence[_Left]) -> str:
     if largest.zone:
         parts.append(f"zone {largest.zone}")
     if host is not None and host.traits:
-        parts.append(f"trait{'s' if len(host.traits) > 1 else ''} {listing(host.traits)}")
+        parts.append(f"{noun_for(len(host.traits), 'trait')} {listing(host.traits)}")
     if host is not None and host.cpu_arch:
         parts.append(host.cpu_arch)
     return ", ".join(parts)

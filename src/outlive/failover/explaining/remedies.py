@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outlive.failover.explaining.words import count_of, listing, part_amounts
+from outlive.base.wording import count_of, listing, noun_for
+from outlive.failover.explaining.words import part_amounts
 from outlive.failover.planning.reasons import amounts
 
 
@@ -125,7 +126,7 @@ class AddHosts(_Step, frozen=True, kw_only=True, tag="add-hosts"):
         if self.zone:
             parts.append(f"in zone {self.zone}")
         if self.traits:
-            parts.append(f"with trait{'s' if len(self.traits) > 1 else ''} {listing(self.traits)}")
+            parts.append(f"with {noun_for(len(self.traits), 'trait')} {listing(self.traits)}")
         if self.cpu_arch:
             parts.append(f"of architecture {self.cpu_arch}")
         each = "each with at least " if self.count > 1 else "with at least "

@@ -7,7 +7,7 @@ or slot. Sentences are made when somebody reads them: a fleet has thousands of f
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -175,13 +175,3 @@ def part_amounts(cpu_milli: int, memory_bytes: int) -> str:
     if not memory_bytes:
         return f"{format_milli(cpu_milli)} cpu"
     return amounts(cpu_milli, memory_bytes) if cpu_milli else f"{format_bytes(memory_bytes)} memory"
-
-
-def listing(parts: Sequence[str]) -> str:
-    """Parts of a sentence: "a, b and c"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def count_of(number: int, noun: str) -> str:
-    """ "1 host", "1,213 hosts"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

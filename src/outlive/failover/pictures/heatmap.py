@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from outlive.base.wording import count_of
 from outlive.failover.pictures.amounts import cores, gib, percent
 from outlive.failover.pictures.markup import Child, Markup, bar, table, tag
 from outlive.failover.pictures.model import Fleet, HostFigures, Share
@@ -79,7 +80,7 @@ def _group(fleet: Fleet, group: str, hosts: Sequence[HostFigures], happens: Happ
     name = f"{fleet.grouped_by} {group}" if group else f"no {fleet.grouped_by}" if fleet.grouped_by else "hosts"
     memory = _total(host.memory for host in hosts)
     shares = f"memory {_shares(memory)}" if size == "large" else _free(memory)
-    figures = f"{_count(len(hosts), 'host')} · {_count(sum(host.vms for host in hosts), 'VM')} · {shares}"
+    figures = f"{count_of(len(hosts), 'host')} · {count_of(sum(host.vms for host in hosts), 'VM')} · {shares}"
     cells = [_host(host, happens, size, first=at == 0) for at, host in enumerate(hosts)]
     return tag(
         "div",
@@ -94,11 +95,11 @@ def _host(host: HostFigures, happens: Happens, size: str, *, first: bool) -> Mar
     kinds = ["h", *(["x"] if failed else ["t"] if lands else []), *(["u"] if host.uncovered and not failed else [])]
     text: list[Child] = []
     if size == "large":
-        fate = "✕ fails" if failed else f"+{_count(lands, 'VM')}" if lands else ""
+        fate = "✕ fails" if failed else f"+{count_of(lands, 'VM')}" if lands else ""
         note = f"{host.uncovered} without slots" if host.uncovered else ""
         if not host.ready:
             note = "not in service" if not note else f"not in service, {note}"
-        small = fate or note or f"{_count(host.vms, 'VM')} · {_count(host.slots, 'slot')}"
+        small = fate or note or f"{count_of(host.vms, 'VM')} · {count_of(host.slots, 'slot')}"
         text = [tag("b", host.name), tag("small", small)]
     elif failed:
         text = ["✕"]
@@ -122,9 +123,9 @@ def host_text(host: HostFigures, happens: Happens) -> str:
     """A host in a sentence."""
     parts = [f"{host.name}: memory {_shares(host.memory)} of {_capacity(host.memory, gib)}"]
     parts.append(f"CPU {_shares(host.cpu)} of {_capacity(host.cpu, cores)}")
-    parts.append(f"{_count(host.vms, 'VM')}, {_count(host.slots, 'slot')}")
+    parts.append(f"{count_of(host.vms, 'VM')}, {count_of(host.slots, 'slot')}")
     if host.uncovered:
-        parts.append(f"{_count(host.uncovered, 'VM')} without the slots they need")
+        parts.append(f"{count_of(host.uncovered, 'VM')} without the slots they need")
     if not host.ready:
         parts.append("not in service")
     if host.name in happens.failed:
@@ -232,11 +233,7 @@ def _total(shares: Iterable[Share]) -> Share:
 
 
 def _comes(number: int) -> str:
-    return f"{_count(number, 'VM')} {'comes' if number == 1 else 'come'} up here"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    return f"{count_of(number, 'VM')} {'comes' if number == 1 else 'come'} up here"
 
 
 def _natural(text: str) -> tuple[tuple[int, str], ...]:

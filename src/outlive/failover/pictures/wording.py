@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outlive.base.wording import count_of, listing
 from outlive.failover.assurance.asking import Question
 from outlive.failover.assurance.cases import Lost, LostReason
 from outlive.failover.assurance.failures import FailuresResult, Method
@@ -13,8 +14,7 @@ NAMES_SHOWN = 6
 
 def units_text(count: int, unit: str) -> str:
     """``2 hosts``, ``1 rack``."""
-    name = unit or HOST_UNIT
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
+    return count_of(count, unit or HOST_UNIT)
 
 
 def whichever(count: int) -> str:
@@ -47,7 +47,7 @@ def names(case: tuple[str, ...]) -> str:
     shown = list(case[:NAMES_SHOWN])
     if len(case) > len(shown):
         return f"{', '.join(shown)} and {len(case) - len(shown)} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+    return listing(shown)
 
 
 def survive_sentences(result: FailuresResult, question: Question) -> list[str]:
@@ -83,7 +83,7 @@ def verdict(result: FailuresResult, question: Question) -> str:
             f"{fails}, {vms(result.affected)} that need slots go down: {kept:,} have a slot of their own, "
             f"{result.lost_count:,} do not."
         )
-    sets = f"{result.cases:,} {'case' if result.cases == 1 else 'cases'}"
+    sets = count_of(result.cases, "case")
     what = any_units(result.failures, question.unit)
     if result.holds:
         return f"The failure of {what} is survived ({sets}): every VM that needs slots keeps one of its own."
@@ -92,7 +92,7 @@ def verdict(result: FailuresResult, question: Question) -> str:
 
 def vms(count: int) -> str:
     """``1 VM``, ``2 VMs``."""
-    return f"{count:,} VM{'' if count == 1 else 's'}"
+    return count_of(count, "VM")
 
 
 def lost_text(lost: Lost) -> str:

@@ -1,0 +1,23 @@
+"""Parts of sentences: numbers with their nouns, and listings. Every text for people is put together from these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def noun_for(number: int, noun: str) -> str:
+    """The noun as it stands after the number: "host", "hosts"; "units of failure"."""
+    if number == 1:
+        return noun
+    head, of, rest = noun.partition(" of ")
+    return f"{head}s{of}{rest}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number with its noun: "1 host", "1,213 hosts"."""
+    return f"{number:,} {noun_for(number, noun)}"
+
+
+def listing(parts: Sequence[str]) -> str:
+    """At least one part, as in a sentence: "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

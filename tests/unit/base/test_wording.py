@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from outlive.base.wording import count_of, listing
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (0, "host", "0 hosts"),
+        (1, "host", "1 host"),
+        (1_213, "VM", "1,213 VMs"),
+        (1, "unit of failure", "1 unit of failure"),
+        (2, "unit of failure", "2 units of failure"),
+    ],
+)
+def test_a_noun_agrees_with_its_number(number: int, noun: str, text: str) -> None:
+    assert count_of(number, noun) == text
+
+
+def test_a_listing_reads_as_in_a_sentence() -> None:
+    assert [listing(parts) for parts in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
