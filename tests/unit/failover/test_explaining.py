@@ -494,6 +494,8 @@ def test_only_the_closest_are_shown_where_not_all_are_wanted(runner: asyncio.Run
     small.vm("v", "h0")
     told = explainer_of(small.cloud().gathered()).explain("v", shown=2)
     assert [(one.host, one.reason) for one in told.hosts] == [("h7", "nothing"), ("h1", "no-capacity")]
+    told = explainer_of(small.cloud().gathered()).explain("v", shown=5)
+    assert [one.host for one in told.hosts] == ["h7", "h1", "h2", "h3", "h0"], "an example of everything"
 
 
 def test_a_fleet_is_grouped_by_what_helps(runner: asyncio.Runner) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 
 from outlive.failover.explaining.words import Finding, Why
 
@@ -54,20 +55,28 @@ class Kinds:
         return (name for name, number in self.of.items() if number in numbers)
 
     def closest(self, count: int | None) -> list[str]:
-        """All names as they come; or so many, those first against which the last thing in the order stands."""
+        """All names as they come; or so many, those first against which the last thing in the order stands.
+
+        Of everything that stands against some there are examples, as evenly as there are names for it: else one
+        refusal that many share would hide the others.
+        """
         if count is None:
             return list(self.of)
         by_kind: list[list[str]] = [[] for _ in self.kinds]
         for name, number in self.of.items():
             by_kind[number].append(name)
-        found: list[str] = []
-        ranks = sorted({_rank(kind) for kind in self.kinds}, reverse=True)
-        for rank in ranks:
-            alike = [name for number, kind in enumerate(self.kinds) if _rank(kind) == rank for name in by_kind[number]]
-            found += sorted(alike)[: count - len(found)]
-            if len(found) >= count:
-                break
-        return found
+        alike: dict[tuple[int, int], list[str]] = {}
+        for number, names in enumerate(by_kind):
+            alike.setdefault(_rank(self.kinds[number]), []).extend(names)
+        groups = [nsmallest(count, alike[rank]) for rank in sorted(alike, reverse=True)]
+        taken = [0] * len(groups)
+        left = min(count, sum(map(len, groups)))
+        while left > 0:
+            for at, group in enumerate(groups):
+                if left > 0 and taken[at] < len(group):
+                    taken[at] += 1
+                    left -= 1
+        return [name for group, some in zip(groups, taken, strict=True) for name in group[:some]]
 
 
 def _rank(kind: Finding) -> tuple[int, int]:
