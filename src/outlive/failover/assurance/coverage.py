@@ -16,7 +16,7 @@ from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.assurance.tolerance import tolerances
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import counts, fits
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.reasons import Reason, amounts
@@ -177,16 +177,21 @@ def dividing(vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat) -
     idle: dict[str, list[SlotView]] = {}
     for portion in portioned(sorted(slots, key=lambda one: one.name), SLOTS):
         for slot in portion:
-            for member, recorded in slot.members.items():
+            for member in slot.members:
                 vm = views.get(member)
                 if vm is None:
                     continue
-                if literal or (slot.ready is not False and vm.host == recorded and fits(vm, slot)):
+                if counts(vm, slot, literal=literal):
                     counting.setdefault(member, []).append(slot.name)
                 else:
                     idle.setdefault(member, []).append(slot)
         yield
     return Division(counting, idle)
+
+
+def is_covered(required: int, counting: int, *, broken: bool) -> bool:
+    """Whether a VM for which so many slots count has what it needs; ``broken``: some rule does not hold for it."""
+    return required <= 0 or (counting >= required and not broken)
 
 
 def status_of(
@@ -199,7 +204,7 @@ def status_of(
     idle: Sequence[SlotView] = (),
 ) -> CoverageStatus:
     """What is true of one VM; ``slots`` count for it, ``idle`` list it and do not."""
-    covered = required <= 0 or (len(slots) >= required and not broken)
+    covered = is_covered(required, len(slots), broken=broken)
     status = CoverageStatus(
         required=required, slots=tuple(slots), covered=covered, host=vm.host, also_needs=Amounts(vm.also_needs)
     )

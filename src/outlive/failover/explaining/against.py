@@ -11,8 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.findings import Kinds
-from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint, counts_for
+from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint
 from outlive.failover.explaining.model import Answer, State
 from outlive.failover.explaining.words import (
     Finding,
@@ -244,7 +245,7 @@ class Against:
     def membership(self, slot: SlotView) -> str:
         """What a slot that lists the VM is worth to it."""
         vm = self.vm
-        if counts_for(vm, slot, literal=self._literal):
+        if counts(vm, slot, literal=self._literal):
             return "it is a member, and the slot counts"
         if slot.members.get(vm.id) != vm.host:
             return f"it is a member, but the slot believes it to be on {slot.members.get(vm.id)}"

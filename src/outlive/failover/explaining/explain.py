@@ -12,8 +12,10 @@ from functools import cached_property
 from outlive.base.errors import NotFound
 from outlive.base.pausing import collector_paused
 from outlive.base.wording import count_of, listing
+from outlive.failover.assurance.coverage import is_covered
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.against import Against
-from outlive.failover.explaining.ground import Ground, counts_for
+from outlive.failover.explaining.ground import Ground
 from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
 from outlive.failover.explaining.searching import Search
 from outlive.failover.explaining.trying import Model, done_of
@@ -109,9 +111,8 @@ class Explainer:
         """Whether the VM has as many slots as it needs, and no rule is broken for it."""
         literal = self.state.compat.reverted("D10")
         slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]
-        present = sum(counts_for(vm, slot, literal=literal) for slot in slots)
-        required = self.state.required.get(vm.id, 0)
-        return required <= 0 or (present >= required and vm.id not in self.ground.breaches)
+        present = sum(counts(vm, slot, literal=literal) for slot in slots)
+        return is_covered(self.state.required.get(vm.id, 0), present, broken=vm.id in self.ground.breaches)
 
     def against(self, vm: VmView) -> Against | None:
         """What stands against a VM's slots; ``None`` where placement's answer is not known."""
@@ -125,8 +126,8 @@ class Explainer:
 
     def _promise(self, vm: VmView, slot: SlotView) -> Promise:
         literal = self.state.compat.reverted("D10")
-        counts = counts_for(vm, slot, literal=literal)
-        if not counts:
+        worth = counts(vm, slot, literal=literal)
+        if not worth:
             text = _worthless(vm, slot)
         else:
             others = sorted(member for member in slot.members if member != vm.id)
@@ -134,7 +135,7 @@ class Explainer:
             more = f" and {len(others) - CO_USERS_NAMED} more" if len(others) > CO_USERS_NAMED else ""
             shared = f", shared with {shown}{more}" if others else ", for it alone"
             text = f"{amounts(slot.cpu_milli, slot.memory_bytes)} on {slot.host}{shared}"
-        return Promise(slot=slot.name, host=slot.host, counts=counts, text=text)
+        return Promise(slot=slot.name, host=slot.host, counts=worth, text=text)
 
     def _covered(self, vm: VmView, required: int, promises: tuple[Promise, ...]) -> Explanation:
         present = sum(one.counts for one in promises)

@@ -244,11 +244,3 @@ class Standpoint:
             return Finding(Why.RULE, Clash.CO_USERS_MEET, vm=member, second=here.vm, host=here.host, slot=here.slot)
         slot, runs = near[0]
         return Finding(Why.RULE, Clash.MEETS_CO_USER, vm=member, second=runs, host=ground.location[runs], slot=slot)
-
-
-def counts_for(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:
-    """Whether a slot that lists the VM counts for it (docs/reference/failover.md#checking-and-coverage)."""
-    if literal:
-        return vm.id in slot.members
-    large = slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
-    return slot.members.get(vm.id) == vm.host and slot.ready is not False and large

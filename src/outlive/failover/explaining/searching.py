@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.against import Against
-from outlive.failover.explaining.ground import counts_for
 from outlive.failover.explaining.model import Answer, Answers, NewHost
 from outlive.failover.explaining.remedies import (
     AddHosts,
@@ -174,7 +174,7 @@ class Search:
         model, vm = self._model, self._vm
         idle = [slot for slot in model.slots.values() if slot.ready is False]
         fit = [slot for slot in idle if slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes]
-        mine = [slot.name for slot in fit if counts_for(vm, msgspec.structs.replace(slot, ready=True))]
+        mine = [slot.name for slot in fit if counts(vm, msgspec.structs.replace(slot, ready=True))]
         offered = frozenset(self._answer.reuse.hosts)
         others = [
             slot.name

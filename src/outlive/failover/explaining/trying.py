@@ -14,8 +14,9 @@ from functools import cached_property
 import msgspec
 
 from outlive.failover.eligibility.counters import Counters
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.eligibility.touching import bits
-from outlive.failover.explaining.ground import Ground, counts_for
+from outlive.failover.explaining.ground import Ground
 from outlive.failover.explaining.model import Answer, State
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
@@ -69,7 +70,7 @@ class Model:
     def present(self, vm: VmView) -> int:
         """Slots that count for the VM."""
         literal = self.state.compat.reverted("D10")
-        return sum(counts_for(vm, self.slots[slot], literal=literal) for slot in self.slots_of(vm.id))
+        return sum(counts(vm, self.slots[slot], literal=literal) for slot in self.slots_of(vm.id))
 
     @cached_property
     def order(self) -> dict[str, int]:
@@ -80,7 +81,7 @@ class Model:
         for slot in self.slots.values():
             for member in slot.members:
                 view = self._views.get(member)
-                if view is not None and counts_for(view, slot, literal=literal):
+                if view is not None and counts(view, slot, literal=literal):
                     counting[member] = counting.get(member, 0) + 1
         ranked = sorted(
             (service_rank(vm, priority=state.priorities.get(vm.id, 0), present=present, compat=state.compat), vm.id)
@@ -99,8 +100,8 @@ class Model:
         change = change or Change()
         self.trials += 1
         with self._changed(change):
-            ready = {slot for slot in change.ready_slots if counts_for(vm, _ready(self.slots[slot]))}
-            before = {slot for slot in self.slots_of(vm.id) if counts_for(vm, self.slots[slot])}
+            ready = {slot for slot in change.ready_slots if counts(vm, _ready(self.slots[slot]))}
+            before = {slot for slot in self.slots_of(vm.id) if counts(vm, self.slots[slot])}
             needed = self.state.required.get(vm.id, 0) - max(self.present(vm), len(before | ready))
             if needed <= 0:
                 return []

@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.random import Random
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import serves
 from outlive.failover.eligibility.separation import groups_of
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Offer
@@ -226,5 +226,4 @@ class _Order:
                 self._counters.leave(move.vm, move.joins)
 
     def _counts(self, vm: str, slot: str) -> bool:
-        view = self._slots[slot]
-        return view.ready is not False and fits(self._vms[vm], view)
+        return serves(self._vms[vm], self._slots[slot])
