@@ -124,13 +124,12 @@ def _lists(answer: Answer, *, wide: bool) -> list[Any]:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool) -> list[Any]:
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
 
     if not rows:
         return []
     shown = rows if wide else rows[:SHOWN]
-    more = [f"and {len(rows) - len(shown)} more (see -o wide or -o json)"] if len(shown) < len(rows) else []
-    return [f"\n{title}:", table(columns, shown), *more]
+    return [f"\n{title}:", table(columns, shown), *and_more(len(rows), len(shown))]
 
 
 def _told(step: Step) -> tuple[str, str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from outlive.base.errors import BadInput, ExitCode, Refused
+from outlive.base.wording import count_of
 from outlive.cli.access import Access
 from outlive.cli.output import Report
 from outlive.cli.progress import progress
@@ -110,8 +111,7 @@ async def _read(store: Store) -> list[Resource]:
 
 
 def _refusal(result: CertifyResult) -> list[Any]:
-    count = len(result.uncertified)
-    head = f"no certificate: {count} VM{'' if count == 1 else 's'} cannot be certified for all that they need"
+    head = f"no certificate: {count_of(len(result.uncertified), 'VM')} cannot be certified for all that they need"
     return [head, *_named(result), "with --partial everything that holds is certified"]
 
 
@@ -131,16 +131,14 @@ def _written(result: CertifyResult, out: Path) -> list[Any]:
 
 
 def _named(result: CertifyResult) -> list[Any]:
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
 
     rows = [
         (one.vm, one.host, f"{one.certified} of {one.required}", one.reason.value, one.message)
         for one in result.uncertified[:NAMED]
     ]
-    lines: list[Any] = [table(("VM", "Host", "Holds", "Reason", "Why"), rows)]
-    if len(result.uncertified) > NAMED:
-        lines.append(f"and {len(result.uncertified) - NAMED} more (see -o json)")
-    return lines
+    cut = and_more(len(result.uncertified), len(rows), wide=False)
+    return [table(("VM", "Host", "Holds", "Reason", "Why"), rows), *cut]
 
 
 async def verify(

@@ -56,7 +56,7 @@ async def explain(
 
 def vm_lines(told: Explanation) -> list[Any]:
     """The answer for people: what it is, why, what helps, and then the details."""
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
 
     lines: list[Any] = [_sentence(told.text)]
     if told.promises:
@@ -71,11 +71,11 @@ def vm_lines(told: Explanation) -> list[Any]:
         lines.append(f"Or: {told.otherwise.text}.")
     if told.hosts:
         lines += ["", table(("Host", "Reason", "Why no new slot"), [(o.host, o.reason, o.message) for o in told.hosts])]
-        lines += _more(len(told.hosts), sum(one.count for one in told.host_tallies), "hosts")
+        lines += and_more(sum(one.count for one in told.host_tallies), len(told.hosts), "hosts")
     if told.slots:
         slots = [(one.slot, one.host, one.reason, one.message) for one in told.slots]
         lines += ["", table(("Slot", "Host", "Reason", "Why not"), slots)]
-        lines += _more(len(told.slots), sum(one.count for one in told.slot_tallies), "slots")
+        lines += and_more(sum(one.count for one in told.slot_tallies), len(told.slots), "slots")
     return lines
 
 
@@ -99,7 +99,3 @@ def _sentence(text: str) -> str:
     """With a capital, unless it begins with the name of a VM, and with a full stop."""
     begins = text.startswith(("of ", "there ", "all ", "no "))
     return f"{text[0].upper()}{text[1:]}." if begins else f"{text}."
-
-
-def _more(shown: int, total: int, noun: str) -> list[str]:
-    return [f"and {total - shown:,} more {noun} (see -o wide or -o json)"] if shown < total else []

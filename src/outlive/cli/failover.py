@@ -149,7 +149,7 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
 
 def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "host") -> list[Any]:
     """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
     from outlive.failover.pictures.wording import tolerance_sentence
 
     rows = [
@@ -169,9 +169,7 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "h
     columns = ("VM", "Reason", *(("Why",) if wide else ()), "Remedy")
     lines.append("")
     lines.append(table(columns, [(one.vm, one.reason, *((one.message,) if wide else ()), one.remedy) for one in shown]))
-    if len(shown) < len(result.uncovered):
-        lines.append(f"and {len(result.uncovered) - len(shown)} more (see -o wide or -o json)")
-    return lines
+    return [*lines, *and_more(len(result.uncovered), len(shown))]
 
 
 def _amounts(of: Reserved | Bound) -> str:

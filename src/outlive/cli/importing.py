@@ -212,7 +212,7 @@ def _report(output: Report, inventory: Inventory, plan: ImportPlan, landing: Lan
 
 
 def _report_lines(document: dict[str, Any]) -> list[Any]:
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
 
     columns = ("created", "updated", "unchanged", "deleted")
     rows = [(name, *(document[key][column] for column in columns)) for name, key in _SHOWN]
@@ -229,8 +229,7 @@ def _report_lines(document: dict[str, Any]) -> list[Any]:
     if unplaced:
         lines.append(f"{len(unplaced)} VMs found no host:")
         lines.extend(f"  {item['vm']}: {item['reason']}" for item in unplaced[:UNPLACED_SHOWN])
-        if len(unplaced) > UNPLACED_SHOWN:
-            lines.append(f"  and {len(unplaced) - UNPLACED_SHOWN} more (see -o json)")
+        lines += [f"  {line}" for line in and_more(len(unplaced), min(len(unplaced), UNPLACED_SHOWN), wide=False)]
     return lines
 
 

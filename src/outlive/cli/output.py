@@ -157,6 +157,16 @@ def table(
     return grid
 
 
+def and_more(total: int, shown: int, noun: str = "", *, wide: bool = True) -> list[str]:
+    """The line after a list that was cut, which says how many more there are and where; none after a whole one.
+
+    ``wide``: whether the wide form shows more.
+    """
+    where = "-o wide or -o json" if wide else "-o json"
+    more = f"{total - shown:,} more {noun}".rstrip()
+    return [f"and {more} (see {where})"] if shown < total else []
+
+
 def cell_text(value: Any) -> str:
     """A cell as text: yes and no for truths, nothing for ``None``."""
     if value is None:

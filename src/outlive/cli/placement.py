@@ -117,7 +117,7 @@ def _narrowed(
 
 
 def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]:
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
 
     weighers = [step for step in document.step_results if step.kind == "weigher" and step.activations]
     columns = ["", "Host", "Weight", *([step.step_name for step in weighers] if wide or explain else [])]
@@ -136,6 +136,5 @@ def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]
         shown = refused if wide else refused[:REJECTED_SHOWN]
         lines.append(f"\n{len(refused)} hosts would not:")
         lines.append(table(["Host", "Step", "Why"], [(host, why.step, why.message) for host, why in shown]))
-        if len(shown) < len(refused):
-            lines.append(f"and {len(refused) - len(shown)} more (see -o wide or -o json)")
+        lines += and_more(len(refused), len(shown))
     return lines

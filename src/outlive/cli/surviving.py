@@ -136,7 +136,7 @@ def survive_document(result: FailuresResult, question: Question) -> dict[str, An
 
 def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> list[Any]:
     """The same for people."""
-    from outlive.cli.output import table
+    from outlive.cli.output import and_more, table
     from outlive.failover.pictures.wording import lost_text, survive_sentences
 
     rows: list[tuple[Any, ...]]
@@ -148,16 +148,12 @@ def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> 
     if result.lost:
         rows = [(one.vm, one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]]
         lines += ["", table(("Lost VM", "Host", "When these fail", "Reason", "What is left"), rows)]
-        lines += _more(result.lost_count, len(rows))
+        lines += and_more(result.lost_count, len(rows))
     if result.landing:
         rows = [(one.vm, one.source, one.slot, one.host, one.contested) for one in result.landing[:most]]
         lines += ["", table(("Landing VM", "From", "Slot", "On", "Contested"), rows)]
-        lines += _more(len(result.landing), len(rows))
+        lines += and_more(len(result.landing), len(rows))
     return lines
-
-
-def _more(count: int, shown: int) -> list[str]:
-    return [f"and {count - shown:,} more (see -o wide or -o json)"] if count > shown else []
 
 
 async def tolerance(
