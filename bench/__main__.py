@@ -20,7 +20,19 @@ from pathlib import Path
 
 from bench.figures import Figure
 
-PARTS = ("store", "runtime", "placement", "failover", "packing", "survive", "proof", "explain", "whatif", "api", "startup")
+PARTS = (
+    "store",
+    "runtime",
+    "placement",
+    "failover",
+    "packing",
+    "survive",
+    "proof",
+    "explain",
+    "whatif",
+    "api",
+    "startup",
+)
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7
 
