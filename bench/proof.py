@@ -127,7 +127,6 @@ def vm_object(vm: VmView) -> VirtualMachine:
 
 def slot_object(name: str, slot: SlotView) -> Reservation:
     ready = Condition(type="Ready", status="True", reason="ReservationActive", last_transition_time=AT)
-    labels = {RESERVATION_TYPE_LABEL: "failover"}
     members = FailoverStatus(allocations=dict(slot.members), last_changed=AT, acknowledged_at=AT)
     return Reservation(
         metadata=ObjectMeta(
