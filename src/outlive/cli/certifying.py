@@ -14,6 +14,7 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, Refused
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
+from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Report
 from outlive.cli.progress import progress
 
@@ -36,16 +37,11 @@ async def certify(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of to standard output.")
     ] = None,
-    k: Annotated[
-        int | None,
-        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
-    ] = None,
+    k: Slots = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Claim what can be claimed, even if some VMs need more.")
     ] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
-    ] = None,
+    config: Config = None,
 ) -> ExitCode | None:
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
     import sys
@@ -80,7 +76,6 @@ async def certify(
 
 async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
     from outlive.base.ids import SystemIds
-    from outlive.cli.failover import look
     from outlive.failover.assurance.asking import units_by
     from outlive.failover.certificate.making import certify as decide
     from outlive.roles.certifying import certify_input

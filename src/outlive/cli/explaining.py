@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
+from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output
 from outlive.cli.progress import progress
 
@@ -25,16 +25,10 @@ async def explain(
     output: Output,
     vm: Annotated[str | None, typer.Argument(metavar="VM", help="The VM to explain.")] = None,
     fleet: Annotated[bool, typer.Option("--fleet", help="All VMs without their slots, grouped by what helps.")] = False,
-    k: Annotated[
-        int | None,
-        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
-    ] = None,
+    k: Slots = None,
+    config: Config = None,
 ) -> ExitCode | None:
     """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
-    from outlive.cli.failover import look
     from outlive.cli.output import Form
     from outlive.failover.explaining.fleet import explain_fleet
     from outlive.roles.explaining import explainer_of

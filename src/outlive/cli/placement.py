@@ -10,6 +10,7 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
+from outlive.cli.looking import look
 from outlive.cli.output import Output
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ async def rank(
     ] = None,
 ) -> ExitCode | None:
     """Which hosts would take a VM, best first; exit code 1 if none would."""
-    from outlive.cli.failover import look
 
     async with access.open() as store:
         request = await _request(store, vm=vm, flavor=flavor, cpu=cpu, memory=memory, intent=_intent(intent))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlive.base.errors import Conflict, ExitCode, Usage
 from outlive.cli.access import Access
+from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Report
 from outlive.cli.progress import progress
 
@@ -31,10 +31,7 @@ CHANGES_LIMIT = 1_000_000
 async def make_plan(
     access: Access,
     output: Report,
-    k: Annotated[
-        int | None,
-        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
-    ] = None,
+    k: Slots = None,
     effort: Annotated[
         str, typer.Option(metavar="DURATION", help="Search so long for a plan that reserves less, such as 60s.")
     ] = "0",
@@ -49,12 +46,9 @@ async def make_plan(
         ),
     ] = 0,
     apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
-    ] = None,
+    config: Config = None,
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM stays without."""
-    from outlive.cli.failover import look
 
     effort_s = _effort(effort)
     async with access.open(write=apply) as store:
@@ -152,7 +146,7 @@ def plan_document(
     gathered: Gathered, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
-    from outlive.cli.failover import coverage_document
+    from outlive.cli.covering import coverage_document
     from outlive.failover.planning.plan import reserves
 
     document = {
@@ -183,7 +177,7 @@ def plan_lines(
     document: dict[str, Any], result: PlanResult, after: CoverageResult, *, wide: bool, unit: str = "host"
 ) -> list[Any]:
     """The same for people."""
-    from outlive.cli.failover import coverage_lines
+    from outlive.cli.covering import coverage_lines
 
     head = [
         f"{document['missing']} VMs miss slots: {document['created']} slots to open, "
@@ -204,7 +198,7 @@ def repack_document(
     result: RepackResult, before: CoverageResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """Moves for programs, and the coverage before and after."""
-    from outlive.cli.failover import coverage_document
+    from outlive.cli.covering import coverage_document
 
     return {
         "applied": applied,
@@ -217,7 +211,7 @@ def repack_document(
 
 def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
     """The same for people."""
-    from outlive.cli.failover import coverage_lines
+    from outlive.cli.covering import coverage_lines
 
     was = document["before"]
     head = (

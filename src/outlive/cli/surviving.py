@@ -10,6 +10,7 @@ import typer
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import single
+from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Form, Output
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ SHOWN_WIDE = 1_000
 """The same with ``-o wide``."""
 WEAKEST = 10
 """Weakest VMs that are told with failures that are too many for them."""
-
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
-]
 
 
 async def survive(
@@ -50,14 +47,10 @@ async def survive(
         bool, typer.Option("--cases", help="One line of JSON for each case, with the slot of every VM.")
     ] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report to look at.")] = None,
-    slots: Annotated[
-        int | None,
-        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
-    ] = None,
+    slots: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
     """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
-    from outlive.cli.failover import look
     from outlive.cli.picturing import check_picture, picture_survival
     from outlive.cli.progress import progress
     from outlive.failover.assurance import failures as assurance
@@ -162,14 +155,10 @@ async def tolerance(
     by: Annotated[
         str, typer.Option("--by", metavar="UNIT", help="Units that fail: host, or a failure domain such as rack.")
     ] = "",
-    slots: Annotated[
-        int | None,
-        typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings."),
-    ] = None,
+    slots: Slots = None,
     config: Config = None,
 ) -> None:
     """How many failures every VM survives, whichever they are: fleet, zones, and the weakest VMs first."""
-    from outlive.cli.failover import look
     from outlive.cli.progress import progress
     from outlive.failover.assurance import tolerance as assurance
     from outlive.failover.assurance.asking import units_by

@@ -11,6 +11,7 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
+from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output
 from outlive.cli.progress import progress
 
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 app = group("What would happen if hosts or VMs came or went, or more slots were asked for. Nothing is written.")
 
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of those of the server.")
-]
-Slots = Annotated[
-    int | None, typer.Option("-k", "--slots", min=0, max=16, help="Slots that every VM needs, instead of the settings.")
-]
 Hosts = Annotated[list[str], typer.Argument(metavar="HOST[,HOST…]", help="Names of hosts.")]
 COUNT_LIMIT = 4_096
 """Hosts or VMs that one question may add."""
@@ -141,7 +136,6 @@ async def _answer(
 ) -> ExitCode | None:
     """Ask about the cluster as it is and print the answer."""
     from outlive.cli.answering import lines
-    from outlive.cli.failover import look
     from outlive.roles.altered import as_it_is
 
     async with access.open() as store:
