@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -18,6 +20,7 @@ import typer
 from outlive.cli.access import Access
 from outlive.cli.output import Form, Output, Report
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ACCESS = {
@@ -44,6 +47,8 @@ _OUTPUT = {
     "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
 }
 _COMMON = {Access: _ACCESS, Output: _OUTPUT, Report: {"form": _OUTPUT["form"]}}
+INTERRUPT_S = 0.5
+"""What an interrupted command has to come to an end by itself."""
 _HELP = {"help_option_names": ["-h", "--help"]}
 _DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False}
 
@@ -130,6 +135,30 @@ def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | 
     if output is not None and output.watching:
         from outlive.cli.watching import watch
 
-        return asyncio.run(watch(function, values, output))
-    answer: int | None = asyncio.run(function(**values))
+        return asyncio.run(interruptible(watch(function, values, output)))
+    answer: int | None = asyncio.run(interruptible(function(**values)))
     return answer
+
+
+async def interruptible(running: Coroutine[Any, Any, T]) -> T:
+    """The same, but Ctrl-C also ends a long computation, which gives the event loop no turn to cancel it.
+
+    The loop's own handler cancels the command, so that it can clean up; what goes on all the same is interrupted.
+    """
+    inner = signal.getsignal(signal.SIGINT)
+    if not callable(inner) or not hasattr(signal, "setitimer"):
+        return await running
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, INTERRUPT_S)
+        inner(number, frame)
+
+    alarm = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        return await running
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        if signal.getsignal(signal.SIGINT) is interrupted:
+            signal.signal(signal.SIGINT, inner)
