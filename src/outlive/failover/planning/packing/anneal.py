@@ -125,19 +125,18 @@ class Annealer:
         return chosen if flat[chosen] < COST_LIMIT else None
 
     def _change_place(self, point: int, chances: NDArray[np.float32], *, swap: bool) -> float:
-        board, width = self._board, self._board.problem.width
-        judged = board.judge(point, self._vms_at[point])
-        costs = board.judge_swaps(judged) if swap else judged.costs
+        board, width, vms = self._board, self._board.problem.width, self._vms_at[point]
+        costs = board.judge_swaps(vms) if swap else board.judge_moves(point, vms)
         chosen = self._draw(costs, chances)
         if chosen is not None:
             row, column = divmod(chosen, costs.shape[1])
-            place = (int(judged.vms[row // width]), row % width)
+            place = (int(vms[row // width]), row % width)
             if swap:
-                other = (int(judged.vms[column // width]), column % width)
+                other = (int(vms[column // width]), column % width)
                 board.swap(place, other, int(costs[row, column]))
             else:
                 board.move(*place, column, int(costs[row, column]))
-        return 1 + judged.costs.size / LOOKED_AT
+        return 1 + costs.size / LOOKED_AT
 
     def _change_host(self, slot: int, chances: NDArray[np.float32]) -> float:
         board = self._board

@@ -44,21 +44,6 @@ class Saved(NamedTuple):
     tables: tuple[Table, ...]
 
 
-class Judged(NamedTuple):
-    """All changes of the memberships of the VMs at one point."""
-
-    point: int
-    vms: Ints
-    places: Ints
-    """The slot of each membership, VM after VM, ``width`` each."""
-    partners: Table
-    """(memberships, slots): what the VM's other slots have in common with each slot."""
-    owned: Table
-    """The same for the slot that it is in."""
-    costs: Table
-    """(memberships, slots): clashes more or fewer if it went there."""
-
-
 class Board:
     """Memberships by number, and the tables."""
 
@@ -79,7 +64,9 @@ class Board:
         kind = np.int16 if largest < np.iinfo(np.int16).max else np.int32
         self._others = np.repeat((given.held - 1)[:, None], width, axis=1).astype(kind)
         self._fixed = ~given.movable
+        self._some_fixed = bool(self._fixed.any())
         self._counting = np.arange(given.slots_of.size)
+        self._owner = self._counting // width
         touches = np.zeros((given.points, slots + 1), dtype=kind)
         for place in range(width):
             touches[given.vm_point, self.slots_of[:, place]] += 1
@@ -171,8 +158,11 @@ class Board:
 
     # What changes would cost.
 
-    def judge(self, point: int, vms: Ints) -> Judged:
-        """What it costs to put each membership of these VMs, all at one point, into each slot."""
+    def judge_moves(self, point: int, vms: Ints) -> Table:
+        """(memberships, slots): clashes more or fewer if a membership of these VMs, all at one point, went there.
+
+        Memberships are told VM after VM, ``width`` each.
+        """
         given, width = self.problem, self.problem.width
         mine = self.slots_of[vms]
         places = mine.reshape(-1)
@@ -182,29 +172,39 @@ class Board:
             met = self.meet[mine]
             partners = (met.sum(axis=1, keepdims=True, dtype=met.dtype) - met).reshape(len(places), -1)
         others = self._others[vms].reshape(-1)
-        owned = partners[self._counting[: len(places)], places] - others * BLOCKED
+        here = partners[self._counting[: len(places)], places]
         near = self.near[point]
-        costs = partners - self.linked[places]
-        costs += near
-        costs -= (near[places] - BLOCKED + owned - 2 * others)[:, None]
-        costs += np.repeat(self.barred[given.vm_kind[vms]], width, axis=0) if given.choosy else self.barred[0]
-        costs[self._fixed[vms].reshape(-1)] = BLOCKED
-        return Judged(point, vms, places, partners, owned, costs)
-
-    def judge_swaps(self, judged: Judged) -> Table:
-        """(memberships, memberships) of the same VMs: clashes more or fewer if two of them changed places."""
-        given = self.problem
-        across = judged.partners[:, judged.places]
-        costs: Table = across + across.T - (judged.owned[:, None] + judged.owned[None, :])
+        costs: Table = partners - self.linked[places]
+        costs -= (near[places] - BLOCKED + here - others * (BLOCKED + 2))[:, None]
         if given.choosy:
-            kinds = np.repeat(given.vm_kind[judged.vms], given.width)
-            refused = self.barred[kinds[:, None], judged.places[None, :]]
+            costs += near + np.repeat(self.barred[given.vm_kind[vms]], width, axis=0)
+        else:
+            costs += near + self.barred[0]
+        if self._some_fixed:
+            costs[self._fixed[vms].reshape(-1)] = BLOCKED
+        return costs
+
+    def judge_swaps(self, vms: Ints) -> Table:
+        """(memberships, memberships) of VMs at one point: clashes more or fewer if two of them changed places."""
+        given, width = self.problem, self.problem.width
+        mine = self.slots_of[vms]
+        places = mine.reshape(-1)
+        if width == 2:
+            across = self.meet[mine[:, ::-1].reshape(-1, 1), places]
+        else:
+            met = self.meet[mine[:, :, None], places]
+            across = (met.sum(axis=1, keepdims=True, dtype=met.dtype) - met).reshape(len(places), -1)
+        here = across.diagonal() - self._others[vms].reshape(-1) * BLOCKED
+        costs: Table = across + across.T - (here[:, None] + here)
+        if given.choosy:
+            refused = self.barred[np.repeat(given.vm_kind[vms], width)[:, None], places]
             costs += refused + refused.T
-        fixed = self._fixed[judged.vms].reshape(-1)
-        costs[fixed] = BLOCKED
-        costs[:, fixed] = BLOCKED
-        owner = np.repeat(np.arange(len(judged.vms)), given.width)
-        costs[owner[:, None] == owner[None, :]] = BLOCKED
+        if self._some_fixed:
+            fixed = self._fixed[vms].reshape(-1)
+            costs[fixed] = BLOCKED
+            costs[:, fixed] = BLOCKED
+        owner = self._owner[: len(places)]
+        costs[owner[:, None] == owner] = BLOCKED
         return costs
 
     def judge_hosts(self, slot: int) -> Table:
@@ -256,7 +256,7 @@ class Board:
         self._leave(int(self.problem.vm_point[vm]), old)
         self.slots_of[vm, place] = self.problem.slots
         self._others[vm] -= 1
-        self._fixed[vm, place] = True
+        self._fixed[vm, place] = self._some_fixed = True
         self.clashes = self.count_clashes()
 
     def swap(self, one: tuple[int, int], other: tuple[int, int], cost: int) -> None:

@@ -15,7 +15,7 @@ from outlive.failover.planning.packing.outcome import Outcome, outcome
 from outlive.failover.planning.packing.problem import Ground, problem_of
 from outlive.failover.planning.packing.search import Search
 
-STEPS_A_SECOND: Final = 10_000
+STEPS_A_SECOND: Final = 8_000
 """What a second of effort is worth. Nominal, so that a plan does not depend on how fast the machine is."""
 SLOTS_SEARCHED: Final = 4_000
 """Plans of more slots are not searched: the tables grow with the square of it."""

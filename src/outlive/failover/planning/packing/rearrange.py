@@ -99,7 +99,7 @@ class Rearranging:
     def _settle(self, vm: int, place: int) -> bool:
         """Put the VM where it clashes least; whether anything takes it at all."""
         board = self._board
-        costs = board.judge(int(board.problem.vm_point[vm]), np.array([vm])).costs[place]
+        costs = board.judge_moves(int(board.problem.vm_point[vm]), np.array([vm]))[place]
         to = int(costs.argmin())
         if costs[to] >= COST_LIMIT:
             return False

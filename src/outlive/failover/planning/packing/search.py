@@ -159,7 +159,7 @@ class Search:
         board.bar(step.slot)
         for vm, place in sorted(zip(*(each.tolist() for each in step.evicted), strict=True)):
             point = int(board.problem.vm_point[vm])
-            costs = board.judge(point, np.array([vm])).costs[place]
+            costs = board.judge_moves(point, np.array([vm]))[place]
             slot = int(costs.argmin())
             if costs[slot] >= COST_LIMIT:
                 return False
