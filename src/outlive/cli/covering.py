@@ -35,7 +35,7 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
 def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "host") -> list[Any]:
     """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
     from outlive.cli.output import and_more, table
-    from outlive.failover.pictures.wording import tolerance_sentence
+    from outlive.failover.assurance.wording import tolerance_sentence
 
     rows = [
         ("VMs", result.vms),

@@ -130,7 +130,7 @@ def survive_document(result: FailuresResult, question: Question) -> dict[str, An
 def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> list[Any]:
     """The same for people."""
     from outlive.cli.output import and_more, table
-    from outlive.failover.pictures.wording import lost_text, survive_sentences
+    from outlive.failover.assurance.wording import lost_text, survive_sentences
 
     rows: list[tuple[Any, ...]]
     lines: list[Any] = [*survive_sentences(result, question)]
@@ -187,7 +187,7 @@ def _builtins(result: ToleranceResult) -> dict[str, Any]:
 
 def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
     from outlive.cli.output import table
-    from outlive.failover.pictures.wording import failures_text, tolerance_sentence
+    from outlive.failover.assurance.wording import failures_text, tolerance_sentence
 
     lines: list[Any] = [tolerance_sentence(result.fleet, unit, required=len(result.vms))]
     if not result.vms:

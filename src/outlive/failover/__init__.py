@@ -1,5 +1,8 @@
 """The promise: failover reservations that are kept valid.
 
-``model`` holds the views that all decisions see. ``eligibility``, ``planning`` and ``assurance`` decide and are pure;
-``keeping`` acts; ``telling`` and ``views`` show. Modules are imported by name.
+``model`` holds the views that all decisions see. What decides is pure: ``eligibility`` (may a VM have a slot),
+``planning`` (what is to be done), ``assurance`` (what is promised and survived), ``explaining`` (why not, and what
+would help), ``whatif`` (in what order hosts can be emptied), ``certificate`` (what may be claimed) and ``verify``, which
+checks such claims and shares nothing with the others. ``keeping`` acts. ``telling``, ``views`` and ``pictures`` show.
+Modules are imported by name.
 """

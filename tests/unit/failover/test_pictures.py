@@ -9,6 +9,7 @@ from outlive.failover.assurance.asking import Question
 from outlive.failover.assurance.coverage import CoverageInput, coverage
 from outlive.failover.assurance.failures import FailuresInput, survive
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.assurance.wording import any_units, names
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.pictures.amounts import cores, gib, percent, times
 from outlive.failover.pictures.coverage_report import CoveragePicture, coverage_report
@@ -16,7 +17,6 @@ from outlive.failover.pictures.heatmap import Happens, host_text, hosts_table
 from outlive.failover.pictures.markup import Markup, tag
 from outlive.failover.pictures.model import Fleet, HostFigures, Share, group_domain
 from outlive.failover.pictures.survival_report import SurvivalPicture, survival_report
-from outlive.failover.pictures.wording import any_units, names
 
 EVIL = "</td><script>alert('x')</script>&\"'"
 GIB = 2**30

@@ -121,10 +121,6 @@ class Counters(Tallies):
         """The members of the slot, by id."""
         return sorted(self.vm_names[vm] for vm in self._members[self._slot_number[slot]])
 
-    def size_of_slot(self, slot: str) -> tuple[int, int]:
-        """Milli-cores and bytes that the slot holds."""
-        return self._slot_size[self._slot_number[slot]]
-
     def host_of_slot(self, slot: str) -> str:
         """Where the slot is."""
         return self.host_names[self._slot_host[self._slot_number[slot]]]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from outlive.base.errors import OutliveError
@@ -263,11 +262,4 @@ def hypervisor_of(name: str, host: NewHost) -> Hypervisor:
                 hypervisor_type=_LIBVIRT.get(host.hypervisor_type, host.hypervisor_type.lower())
             ),
         ),
-    )
-
-
-def with_size(host: NewHost, cpu_milli: int, memory_bytes: int) -> NewHost:
-    """The host with this much of everything, if that is more."""
-    return msgspec.structs.replace(
-        host, cpu_milli=max(host.cpu_milli, cpu_milli), memory_bytes=max(host.memory_bytes, memory_bytes)
     )

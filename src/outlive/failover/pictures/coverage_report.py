@@ -9,12 +9,12 @@ import msgspec
 
 from outlive.failover.assurance.coverage import CoverageResult
 from outlive.failover.assurance.tolerance import ToleranceResult
+from outlive.failover.assurance.wording import failures_text, tolerance_sentence, units_text, vms, whichever
 from outlive.failover.pictures.amounts import cores, gib, percent, times
 from outlive.failover.pictures.heatmap import heat_map, hosts_table, total_bar, total_text
 from outlive.failover.pictures.markup import Child, Markup, bar, table, tag
 from outlive.failover.pictures.model import Fleet
 from outlive.failover.pictures.page import cards, document, section, verdict
-from outlive.failover.pictures.wording import failures_text, tolerance_sentence, units_text, vms, whichever
 
 UNCOVERED_SHOWN = 200
 """VMs without their slots that are listed; the count is of all."""

@@ -9,11 +9,19 @@ import msgspec
 from outlive.failover.assurance.asking import Question
 from outlive.failover.assurance.cases import CaseResult, LostReason
 from outlive.failover.assurance.failures import FailuresResult, Method
+from outlive.failover.assurance.wording import (
+    any_units,
+    lost_text,
+    names,
+    survive_sentences,
+    units_text,
+    vms,
+    whichever,
+)
 from outlive.failover.pictures.heatmap import NOTHING, Happens, heat_map, hosts_table, total_text
 from outlive.failover.pictures.markup import Child, Markup, bar, table, tag
 from outlive.failover.pictures.model import Fleet
 from outlive.failover.pictures.page import cards, document, section, verdict
-from outlive.failover.pictures.wording import any_units, lost_text, names, survive_sentences, units_text, vms, whichever
 
 LOST_SHOWN = 200
 """Lost VMs that are listed; the count is of all."""

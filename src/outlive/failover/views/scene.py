@@ -19,7 +19,7 @@ from outlive.failover.topology import Topology
 from outlive.failover.views.inventory import Inventory
 from outlive.failover.views.table import Cell, Table
 from outlive.failover.vms import host_view
-from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation
+from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor
 
 
 class ViewOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -219,11 +219,6 @@ class Scene:
 def shown_host(slot: SlotView) -> str:
     """Where a slot is, for showing only: where it was found, else where it is wanted."""
     return slot.host or slot.target_host
-
-
-def reservation_host(reservation: Reservation) -> str:
-    """The same for a reservation."""
-    return reservation.status.host or reservation.spec.target_host
 
 
 def ready_word(slot: SlotView) -> str:
