@@ -236,18 +236,12 @@ async def _answered(question: str, now: Altered, change: Change) -> Answer:
 
 async def _largest(works: Callable[[int], Awaitable[bool]], limit: int) -> int:
     """The largest number up to the limit that works, 0 being known to; what works is taken to work for less."""
-    low, high = 0, 1
-    while await works(high):
-        if high >= limit:
-            return high
-        low, high = high, min(2 * high, limit)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if await works(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+
+    async def fails(number: int) -> bool:
+        return not await works(number)
+
+    first = await _smallest(fails, limit)
+    return limit if first is None else first - 1
 
 
 async def _smallest(works: Callable[[int], Awaitable[bool]], limit: int) -> int | None:

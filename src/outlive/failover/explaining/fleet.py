@@ -18,7 +18,7 @@ from outlive.failover.explaining.explain import Explainer
 from outlive.failover.explaining.model import Answer, NewHost
 from outlive.failover.explaining.remedies import AddHosts, Kind, Remedy, remedy
 from outlive.failover.explaining.searching import adding, new_names
-from outlive.failover.explaining.trying import Session
+from outlive.failover.explaining.trying import Serving
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Fail, Need
 from outlive.failover.planning.reasons import Reason as CoverageReason
@@ -102,13 +102,13 @@ def explain_fleet(explainer: Explainer) -> FleetExplanation:
 
 def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
     wishes, unknown = _wishes(explainer, uncovered)
-    session = Session(explainer.model, {wish.need.offer_class: wish.answer for wish in wishes})
+    serving = Serving(explainer.model, {wish.need.offer_class: wish.answer for wish in wishes})
     found: list[Group] = []
-    with session:
+    with serving:
         left: list[_Left] = []
         served: list[str] = []
         for wish in wishes:
-            fail = session.serve(wish.vm, wish.need) if wish.need.needed > 0 else None
+            fail = serving.serve(wish.vm, wish.need) if wish.need.needed > 0 else None
             if fail is None:
                 served.append(wish.vm.id)
             else:
@@ -121,7 +121,7 @@ def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
         needs = {wish.vm.id: wish.need for wish in wishes}
         ordered = sorted(by_need.items(), key=lambda item: (-len(item[1]), item[0][0]))
         for number, ((reason, _), members) in enumerate(ordered):
-            found += _explained(explainer, session, reason, members, needs, tried=number < GROUPS_TRIED)
+            found += _explained(explainer, serving, reason, members, needs, tried=number < GROUPS_TRIED)
     found += unknown
     return sorted(found, key=lambda group: (-group.count, group.reason, group.vms[:1]))
 
@@ -178,7 +178,7 @@ def _kind(host: NewHost | None) -> NewHost | None:
 
 def _explained(
     explainer: Explainer,
-    session: Session,
+    serving: Serving,
     reason: str,
     members: Sequence[_Left],
     needs: Mapping[str, Need],
@@ -189,7 +189,7 @@ def _explained(
     singles: list[Group] = []
     rest = list(members)
     if len(members) <= SMALL:
-        with session.paused():
+        with serving.paused():
             alone = {one.vm.id: explainer.explain(one.vm.id, shown=0).remedy for one in members}
         cheap = [one for one in members if _is_cheaper(alone[one.vm.id])]
         singles = [_single(one, alone[one.vm.id]) for one in cheap]
@@ -201,7 +201,7 @@ def _explained(
     if host is None or not sized or not tried:
         return [*singles, _helpless(reason, rest, host)]
     host = _largest(explainer, rest)
-    count, covers = _least(session, rest, needs, host)
+    count, covers = _least(serving, rest, needs, host)
     return [*singles, _of_hosts(explainer, reason, rest, host, count, covers)]
 
 
@@ -258,16 +258,16 @@ def _largest(explainer: Explainer, members: Sequence[_Left]) -> NewHost:
     )
 
 
-def _least(session: Session, members: Sequence[_Left], needs: Mapping[str, Need], host: NewHost) -> tuple[int, int]:
+def _least(serving: Serving, members: Sequence[_Left], needs: Mapping[str, Need], host: NewHost) -> tuple[int, int]:
     """(hosts, VMs covered): as many VMs as can be, with the fewest hosts that were found to do."""
     some = members[:GROUP_VMS]
     known: dict[int, int] = {0: 0}
 
     def covers(count: int) -> int:
         if count not in known:
-            names = new_names(session.hosts, count)
+            names = new_names(serving.hosts, count)
             offered = dict.fromkeys(names, (host.cpu_milli, host.memory_bytes))
-            known[count] = session.trial([(one.vm, needs[one.vm.id]) for one in some], offered)
+            known[count] = serving.trial([(one.vm, needs[one.vm.id]) for one in some], offered)
         return known[count]
 
     count, most_needed = 1, max(needs[one.vm.id].needed for one in some)

@@ -208,7 +208,7 @@ class Model:
                     continue
 
 
-class Session:
+class Serving:
     """Several VMs are served one after the other, and everything is taken back at the end."""
 
     def __init__(self, model: Model, answers: Mapping[str, Answer]) -> None:
@@ -220,7 +220,7 @@ class Session:
         self.hosts = {host.name for host in model.state.hosts}
         """Names of all hosts."""
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Serving:
         self._greedy = self._fresh({})
         return self
 
