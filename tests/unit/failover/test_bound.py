@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
+
+import msgspec
 
 from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.topology import Topology
 
 GIB = 2**30
 
@@ -32,8 +35,6 @@ def fewest_slots(vms: list[VmView], hosts: list[str], k: int, limit: int) -> int
 
 
 def _some_plan(vms: list[VmView], hosts: list[str], k: int, count: int) -> bool:
-    from itertools import combinations_with_replacement
-
     return any(
         _fill(vms, [SlotView(name=f"s{n}", host=host, members={}) for n, host in enumerate(on)], k)
         for on in combinations_with_replacement(hosts, count)
@@ -45,6 +46,8 @@ def _fill(vms: list[VmView], slots: list[SlotView], k: int) -> bool:
         return True
     first, *rest = vms
     for chosen in combinations(slots, k):
+        if any(slot.memory_bytes and slot.memory_bytes < first.memory_bytes for slot in chosen):
+            continue
         for slot in chosen:
             slot.members[first.id] = first.host
         graph = DependencyGraph.build(slots)
@@ -103,6 +106,60 @@ def test_slots_of_two_zones_add_up_where_hosts_have_zones() -> None:
 def test_reserved_memory_counts_the_largest_of_every_host() -> None:
     vms = [vm("a", "h0", 8), vm("b", "h0", 2), vm("c", "h1", 4), vm("d", "h1", 4)]
     assert least(vms, ["h0", "h1", "h2"], 1).memory_bytes == (8 + 4) * GIB
+
+
+def least_memory(vms: list[VmView], hosts: list[str], k: int, most: int) -> int | None:
+    """The least GiB that the slots of any valid plan of at most so many slots hold, by trying all of them."""
+    sizes = sorted({one.memory_bytes // GIB for one in vms})
+    best: int | None = None
+    for count in range(1, most + 1):
+        for chosen in combinations_with_replacement([(host, size) for host in hosts for size in sizes], count):
+            total = sum(size for _, size in chosen)
+            slots = [
+                SlotView(name=f"s{n}", host=host, cpu_milli=1000, memory_bytes=size * GIB, members={})
+                for n, (host, size) in enumerate(chosen)
+            ]
+            if (best is None or total < best) and _fill(vms, slots, k):
+                best = total
+    return best
+
+
+def test_the_memory_bound_never_exceeds_the_best_plan_there_is() -> None:
+    met = 0
+    for hosts, layout, k in [
+        (3, "0a1b", 1),
+        (3, "0b0a1b", 1),
+        (4, "0a0b1a1b", 1),
+        (4, "0b1b2a", 1),
+        (4, "0a1b", 2),
+        (5, "0b1a", 2),
+        (3, "0a0a0b", 1),
+    ]:
+        names = [f"h{number}" for number in range(hosts)]
+        pairs = [layout[n : n + 2] for n in range(0, len(layout), 2)]
+        vms = [vm(f"v{n}", names[int(at)], 1 if size == "a" else 3) for n, (at, size) in enumerate(pairs)]
+        best = least_memory(vms, names, k, 4)
+        found = least(vms, names, k).memory_bytes // GIB
+        assert best is not None, (hosts, layout, k)
+        assert found <= best, (hosts, layout, k)
+        met += found == best
+    assert met >= 5
+
+
+def test_many_distinct_sizes_are_bounded_rank_by_rank() -> None:
+    vms = [vm(f"v{n}-{m}", f"h{n}", 1 + n + 40 * m) for n in range(40) for m in range(5)]
+    hosts = [f"h{n}" for n in range(41)]
+    assert least(vms, hosts, 1).memory_bytes >= sum(40 + 40 * m for m in range(5)) * GIB
+    assert least(vms, hosts, 2).memory_bytes >= 2 * sum(40 + 40 * m for m in range(5)) * GIB
+
+
+def test_hosts_that_fail_together_are_one() -> None:
+    vms = [vm(f"v{n}", f"h{n % 8}") for n in range(16)]
+    hosts = tuple(HostView(name=f"h{n}") for n in range(8))
+    given = BoundInput(vms=tuple(vms), required={one.id: 1 for one in vms}, hosts=hosts)
+    racks = Topology(units={f"h{n}": f"r{n // 2}" for n in range(8)})
+    assert bound(given).slots == 3
+    assert bound(msgspec.structs.replace(given, topology=racks)).slots == 6
 
 
 def test_vms_that_need_nothing_bound_nothing() -> None:

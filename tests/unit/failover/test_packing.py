@@ -9,9 +9,10 @@ import pytest
 from tests.support import fleets
 
 from outlive.base.random import Random
+from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.graph import DependencyGraph
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail, Join, Offer, Open
 from outlive.failover.planning.packing.anneal import Annealer, Budget
 from outlive.failover.planning.packing.board import Board
@@ -104,6 +105,15 @@ def test_a_packed_plan_holds_and_is_never_worse_than_one_without_search(seed: in
     given = random_fleet(seed)
     packed = plan(given)
     assert_right(given, packed)
+    least = bound(
+        BoundInput(
+            vms=given.vms,
+            required=given.required,
+            hosts=tuple(HostView(name=host) for host in given.hosts),
+            topology=given.topology,
+        )
+    )
+    assert packed.failed or (least.slots <= len(packed.slots) and least.memory_bytes <= memory(packed))
     plain = plan(msgspec.structs.replace(given, effort_s=0.0))
     assert packed.failed <= plain.failed
     if packed.failed == plain.failed:
