@@ -515,6 +515,28 @@ def test_a_fleet_is_grouped_by_what_helps(runner: asyncio.Runner) -> None:
     assert (second.vms, second.reason) == (("plain",), "waiting-for-a-cycle")
 
 
+@pytest.mark.parametrize("braked", [False, True])
+def test_whether_clean_up_takes_a_clash_away_is_told_of_a_vm_and_of_a_fleet(
+    braked: bool, runner: asyncio.Runner
+) -> None:
+    brake = {"brakeShare": 0.0, "brakeNumber": 0} if braked else {}
+    small = Small(runner, **brake)
+    small.host("h1", 4)
+    small.host("h2", 4)
+    small.vm("v", "h1", 1)
+    small.slot("own", "h1", 1, v="h1")
+    small.slot("other", "h2", 1, v="h1")
+    explainer = explainer_of(small.cloud().gathered())
+    told = explainer.explain("v")
+    (group,) = explain_fleet(explainer).groups
+    assert told.remedy is not None
+    assert told.reason == group.reason == "memberships-clash"
+    assert told.remedy.kind == group.remedy.kind == (Kind.NONE if braked else Kind.CYCLE)
+    assert told.remedy.text == group.text
+    assert "plan --apply" not in group.text, "a plan takes nobody out of a slot"
+    assert group.covers == (0 if braked else 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_hosts_that_a_fleet_asks_for_cover_as_many_as_said(seed: int, runner: asyncio.Runner) -> None:

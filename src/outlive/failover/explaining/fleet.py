@@ -19,6 +19,7 @@ from outlive.failover.explaining.model import Answer, NewHost
 from outlive.failover.explaining.remedies import AddHosts, Kind, Remedy, remedy
 from outlive.failover.explaining.searching import adding, new_names
 from outlive.failover.explaining.trying import Serving
+from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, WAIT_OR_PLAN
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Fail, Need
 from outlive.failover.planning.reasons import Reason as CoverageReason
@@ -107,14 +108,23 @@ def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
     with serving:
         left: list[_Left] = []
         served: list[str] = []
+        cleared: list[str] = []
+        clashing: list[str] = []
         for wish in wishes:
             fail = serving.serve(wish.vm, wish.need) if wish.need.needed > 0 else None
-            if fail is None:
-                served.append(wish.vm.id)
-            else:
+            if explainer.model.clashes(wish.vm.id):
+                clashing.append(wish.vm.id)
+            elif fail is not None:
                 left.append(_Left(wish.vm, fail, wish.answer))
-        if served:
-            found.append(_of_cycle(served))
+            elif wish.vm.id in explainer.ground.breaches:
+                cleared.append(wish.vm.id)
+            else:
+                served.append(wish.vm.id)
+        found += [
+            *_of_cycle(served, CoverageReason.WAITING, "could be served now", WAIT_OR_PLAN),
+            *_of_cycle(cleared, CoverageReason.MEMBERSHIPS_CLASH, "a rule is broken for them", CLEANED_UP),
+            *_of_clashes(clashing),
+        ]
         by_need: dict[tuple[str, NewHost | None], list[_Left]] = {}
         for one in left:
             by_need.setdefault((one.fail.reason, _kind(one.answer.new_host)), []).append(one)
@@ -158,17 +168,40 @@ def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wi
     return wishes, group if silent else []
 
 
-def _of_cycle(served: Sequence[str]) -> Group:
-    waiting = remedy(Kind.CYCLE, text="wait for a cycle, or run `outlive failover plan --apply`")
-    return Group(
-        reason=CoverageReason.WAITING.value,
-        who="could be served now",
-        count=len(served),
-        covers=len(served),
-        text=waiting.text,
-        remedy=waiting,
-        vms=tuple(served),
-    )
+def _of_cycle(vms: Sequence[str], reason: CoverageReason, who: str, text: str) -> list[Group]:
+    """Those whom the next cycle covers, if there are any."""
+    if not vms:
+        return []
+    waiting = remedy(Kind.CYCLE, text=text)
+    return [
+        Group(
+            reason=reason.value,
+            who=who,
+            count=len(vms),
+            covers=len(vms),
+            text=text,
+            remedy=waiting,
+            vms=tuple(vms),
+        )
+    ]
+
+
+def _of_clashes(vms: Sequence[str]) -> list[Group]:
+    """Those for whom a rule stays broken, if there are any."""
+    if not vms:
+        return []
+    nothing = remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False)
+    return [
+        Group(
+            reason=CoverageReason.MEMBERSHIPS_CLASH.value,
+            who="a rule is broken for them",
+            count=len(vms),
+            covers=0,
+            text=nothing.text,
+            remedy=nothing,
+            vms=tuple(vms),
+        )
+    ]
 
 
 def _kind(host: NewHost | None) -> NewHost | None:

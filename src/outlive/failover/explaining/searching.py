@@ -29,7 +29,7 @@ from outlive.failover.explaining.remedies import (
     remedy,
 )
 from outlive.failover.explaining.trying import Change, Model, done_of
-from outlive.failover.explaining.words import Finding, Why
+from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, Finding, Why
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Action
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
@@ -91,9 +91,9 @@ class Search:
     # What waiting does.
 
     def _waiting(self) -> str:
-        how = "wait for the next cycle, or run `outlive failover plan --apply`"
         if self._against.whole.why is Why.OWN_CLASH:
-            return f"{how}: clean-up takes the clash away"
+            return CLEANED_UP
+        how = "wait for the next cycle, or run `outlive failover plan --apply`"
         limit = self._against.state.limit
         ahead = self._model.order.get(self._vm.id, 0) if limit > 0 else 0
         if 0 < limit <= ahead:
@@ -274,7 +274,7 @@ class Search:
 
     def _helpless(self) -> str:
         if self._against.whole.why is Why.OWN_CLASH:
-            return "`outlive failover check` names the broken rule; clean-up does not take it away by itself"
+            return NOT_CLEANED_UP
         if self._answer.new_host is None:
             return "no host can be described that placement would take for this VM; see its flavor's extra specs"
         return "no single change that was tried gives it all its slots"

@@ -115,7 +115,11 @@ class Model:
         """Whether the VM would have all its slots."""
         if any(isinstance(action, Fail) for action in self.serve(vm, size, answer, change, reasons=False)):
             return False
-        return not self.counters.has_vm(vm.id) or self.counters.holds_for(vm.id)
+        return not self.clashes(vm.id)
+
+    def clashes(self, vm: str) -> bool:
+        """Whether a rule is broken for the VM even after clean-up."""
+        return self.counters.has_vm(vm) and not self.counters.holds_for(vm)
 
     def may_join(self, vm: VmView, reuse: Offer) -> list[str]:
         """The slots that another VM may join besides those that it has, fullest first."""

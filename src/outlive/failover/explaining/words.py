@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,13 @@ from outlive.failover.planning.reasons import amounts
 
 CAPACITY_WORD = "capacity"
 """Part of the name of every placement step that looks at room."""
+
+WAIT_OR_PLAN: Final = "wait for a cycle, or run `outlive failover plan --apply`"
+"""What helps whoever could be served now."""
+CLEANED_UP: Final = "wait for the next cycle: its clean-up takes the clash away"
+"""What helps where a rule is broken for the VM, and will not be for long."""
+NOT_CLEANED_UP: Final = "`outlive failover check` names the broken rule; clean-up does not take it away by itself"
+"""The same where it stays, as under the brake."""
 
 
 class Why(enum.StrEnum):
