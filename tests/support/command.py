@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from outlive.cli.main import main
 
 COMMAND = [sys.executable, "-m", "outlive"]
@@ -53,10 +55,22 @@ def outlive(*arguments: str | Path) -> Result:
     raw = io.BytesIO()
     out = _Stdout(raw, encoding="utf-8", write_through=True)
     err = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _same_logging_after():
         code = main([str(argument) for argument in arguments])
     out.flush()
     return Result(code, raw.getvalue().decode(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _same_logging_after() -> Iterator[None]:
+    """A command says where its process logs to; the tests after this one go on as before."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        if before is not None:
+            structlog.configure(**before)
 
 
 def spawned(*arguments: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None, **options: Any) -> Result:
