@@ -24,6 +24,8 @@ COLD: Final = 0.3
 the number of slots."""
 LOOKED_AT: Final = 2_000
 """Changes that are judged for the price of one step, besides the step itself."""
+FOLLOWED: Final = 4_000
+"""VMs and points that are followed for the price of one step."""
 HOST_STEPS: Final = 10
 """Every so many steps a slot may change its host instead."""
 SWAP_STEPS: Final = 3
@@ -67,6 +69,7 @@ class Annealer:
             int(point): moving[given.vm_point[moving] == point] for point in np.unique(given.vm_point[moving])
         }
         self._points: list[int] = given.vm_point[np.nonzero(given.movable)[0]].tolist()
+        self._price = 1 + (len(given.vm_names) + given.points) / FOLLOWED
         self._clashing: list[tuple[int, int, int]] = []
         self._own = np.nonzero(given.own)[0].tolist() if hosts else []
         self._differences = np.arange(-BEST, COST_LIMIT + 2, dtype=np.float64)
@@ -136,7 +139,7 @@ class Annealer:
                 board.swap(place, other, int(costs[row, column]))
             else:
                 board.move(*place, column, int(costs[row, column]))
-        return 1 + costs.size / LOOKED_AT
+        return self._price + costs.size / LOOKED_AT
 
     def _change_host(self, slot: int, chances: NDArray[np.float32]) -> float:
         board = self._board
@@ -145,4 +148,4 @@ class Annealer:
             chosen = self._draw(costs, chances)
             if chosen is not None:
                 board.put(slot, chosen, int(costs[chosen]))
-        return 1 + board.problem.points / LOOKED_AT
+        return self._price + board.problem.points / LOOKED_AT

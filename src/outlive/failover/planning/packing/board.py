@@ -79,10 +79,10 @@ class Board:
                     linked[self.slots_of[:, one], self.slots_of[:, other]] = 1
         linked[slots, :] = linked[:, slots] = 0
         plain = touches.astype(np.float32)
-        self.touches = touches
+        self.touches = np.asfortranarray(touches)  # columns are added to each other, slot by slot
         self.linked = linked
         self.meet = (plain.T @ plain).astype(kind) + BLOCKED * linked
-        self.near = (plain @ linked.astype(np.float32)).astype(kind) + BLOCKED * touches
+        self.near = np.asfortranarray((plain @ linked.astype(np.float32)).astype(kind) + BLOCKED * touches)
         self.meet[slots, :] = self.meet[:, slots] = 0
         if given.keeps_apart:
             near = given.too_near(self.slot_host[:, None], self.slot_host[None, :])
@@ -127,6 +127,10 @@ class Board:
         """The points that two slots have in common."""
         return np.nonzero(self.touches[:, one] & self.touches[:, other])[0]
 
+    @property
+    def _tables(self) -> tuple[Table, ...]:
+        return self.touches, self.linked, self.meet, self.near, self.barred
+
     def save(self) -> Saved:
         """The state as it is."""
         return Saved(
@@ -138,7 +142,7 @@ class Board:
             self.clashes,
             self._others.copy(),
             self._fixed.copy(),
-            (self.touches.copy(), self.linked.copy(), self.meet.copy(), self.near.copy(), self.barred.copy()),
+            tuple(table.copy(order="K") for table in self._tables),
         )
 
     def restore(self, saved: Saved) -> None:
