@@ -155,9 +155,7 @@ class Board:
         self.clashes = saved.clashes
         self._others[:] = saved.others
         self._fixed[:] = saved.fixed
-        for table, was in zip(
-            (self.touches, self.linked, self.meet, self.near, self.barred), saved.tables, strict=True
-        ):
+        for table, was in zip(self._tables, saved.tables, strict=True):
             table[:] = was
 
     # What changes would cost.
