@@ -25,6 +25,7 @@ def cloud(tmp_path: Path) -> Path:
     return state
 
 
+@pytest.mark.slow
 def test_repacking_changes_no_more_than_allowed_and_what_is_held_shrinks(cloud: Path) -> None:
     assert outlive("failover", "plan", "--apply", "--state-dir", cloud).code == 0
     told = outlive("failover", "plan", "--repack", "20", "--apply", "--state-dir", cloud, "-o", "json")
@@ -39,6 +40,7 @@ def test_repacking_changes_no_more_than_allowed_and_what_is_held_shrinks(cloud: 
     assert outlive("failover", "check", "--state-dir", cloud).code == 0
 
 
+@pytest.mark.slow
 def test_a_search_gives_the_same_plan_twice_and_reserves_no_more(cloud: Path) -> None:
     plain = json.loads(outlive("failover", "plan", "--state-dir", cloud, "-o", "json").out)
     search = ("failover", "plan", "--effort", "300ms", "--seed", "4", "--state-dir", cloud, "-o", "json")
@@ -49,6 +51,7 @@ def test_a_search_gives_the_same_plan_twice_and_reserves_no_more(cloud: Path) ->
     assert one["after"]["reserved"]["memoryBytes"] <= plain["after"]["reserved"]["memoryBytes"]
 
 
+@pytest.mark.slow
 def test_nobody_moves_while_a_rule_is_broken_and_that_is_said(cloud: Path, tmp_path: Path) -> None:
     assert outlive("failover", "plan", "--apply", "--state-dir", cloud).code == 0
     state = tmp_path / "state.json"

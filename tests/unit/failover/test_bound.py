@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations, combinations_with_replacement
 
 import msgspec
+import pytest
 
 from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
 from outlive.failover.eligibility.graph import DependencyGraph
@@ -59,6 +60,7 @@ def _fill(vms: list[VmView], slots: list[SlotView], k: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_bound_never_exceeds_the_best_plan_there_is() -> None:
     met = 0
     for hosts, layout, k in [

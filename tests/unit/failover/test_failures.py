@@ -92,6 +92,7 @@ def most_lost(pairs: set[tuple[str, tuple[str, ...]]]) -> int:
     return max((sum(case == one for _, case in pairs) for one in {case for _, case in pairs}), default=0)
 
 
+@pytest.mark.slow
 def test_whether_it_holds_is_known_from_tolerance_without_looking_at_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlive.failover.assurance.failures.PAIRS_UNASKED", 0)
     for seed in range(150):
@@ -152,6 +153,7 @@ def test_in_a_named_case_survivors_land_on_their_own_slots_and_the_rest_share_by
         }
 
 
+@pytest.mark.slow
 def test_contested_slots_go_to_the_most_important_and_serve_as_many_as_they_can() -> None:
     for seed in range(300):
         random = Random(seed)

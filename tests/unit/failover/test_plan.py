@@ -73,6 +73,7 @@ def test_after_any_k_failures_each_affected_vm_has_a_slot_that_nobody_competes_f
                 )
 
 
+@pytest.mark.slow
 @given(SEEDS, st.integers(1, 3))
 def test_no_valid_plan_has_fewer_slots_or_less_memory_than_the_bound(seed: int, k: int) -> None:
     vms, on, result = random_plan(seed, k)
@@ -117,6 +118,7 @@ def test_packing_needs_fewer_slots_than_the_greedy_plan_of_a_cycle(
     assert check(CheckInput(vms=tuple(vms), slots=better.slots)).holds
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_packing_never_fails_more_vms_nor_reserves_more_memory(seed: int) -> None:
     random = Random(seed)

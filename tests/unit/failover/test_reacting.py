@@ -191,6 +191,7 @@ def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> Non
     assert world.replays() > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice", [TopologyChoice(), TopologyChoice(unit="rack"), TopologyChoice(unit="rack", apart=("rack", "power"))]
 )

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
@@ -106,6 +107,7 @@ def states(slots: list[SlotView], moves: tuple[Move, ...]) -> Iterator[list[Slot
         yield [msgspec.structs.replace(s, members=dict(state[s.name])) for s in slots]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(0, 30))
 def test_every_state_in_between_is_valid_and_nobody_loses_coverage(seed: int, limit: int):
     slots, vms = fleet(seed)
@@ -147,6 +149,7 @@ def test_nothing_moves_while_a_rule_is_broken():
     assert repack(asked(broken, THREE)).actions == ()
 
 
+@pytest.mark.slow
 def test_cycles_in_a_row_empty_more_and_the_same_cycle_answers_the_same():
     on = fleets.hosts(20)
     vms = [vm(f"v{n:03}", on[n % 20]) for n in range(100)]

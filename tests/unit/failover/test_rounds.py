@@ -105,6 +105,7 @@ def somebody_fails(*results: AssignResult) -> bool:
 SEEDS = range(150)
 
 
+@pytest.mark.slow
 def test_fewer_are_without_any_slot_for_less_long_than_with_the_largest_first() -> None:
     scarce_ones = better = 0
     for seed in SEEDS:
@@ -120,6 +121,7 @@ def test_fewer_are_without_any_slot_for_less_long_than_with_the_largest_first() 
     assert better > scarce_ones / 4
 
 
+@pytest.mark.slow
 def test_the_highest_priority_is_never_exposed_for_longer_than_with_the_largest_first() -> None:
     for seed in SEEDS:
         fleet = scarce(seed, (0, 5))
@@ -128,6 +130,7 @@ def test_the_highest_priority_is_never_exposed_for_longer_than_with_the_largest_
             assert exposure(fleet, now.actions, 5) <= exposure(fleet, before.actions, 5), f"seed {seed}"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_what_lower_priorities_want_takes_nothing_from_the_highest(seed: int) -> None:
     fleet = scarce(seed, (0, 1, 2))
@@ -140,6 +143,7 @@ def test_what_lower_priorities_want_takes_nothing_from_the_highest(seed: int) ->
     assert got(fleet.served()) >= got(alone.served())
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from([(0,), (0, 1, 2)]))
 def test_nobody_loses_what_he_has_and_every_rule_holds(seed: int, priorities: tuple[int, ...]) -> None:
     fleet = scarce(seed, priorities)
@@ -149,6 +153,7 @@ def test_nobody_loses_what_he_has_and_every_rule_holds(seed: int, priorities: tu
     assert check(CheckInput(vms=fleet.vms, slots=tuple(after.values()))).holds
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from([(0,), (0, 1, 2)]))
 def test_each_vm_ends_with_what_it_misses_or_with_one_failure_that_says_what_is_left(
     seed: int, priorities: tuple[int, ...]

@@ -199,6 +199,7 @@ def forbidden(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_no_forbidden_combination_appears_in_a_thousand_plans(block: int) -> None:
     bound_somebody = 0

@@ -164,6 +164,7 @@ def test_an_empty_state_is_accepted() -> None:
     assert check((), msgspec.convert(certificate_document(result.certificate), CertifiedState)).accepted
 
 
+@pytest.mark.slow
 def test_a_partial_certificate_is_accepted() -> None:
     for seed in range(20):
         case = Case(seed)
@@ -627,6 +628,7 @@ def test_a_forged_certificate_is_accepted_exactly_if_the_maker_would_have_made_i
     assert set(verdict.counts) <= rules
 
 
+@pytest.mark.slow
 def test_a_move_to_another_valid_slot_is_another_plan() -> None:
     moved = 0
     for seed in range(60):
@@ -642,6 +644,7 @@ def test_a_move_to_another_valid_slot_is_another_plan() -> None:
 # Theorem and enumeration
 
 
+@pytest.mark.slow
 def test_enumeration_agrees_with_the_theorem_and_with_tolerance_in_any_state() -> None:
     lost = 0
     for seed in range(120):

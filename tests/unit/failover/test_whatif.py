@@ -185,6 +185,7 @@ def fleet(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_every_prefix_of_the_order_holds_and_the_end_is_as_forecast(block: int) -> None:
     found = 0
