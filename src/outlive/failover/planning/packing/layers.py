@@ -9,7 +9,8 @@ largest member in each resource, so that VMs with much cpu share slots with thos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action
@@ -27,10 +28,21 @@ def layers(
     """One slot for each of these VMs, which have none; ``None`` where somebody finds no place this way."""
     work = _Layers(before, vms, ground)
     sized = {vm.id: slot_size_for(vm.id, ground) for vm in vms}
-    for vm in sorted(vms, key=lambda one: (-sized[one.id][1], -sized[one.id][0], one.id)):
+    later = _smaller(vms, sized, ground)
+    for vm in sorted(vms, key=lambda one: (-sized[one.id][1], -sized[one.id][0], -later[one.id], one.id)):
         if not work.place(vm, sized[vm.id]):
             return None
     return work.outcome(prefix)
+
+
+def _smaller(vms: Sequence[VmView], sized: Mapping[str, Size], ground: Ground) -> dict[str, int]:
+    """VM → how many of its host come after it: of equal VMs those go first whose hosts have most left."""
+    counts, later = Counter[str](), dict[str, int]()
+    for vm in sorted(vms, key=lambda one: (sized[one.id][1], sized[one.id][0], one.id)):
+        unit = ground.topology.unit(vm.host)
+        later[vm.id] = counts[unit]
+        counts[unit] += 1
+    return later
 
 
 def _near(topology: Topology, one: str, other: str) -> bool:
@@ -55,10 +67,10 @@ class _Layers:
         self._offered: dict[str, frozenset[str]] = {}
         unknown = NO_LIMIT if not ground.free or ground.unlimited_unknown else 0
         self._free = {host: ground.free.get(host, (unknown, unknown)) for host in ground.hosts}
-        self._largest: dict[str, int] = {}
-        for vm in vms:
-            unit = self._unit(vm.host)
-            self._largest[unit] = max(self._largest.get(unit, 0), vm.memory_bytes)
+        self._left: dict[str, list[int]] = {}
+        for vm in sorted(vms, key=lambda one: one.memory_bytes):
+            self._left.setdefault(self._unit(vm.host), []).append(vm.memory_bytes)
+        self._held = Counter[str]()
         self._layers = [
             _Layer(slot.host, (slot.cpu_milli, slot.memory_bytes), self._units(slot), slot) for slot in before
         ]
@@ -70,11 +82,14 @@ class _Layers:
             if unit not in layer.units and layer.host in reuse and self._fits(layer, vm, size):
                 layer.units.add(unit)
                 layer.vms.append(vm.id)
+                self._left[unit].pop()
                 return True
         host = self._best_host(vm, size)
         if host is None:
             return False
         self._take(host, size)
+        self._held[self._unit(host)] += 1
+        self._left[unit].pop()
         layer = _Layer(host, size, {self._unit(host), unit})
         layer.vms.append(vm.id)
         self._layers.append(layer)
@@ -130,20 +145,24 @@ class _Layers:
         return True
 
     def _best_host(self, vm: VmView, size: Size) -> str | None:
-        """Of the hosts that may hold a new slot the one whose own VMs are least, because these cannot share it."""
+        """Of the hosts that may hold a new slot the one whose own VMs, which cannot share it, matter least.
+
+        That is the one whose next VM is smallest; among equals that with the fewest VMs left and slots held.
+        """
         offer = self._ground.new.get(self._ground.classes.get(vm.id, ""))
         if offer is None or offer.error or len(offer.scores) not in (0, len(offer.hosts)):
             return None
-        best, least = None, 0
+        best, least = None, (0, 0)
         own, apart = self._unit(vm.host), bool(self._ground.topology.apart)
         for host in offer.hosts:
             cpu, memory = self._free.get(host, (0, 0))
             if cpu < size[0] or memory < size[1] or (apart and _near(self._ground.topology, vm.host, host)):
                 continue
             unit = self._unit(host)
-            largest = self._largest.get(unit, 0)
-            if unit != own and (best is None or largest < least):
-                best, least = host, largest
+            left = self._left.get(unit, ())
+            matters = (left[-1] if left else 0, len(left) + self._held[unit])
+            if unit != own and (best is None or matters < least):
+                best, least = host, matters
         return best
 
     def _take(self, host: str, size: Size) -> None:
