@@ -10,6 +10,7 @@ import pytest
 from tests.support.command import outlive
 
 from outlive.cli.example import example_files
+from outlive.roles import whatif
 
 HOSTS = "name,cpu,memory,zone,domain-rack\n" + "".join(f"h{n},24,64Gi,z1,r{n % 4}\n" for n in range(8))
 VMS = "id,cpu,memory,host,flavor,zone\n" + "".join(f"v{n:02},2,4Gi,h{n % 8},m{n % 2},z1\n" for n in range(24))
@@ -186,6 +187,19 @@ def test_losing_too_many_hosts_says_how_many_are_short(file: Path) -> None:
     assert answer["uncovered"] or answer["unplaced"]
     assert answer["shortHosts"] == sum(one["hosts"] for one in answer["shortBy"])
     assert answer["shortHosts"] >= 1
+
+
+def test_a_search_for_hosts_that_are_short_has_an_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif, "ACTIONS_PLANNED", 1)
+    answer = ask(file, "remove-host", "h0,h1,h2,h3,h4,h5", code=1)
+    assert (answer["shortHosts"], answer["shortBy"]) == (None, [])
+    assert "the limits of the search" in outlive("whatif", "remove-host", "h0,h1,h2,h3,h4,h5", "--state", file).out
+
+
+def test_as_many_as_possible_and_so_many_are_two_questions(file: Path) -> None:
+    done = outlive("whatif", "add-vms", "--flavor", "m0", "--most", "-n", "5", "--state", file)
+    assert done.code == 2
+    assert "--most and --count" in done.line
 
 
 def test_further_hosts_agree_with_the_planner(file: Path) -> None:

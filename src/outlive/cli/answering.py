@@ -93,7 +93,7 @@ def _short(answer: Answer) -> list[str]:
         return []
     found = [""]
     if answer.short_hosts is None:
-        found.append("more hosts like those that are there would not help, or more than the limit would be needed")
+        found.append("more hosts like those that are there would not help, or more than the limits of the search allow")
     elif answer.short_by:
         for one in answer.short_by:
             zone = f" in zone {one.zone}" if one.zone else ""

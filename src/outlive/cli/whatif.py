@@ -90,7 +90,9 @@ async def add_vms(
     access: Access,
     output: Output,
     flavor: Annotated[str, typer.Option("--flavor", help="VMs of this flavor.")] = "",
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=COUNT_LIMIT, help="How many.")] = 1,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, max=COUNT_LIMIT, help="How many; else one.")
+    ] = None,
     most: Annotated[bool, typer.Option("--most", help="As many as leave everybody covered.")] = False,
     cpu: Annotated[str, typer.Option("--cpu", help="Cores of each, such as 4 or 500m.")] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory of each, such as 16Gi.")] = "",
@@ -102,11 +104,13 @@ async def add_vms(
     """Whether further VMs find a place and everybody is covered then; exit code 1 if not, 8 if a limit ended --most."""
     from outlive.roles import whatif
 
+    if most and count is not None:
+        raise Usage("--most and --count at once", remedy="give one of them")
     size = _amounts(cpu, memory)
 
     async def ask(now: Altered, store: Store) -> Answer:
         like = await _like(now, store, flavor, size, zone=zone, project=project)
-        return await (whatif.most_vms(now, like) if most else whatif.add_vms(now, like, count))
+        return await (whatif.most_vms(now, like) if most else whatif.add_vms(now, like, count or 1))
 
     return await _answer(access, output, config, k, ask)
 

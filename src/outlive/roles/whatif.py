@@ -30,6 +30,8 @@ from outlive.roles.relanding import added, lost
 
 HOSTS_ADDED = 256
 """Hosts that are added at most to find out how many are short; beyond it the number is not told."""
+ACTIONS_PLANNED = 10_000
+"""Actions of all the plans together that find out how many hosts are short; beyond it the number is not told."""
 MOST_VMS = 4_096
 """The largest number of VMs that ``most`` looks for."""
 NEW_HOST = "what-if-host-{:03d}"
@@ -54,11 +56,12 @@ def seen(gathered: Gathered, slots: tuple[SlotView, ...], fails: Iterable[Fail] 
     return Seen(gathered=gathered, slots=slots, coverage=coverage_of(gathered, slots, fails))
 
 
-async def planned(altered: Altered) -> Seen:
-    """What the planner makes of the altered cluster."""
+async def planned(altered: Altered, *, packing: bool = True) -> Seen:
+    """What the planner makes of the altered cluster; without packing sooner, and with no more VMs covered."""
     gathered = await altered.gathered()
-    result: PlanResult = plan(await plan_input(gathered))
-    return seen(gathered, result.slots, [one for one in result.actions if isinstance(one, Fail)])
+    result: PlanResult = plan(msgspec.structs.replace(await plan_input(gathered), packing=packing))
+    fails = [one for one in result.actions if isinstance(one, Fail)]
+    return msgspec.structs.replace(seen(gathered, result.slots, fails), actions=len(result.actions))
 
 
 # The five questions.
@@ -145,7 +148,7 @@ async def most_vms(now: Altered, like: VmView, *, limit: int = MOST_VMS) -> Answ
 
     async def covers(count: int) -> bool:
         _, unplaced, then = await added(now, like, count)
-        return not unplaced and (await planned(then)).full
+        return not unplaced and ((await planned(then, packing=False)).full or (await planned(then)).full)
 
     if not await covers(0):
         return msgspec.structs.replace(await add_vms(now, like, 0), question=question)
@@ -260,18 +263,31 @@ async def _smallest(works: Callable[[int], Awaitable[bool]], limit: int) -> int 
     return high
 
 
+class _Spent(Exception):
+    """``ACTIONS_PLANNED`` is reached."""
+
+
 async def _short(now: Altered, change: Change, outcome: Outcome) -> tuple[int | None, tuple[Short, ...]]:
-    """Hosts that are short for a yes, zone after zone; ``None`` where no number of them up to the limit helps."""
+    """Hosts that are short for a yes, zone after zone; ``None`` where no number of them up to the limits helps."""
     found: list[Short] = []
+    spent = 0
     for zone in sorted({vm.zone for vm in outcome.left_out}):
         like = _roomiest(now, zone)
         if like is None:
             return None, tuple(found)
 
         async def works(count: int, like: Hypervisor = like, zone: str = zone, base: Altered = now) -> bool:
-            return all(vm.zone != zone for vm in (await change(_enlarged(base, like, count))).left_out)
+            nonlocal spent
+            if spent > ACTIONS_PLANNED:
+                raise _Spent
+            trial = await change(_enlarged(base, like, count))
+            spent += trial.after.actions
+            return all(vm.zone != zone for vm in trial.left_out)
 
-        count = await _smallest(works, HOSTS_ADDED)
+        try:
+            count = await _smallest(works, HOSTS_ADDED)
+        except _Spent:
+            count = None
         if count is None:
             return None, tuple(found)
         now = _enlarged(now, like, count)
