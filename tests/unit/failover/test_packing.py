@@ -150,6 +150,19 @@ def equal(hosts: int, on_each: int, **more: object) -> PlanInput:
     return msgspec.structs.replace(given, **more)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_with_one_slot_each_nothing_less_can_be_reserved_where_some_hosts_are_empty(seed: int) -> None:
+    random = Random(seed)
+    on = fleets.hosts(12)
+    vms = tuple(fleets.vms(random, 60, on[:9], sizes=(1, 2, 4, 8)))
+    offer = {"": Offer(hosts=tuple(on))}
+    given = PlanInput(vms=vms, required={vm.id: 1 for vm in vms}, reuse=offer, new=offer, hosts=tuple(on))
+    result = plan(given)
+    assert_right(given, result)
+    hosts = tuple(HostView(name=host) for host in on)
+    assert memory(result) == bound(BoundInput(vms=vms, required=given.required, hosts=hosts)).memory_bytes
+
+
 def test_little_effort_needs_markedly_fewer_slots() -> None:
     result = plan(equal(20, 5, effort_s=1.0))
     assert check(CheckInput(vms=equal(20, 5).vms, slots=result.slots)).holds
