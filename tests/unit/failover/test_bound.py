@@ -7,6 +7,7 @@ from itertools import combinations, combinations_with_replacement
 import msgspec
 import pytest
 
+from outlive.base.random import Random
 from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
@@ -168,3 +169,26 @@ def test_vms_that_need_nothing_bound_nothing() -> None:
     assert least([vm("a", "h0")], ["h0", "h1"], {}) == BoundResult(slots=0, cpu_milli=0, memory_bytes=0)
     mixed = least([vm("a", "h0"), vm("b", "h0")], ["h0", "h1", "h2"], {"a": 2})
     assert mixed.slots == 2
+
+
+def test_ranks_are_counted_as_if_each_vm_were_there_as_often_as_it_needs_slots() -> None:
+    random = Random(11)
+    for _ in range(200):
+        vms = [
+            vm(f"v{number}", random.choice("abc"), random.choice((0, 1, 1, 3, 8, 20)))
+            for number in range(random.randint(1, 8))
+        ]
+        needs = {one.id: random.randint(1, 4) for one in vms}
+        at = {host: [one for one in vms if one.host == host] for host in "abc"}
+        sizes = [sorted((one.memory_bytes for one in at[h] for _ in range(needs[one.id])), reverse=True) for h in at]
+        ranks = sum(max((one[j] for one in sizes if j < len(one)), default=0) for j in range(40))
+        hosts = tuple(HostView(name=name) for name in "abcdefgh")
+        assert bound(BoundInput(vms=tuple(vms), required=needs, hosts=hosts)).memory_bytes >= ranks
+
+
+def test_absurd_needs_are_bounded_at_once() -> None:
+    vms = tuple(vm(f"v{number}", "a", 2**61) for number in range(3))
+    hosts = (HostView(name="a"), HostView(name="b"))
+    for need in (10**9, 10**30):
+        found = bound(BoundInput(vms=vms, required={one.id: need for one in vms}, hosts=hosts))
+        assert found.slots >= 300_000

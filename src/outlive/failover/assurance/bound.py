@@ -24,6 +24,8 @@ LOOKED_AT = 2_000_000
 
 AMOUNT_LIMIT = 2**62
 """Amounts beyond this are cut down to it."""
+NEED_LIMIT = 100_000
+"""So are needs: nobody has as many hosts, and the bound holds all the more."""
 
 Ints = NDArray[np.int64]
 
@@ -52,7 +54,7 @@ class _Group:
         index: dict[str, int] = {}
         unit, required = given.topology.unit, given.required
         self.at: Ints = np.array([index.setdefault(unit(vm.host), len(index)) for vm in vms], dtype=np.int64)
-        self.needs: Ints = np.array([required[vm.id] for vm in vms], dtype=np.int64)
+        self.needs: Ints = np.array([min(required[vm.id], NEED_LIMIT) for vm in vms], dtype=np.int64)
         self.cpu: Ints = np.array([min(vm.cpu_milli, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
         self.memory: Ints = np.array([min(vm.memory_bytes, AMOUNT_LIMIT) for vm in vms], dtype=np.int64)
         self.hosts = len({unit(host.name) for host in hosts} | set(index))
@@ -85,14 +87,17 @@ class _Group:
         """The j-th largest slot is as large as any host's j-th largest VM, each counted as often as it needs slots."""
         if not len(sizes):
             return 0
-        by_size = np.lexsort((-sizes, self.at))
-        order = by_size.repeat(self.needs[by_size])
-        at, ordered = self.at[order], sizes[order]
-        first = np.searchsorted(at, at)
-        rank = np.arange(len(at)) - first
-        largest = np.zeros(int(rank.max()) + 1, dtype=np.int64)
-        np.maximum.at(largest, rank, ordered)
-        return sum(largest.tolist())
+        by_size = np.argsort(-sizes, kind="stable")
+        by_host = by_size[np.argsort(self.at[by_size], kind="stable")]
+        needed = self.needs[by_host]
+        up_to = needed.cumsum()
+        first = np.searchsorted(self.at[by_host], self.at[by_host])
+        ranks = np.empty_like(up_to)
+        ranks[by_host] = up_to - (up_to - needed)[first]
+        most = np.maximum.accumulate(ranks[by_size])
+        """In descending order of size: the most slots that VMs of at least this size need on any one host."""
+        steps = sizes[by_size] - np.append(sizes[by_size][1:], 0)
+        return sum(step * count for step, count in zip(steps.tolist(), most.tolist(), strict=True) if step)
 
 
 def bound(given: BoundInput) -> BoundResult:
