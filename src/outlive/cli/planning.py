@@ -48,7 +48,7 @@ async def make_plan(
     apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
     config: Config = None,
 ) -> ExitCode | None:
-    """What would be done so that every VM has its slots; exit code 1 if some VM stays without."""
+    """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
 
     effort_s = _effort(effort)
     async with access.open(write=apply) as store:
@@ -177,11 +177,13 @@ def plan_lines(
     document: dict[str, Any], result: PlanResult, after: CoverageResult, *, wide: bool, unit: str = "host"
 ) -> list[Any]:
     """The same for people."""
+    from outlive.base.wording import count_of
     from outlive.cli.covering import coverage_lines
 
     head = [
-        f"{document['missing']} VMs miss slots: {document['created']} slots to open, "
-        f"{document['reused']} times a VM joins one, {document['failed']} VMs stay without"
+        f"{count_of(document['missing'], 'VM')} {'misses' if document['missing'] == 1 else 'miss'} slots: "
+        f"{count_of(document['created'], 'slot')} to open, "
+        f"{count_of(document['reused'], 'time')} a VM joins one, {count_of(document['failed'], 'VM')} left short"
     ]
     if result.without_search is not None:
         was = result.without_search
