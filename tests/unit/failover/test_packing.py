@@ -163,6 +163,7 @@ def test_with_one_slot_each_nothing_less_can_be_reserved_where_some_hosts_are_em
     assert memory(result) == bound(BoundInput(vms=vms, required=given.required, hosts=hosts)).memory_bytes
 
 
+@pytest.mark.slow
 def test_little_effort_needs_markedly_fewer_slots() -> None:
     result = plan(equal(20, 5, effort_s=1.0))
     assert check(CheckInput(vms=equal(20, 5).vms, slots=result.slots)).holds

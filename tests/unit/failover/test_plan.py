@@ -42,6 +42,7 @@ def random_plan(seed: int, k: int) -> tuple[list[VmView], list[str], PlanResult]
     return vms, on, planned(vms, on, k)
 
 
+@pytest.mark.slow
 @given(SEEDS, st.integers(1, 3))
 def test_every_plan_obeys_the_rules_and_every_vm_is_served_or_told_why(seed: int, k: int) -> None:
     vms, _, result = random_plan(seed, k)

@@ -209,6 +209,7 @@ def test_everybodys_first_slot_comes_before_anybodys_second(
     assert {vm: sum(a.vm == vm and not isinstance(a, Fail) for a in planned) for vm in got} == got
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_answer() -> None:
     assert [scarce(seed, (0, 1)).served() for seed in range(20)] == [
         scarce(seed, (0, 1)).served() for seed in range(20)

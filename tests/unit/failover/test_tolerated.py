@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.failover import Cloud
 from tests.support.loops import run
 from tests.unit.failover.test_tolerance import broken_fleet
@@ -16,6 +17,7 @@ from outlive.failover.telling.tolerated import Tolerating, judge_broken
 from outlive.failover.topology import topology_of
 
 
+@pytest.mark.slow
 def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
     for seed in range(300):
         hosts, vms, slots = broken_fleet(Random(seed))

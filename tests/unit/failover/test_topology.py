@@ -245,6 +245,7 @@ def assigned(seed: int) -> tuple[list[VmView], tuple[SlotView, ...], AssignInput
     return vms, slots, given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(5))
 def test_each_new_membership_of_a_cycle_is_as_the_literal_question_allows(block: int) -> None:
     steps = refused = 0

@@ -203,6 +203,7 @@ def test_every_prefix_of_the_order_holds_and_the_end_is_as_forecast(block: int) 
     assert found >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("apart", "groups"), [(True, 0), (False, 4), (True, 5)])
 def test_what_is_kept_apart_stays_apart_all_the_way(apart: bool, groups: int) -> None:
     found = 0
@@ -394,6 +395,7 @@ class Tiny:
         return True
 
 
+@pytest.mark.slow
 def test_a_complete_search_finds_an_order_exactly_where_there_is_one() -> None:
     said = {True: 0, False: 0}
     for seed in range(160):
@@ -414,6 +416,7 @@ def test_a_complete_search_finds_an_order_exactly_where_there_is_one() -> None:
     assert min(said.values()) >= 20
 
 
+@pytest.mark.slow
 def test_what_is_proven_to_be_impossible_is_so_and_nothing_possible_is_overlooked() -> None:
     compared, impossible = 0, 0
     for seed in range(160):
