@@ -45,6 +45,10 @@ class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Membership changes a cycle at most; 0 switches repacking off."""
 
 
+MOST_SLOTS = 1_000
+"""The most slots that a pattern may ask for a VM; questions and levels stop at 16."""
+
+
 class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Section ``failover``. As loaded, absent values are absent; ``apply_defaults`` fills them."""
 
@@ -90,6 +94,9 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             Compat.parse(self.compat)
         except BadInput as error:
             raise ValueError(str(error)) from None
+        for pattern, count in (self.flavor_failover_requirements or {}).items():
+            if count > MOST_SLOTS:
+                raise ValueError(f"flavorFailoverRequirements: {pattern!r} needs {count} slots; at most {MOST_SLOTS}")
         if self.repack.max_changes_per_cycle < 0:
             raise ValueError(f"repack.max_changes_per_cycle is {self.repack.max_changes_per_cycle}; at least 0")
 

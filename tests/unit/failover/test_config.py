@@ -180,3 +180,9 @@ def test_with_d20_switched_back_a_role_has_no_units_and_keeps_nothing_apart():
     assert role_settings(sections).topology_choice.unit == "rack"
     sections["failover"] = load(compat=["D20"])
     assert role_settings(sections).topology_choice == TopologyChoice(server_groups=False)
+
+
+def test_a_pattern_that_asks_for_more_slots_than_any_fleet_has_hosts_is_an_error():
+    assert load(flavorFailoverRequirements={"*": 1000}).requirements == {"*": 1000}
+    with pytest.raises(msgspec.ValidationError, match=r"'db_\*' needs 1001 slots; at most 1000"):
+        load(flavorFailoverRequirements={"db_*": 1001})
