@@ -58,9 +58,12 @@ def survive_sentences(result: FailuresResult, question: Question) -> list[str]:
     if result.method is Method.TOLERANCE and not result.holds:
         lines.append("Each VM is shown once, with the fewest failures that lose it.")
     if result.method is Method.ENUMERATION:
-        lines.append(f"Every set was looked at: {result.affected:,} times a VM had to find its slot.")
-    if question.failures > result.failures:
-        lines.append(f"There are only {units_text(result.failures, question.unit)}; all of them fail.")
+        lines.append(f"Every set was looked at: {count_of(result.affected, 'time')} a VM had to find its slot.")
+    if question.failures and not result.cases:
+        lines.append("There is nothing that could fail.")
+    elif question.failures > result.failures:
+        are, they = ("is", "it fails") if result.failures == 1 else ("are", "all of them fail")
+        lines.append(f"There {are} only {units_text(result.failures, question.unit)}; {they}.")
     elif question.failures > 1:
         lines.append(f"Fewer failures than {question.failures} are parts of these sets and lose nobody else.")
     if result.unprotected:
@@ -76,12 +79,14 @@ def verdict(result: FailuresResult, question: Question) -> str:
         fails = f"If {names(question.cases[0])} {'fails' if len(question.cases[0]) == 1 else 'fail'}"
         if not result.affected:
             return f"{fails}, no VM that needs slots is affected."
+        one = result.affected == 1
+        down = "1 VM that needs slots goes down" if one else f"{vms(result.affected)} that need slots go down"
         if result.holds:
-            return f"{fails}, {vms(result.affected)} that need slots go down, and each has a slot of its own."
+            return f"{fails}, {down}, and {'it' if one else 'each'} has a slot of its own."
         kept = result.affected - result.lost_count
         return (
-            f"{fails}, {vms(result.affected)} that need slots go down: {kept:,} have a slot of their own, "
-            f"{result.lost_count:,} do not."
+            f"{fails}, {down}: {kept:,} with a slot of {'its' if kept == 1 else 'their'} own, "
+            f"{result.lost_count:,} without."
         )
     sets = count_of(result.cases, "case")
     what = any_units(result.failures, question.unit)
