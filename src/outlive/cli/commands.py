@@ -123,15 +123,29 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _log_little() -> None:
+    """Events go to standard error, and only where they are asked for: a command says itself what went wrong.
+
+    Unconfigured, they would go to standard output and into the answer.
+    """
+    import os
+
+    from outlive.base.logging import configure_logging
+
+    wanted = os.environ.get("OUTLIVE_LOG__LEVEL", "").lower()
+    configure_logging(level=wanted if wanted in LOG_LEVELS else "critical")
+
+
 def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | None) -> int | None:
     if not inspect.iscoroutinefunction(function):
         result: int | None = function(**values)
         return result
     import asyncio
 
-    from outlive.base.logging import configure_logging
-
-    configure_logging(level="warning")  # Unconfigured, events would go to standard output and into the answer.
+    _log_little()
     if output is not None and output.watching:
         from outlive.cli.watching import watch
 
