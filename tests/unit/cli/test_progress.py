@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 
+import pytest
 from tests.support.command import environment
 
 from outlive.cli.progress import QUIET_SECONDS, Bar, progress
@@ -40,6 +41,7 @@ def drawn(seconds: float) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_what_takes_long_is_drawn_on_a_terminal() -> None:
     text = drawn(QUIET_SECONDS + 2.0)
     assert "planning" in text

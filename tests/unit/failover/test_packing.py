@@ -100,7 +100,13 @@ def assert_right(given: PlanInput, result: PlanResult) -> None:
     assert result.failed == len(failed)
 
 
-@pytest.mark.parametrize("seed", range(300))
+QUICKLY = 40
+"""Seeds that are looked at in every run; the others are with the slow tests."""
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(QUICKLY), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(QUICKLY, 300))]
+)
 def test_a_packed_plan_holds_and_is_never_worse_than_one_without_search(seed: int) -> None:
     given = random_fleet(seed)
     packed = plan(given)
