@@ -8,11 +8,42 @@ from typing import ClassVar, Literal
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
 
 
+class FencingPolicy(Part, frozen=True, kw_only=True):
+    """How hosts are declared dead, where the host's own spec says nothing else."""
+
+    profile: Literal["", "fast", "steady"] = ""
+    """Timing of every host; empty: ``steady`` for armed hosts and ``fast`` for the others."""
+    failure_domain: str = "rack"
+    """Hosts that share the label ``outlive.dev/domain-<this>`` count once in storm and rate rules, and are fenced
+    together; empty: every host for itself."""
+    storm_fraction: float = 0.5
+    """Of the failure domains with running hosts; if more of them are silent at once, nobody is condemned."""
+    fences_limit: int = 2
+    """Failure domains that may be fenced within ``fences_window_s`` without a release."""
+    fences_window_s: float = 600.0
+    release: str = ""
+    """A word that an operator changes to let fencing go on after a storm or the limit."""
+    proofs: int = 1
+    """Kinds of proof that must agree before a host counts as dead."""
+    power_on_after: bool = False
+    """Whether the host is switched on again once its VMs are placed."""
+    transition_grace_s: float = 300.0
+    """How long a host may take to start or to stop while VMs are assigned to it."""
+
+
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """Wishes that hold for the whole cluster."""
 
     description: str = ""
     maintenance: bool = False
+    """No host is condemned, and what was condemned is not powered off."""
+    maintenance_until: datetime | None = None
+    """When maintenance ends by itself; absent: when somebody ends it."""
+    fencing: FencingPolicy = FencingPolicy()
+    default_selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
+    """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
+    confirmed_incarnation: str = ""
+    """The store's incarnation that an operator vouches for: recovery goes on though hosts have not joined again."""
 
 
 class ClusterStatus(Part, frozen=True, kw_only=True):

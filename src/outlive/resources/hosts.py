@@ -10,6 +10,33 @@ from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
 
 Management = Literal["nova", "node", "kubevirt"]
 Maintenance = Literal["", "manual", "auto", "ha", "termination"]
+DomainState = Literal["", "ready", "flush", "flushed", "unflush"]
+
+
+class FencingSpec(Part, frozen=True, kw_only=True):
+    """How this host is declared dead."""
+
+    driver: str = ""
+    """Of its power controller; empty: none."""
+    address: str = ""
+    secret: str = ""
+    """Name of the secret with the controller's credentials."""
+    system_uuid: str = ""
+    """What the power controller must say its system is, before its word counts."""
+    armed: bool = False
+    """Whether the guard is to be armed."""
+    profile: Literal["", "fast", "steady"] = ""
+    proofs: int = 0
+    """Kinds of proof that must agree; 0: as the cluster says."""
+    maintenance: bool = False
+    """This host is not condemned."""
+    maintenance_until: datetime | None = None
+    operator_proof: str = ""
+    """``<fence>|<name>|<reason>``: somebody asserts that the host is off (docs/operating/fencing.md)."""
+    trust_again: str = ""
+    """A word that an operator changes to have distrusted kinds of proof trusted again."""
+    requested: str = ""
+    """``<epoch>|<name>|<reason>``: somebody asks for this host to be fenced though it may not be silent."""
 
 
 class HypervisorSpec(Part, frozen=True, kw_only=True):
@@ -25,6 +52,9 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     """Resource name → ratio of at least 1.0."""
     high_availability: bool | None = None
     maintenance: Maintenance = ""
+    fencing: FencingSpec = FencingSpec()
+    drain: bool = False
+    """Whether the host is to be emptied, and takes no new VMs."""
 
 
 class Instance(Part, frozen=True, kw_only=True):
@@ -75,6 +105,12 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     domain_capabilities: DomainCapabilities = DomainCapabilities()
     conditions: tuple[Condition, ...] = ()
     evicted: bool = False
+    domain_state: DomainState = ""
+    """Whether it takes VMs, for hosts with our daemon; other hosts have none."""
+    lost: str = ""
+    """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
+    rehearsed: str = ""
+    """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     observed_at: datetime | None = None
@@ -86,7 +122,14 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="hypervisors",
         short_names=("ohv",),
-        writers=Writers(fields={"spec": ("users", "import"), "status": ("daemon", "mirror", "import")}),
+        writers=Writers(
+            fields={
+                "spec": ("users", "import"),
+                "status": ("daemon", "mirror", "import"),
+                "status.lost": ("recovery", "daemon"),
+                "status.rehearsed": ("fencer",),
+            }
+        ),
         columns=(
             ("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", 0),
             ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
@@ -126,5 +169,9 @@ class HostUsage(Part, frozen=True, kw_only=True):
 
     sampled_at: datetime | None = None
     used: Amounts = Amounts()
+    allocated: Amounts = Amounts()
+    """Of the VMs that run here."""
+    provisioned: Amounts = Amounts()
+    """Of the VMs that run here or are assigned here, whatever their state."""
     load: float = 0.0
     running: int = 0

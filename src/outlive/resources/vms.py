@@ -6,7 +6,18 @@ from datetime import datetime
 from typing import ClassVar, Literal
 
 from outlive.resources.amounts import Amounts
+from outlive.resources.memberships import Proof
 from outlive.resources.meta import HOST_LABEL, KindInfo, ObjectRef, Part, Resource, Writers
+
+
+class Request(Part, frozen=True, kw_only=True):
+    """What a user asks for once; answered in ``status.answered`` by its id."""
+
+    id: str
+    verb: Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
+    target: str = ""
+    force: bool = False
+    force_live: bool = False
 
 
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
@@ -29,6 +40,20 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     restart_priority: int | None = None
     """Whose slots come first and who restarts first: larger is earlier. Absent: that of the level."""
     power_state: Literal["running", "stopped"] = "running"
+    disks: tuple[str, ...] = ()
+    """Ids of its disks, as locks and cuts name them."""
+    ports: tuple[str, ...] = ()
+    """Ids of its network ports."""
+    network_policy: Literal["", "accept-duplicate"] = ""
+    """``accept-duplicate``: being cut off from its disks suffices, though the old copy may stay on the network."""
+    autostart: bool = False
+    """Start at the next ``ready`` of its host."""
+    migration_method: Literal["", "live", "shutdown"] = ""
+    selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
+    """How a host is chosen for it; empty: as the cluster says."""
+    host_limit: tuple[str, ...] = ()
+    """Hosts that it may run on; empty: any."""
+    request: Request | None = None
 
 
 class Assigned(Part, frozen=True, kw_only=True):
@@ -46,15 +71,82 @@ class Holder(Part, frozen=True, kw_only=True):
     member_uid: str = ""
     epoch: int = 0
     run_id: str = ""
-    role: str = ""
+    role: Literal["", "incoming"] = ""
+    """``incoming`` while it only receives a migration."""
+    seen: Literal["", "running", "paused"] = ""
+    """What the host itself says of the domain of this run."""
+
+
+class Migration(Part, frozen=True, kw_only=True):
+    """A move under way, advanced by compare-and-swap."""
+
+    id: str
+    source: str
+    target: str
+    mode: Literal["live", "cold"] = "live"
+    phase: Literal[
+        "requested", "target-ready", "transferring", "stopping", "transferred", "stopped", "committed", "aborted"
+    ] = "requested"
+    attempts: int = 0
+    prior_home: str = ""
+    new_home: str = ""
+    reason: str = ""
+
+
+class Rejection(Part, frozen=True, kw_only=True):
+    """A host's refusal to start a VM that was assigned to it."""
+
+    hypervisor: str
+    fence: str = ""
+    reason: str = ""
+
+
+class RecoveryStep(Part, frozen=True, kw_only=True):
+    """One thing that recovery did or found out."""
+
+    at: datetime
+    what: str
+    """A stable word: ``mute``, ``claimed``, ``assigned``, ``rejected``, ``held``, ``running``, …"""
+    detail: str = ""
+
+
+class Recovery(Part, frozen=True, kw_only=True):
+    """How the VM came back after its host died, or why it has not yet."""
+
+    fence: str
+    phase: Literal["waiting", "held", "claimed", "assigned", "recovered"] = "waiting"
+    origin: str = ""
+    """The host that died."""
+    slot: str = ""
+    host: str = ""
+    promised: bool = False
+    """Whether it came into a slot that was promised to it."""
+    reason: str = ""
+    remedy: str = ""
+    proofs: tuple[Proof, ...] = ()
+    """One for every holder that was dropped."""
+    rejected: tuple[Rejection, ...] = ()
+    steps: tuple[RecoveryStep, ...] = ()
+    """At most ``RECOVERY_STEPS``, the first and the last ones."""
+
+
+RECOVERY_STEPS = 32
+"""Steps that one recovery remembers."""
 
 
 class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     """What is known of a VM."""
 
     phase: str = ""
-    """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova."""
+    """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``start``, ``stop``, ``shutdown``,
+    ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with our daemon."""
     reason: str = ""
+    answered: str = ""
+    """Id of the last request that was answered, and after a blank what came of it."""
+    migration: Migration | None = None
+    rejection: Rejection | None = None
+    """Of the host that it is assigned to."""
+    recovery: Recovery | None = None
     assigned: Assigned | None = None
     home: str = ""
     holders: tuple[Holder, ...] = ()
@@ -75,6 +167,8 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.assigned": ("recovery", "move", "flush", "import", "mirror"),
                 "status.home": ("recovery", "move", "flush", "import", "mirror"),
                 "status.holders": ("daemon", "recovery"),
+                "status.migration": ("move", "flush", "recovery"),
+                "status.recovery": ("recovery",),
                 f"metadata.labels.{HOST_LABEL}": ("recovery", "move", "flush", "import", "mirror"),
             },
             labels="except-host",

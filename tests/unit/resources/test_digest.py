@@ -34,12 +34,22 @@ def literal(value: Any) -> Any:
 
 def without_written_defaults(value: Any) -> Any:
     """Defaults that facts always write and the wire leaves out."""
-    defaults = {"schedulingDomain": "nova", "multiplier": 1.0, "createPipeline": True}
+    defaults = {
+        "schedulingDomain": "nova",
+        "multiplier": 1.0,
+        "createPipeline": True,
+        "failureDomain": "rack",
+        "stormFraction": 0.5,
+        "fencesLimit": 2,
+        "fencesWindowS": 600.0,
+        "proofs": 1,
+        "transitionGraceS": 300.0,
+    }
     if isinstance(value, dict):
         return {
             key: without_written_defaults(item)
             for key, item in value.items()
-            if item != {} and (key not in defaults or item != defaults[key])
+            if without_written_defaults(item) != {} and (key not in defaults or item != defaults[key])
         }
     return [without_written_defaults(item) for item in value] if isinstance(value, list) else value
 

@@ -1,0 +1,276 @@
+"""Row P: what proves that a condemned epoch is dead, or cut off.
+
+Every kind is a step of its own with its own preconditions; all end in the same compare-and-swap, and the first
+that the policy lets count wins. A proof is about one epoch: a host that came back meanwhile has another one, and the write fails.
+``deadThrough`` grows here and where a host itself joins again, nowhere else (docs/concepts/safety.md#proofs).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from outlive.node.fencing.condemning import FenceOutcome
+from outlive.resources import Cut, MemberRecord, Part, Proof, ProofKind
+from outlive.runtime.steps import Precondition, ProtocolStep
+
+_replace = msgspec.structs.replace
+
+CLOCK_ERROR: Final = 0.005
+"""p: how far the rate of a machine's clock may be off."""
+GUARD_SLACK_S: Final = 2.0
+"""g: the guard's tick and the time that a reset takes."""
+READINGS_APART_S: Final = 2.0
+"""Two readings of the power state lie at least this far apart."""
+
+
+class FencedView(Part, frozen=True, kw_only=True):
+    """What every proof looks at."""
+
+    host: str
+    record: MemberRecord
+    observer: str
+    epoch: int
+    """That is to be proven dead."""
+    demanded: int = 1
+    """Kinds of proof that must agree."""
+
+
+class PowerView(FencedView, frozen=True, kw_only=True):
+    """What the power controller said."""
+
+    system_uuid: str = ""
+    """That the controller says its system has."""
+    expected_uuid: str = ""
+    """That the host is known to have."""
+    rehearsed: bool = False
+    """A rehearsal of this controller succeeded and is in date."""
+    off_after_command: tuple[float, ...] = ()
+    """Seconds after the acknowledged ``off`` command at which a reading said off, with no other reading between."""
+
+
+class WatchdogView(FencedView, frozen=True, kw_only=True):
+    """How long nothing was renewed."""
+
+    unchanged_s: float
+    """On my monotonic clock, since I first received the version that was condemned (or, after a take-over or a
+    restart, since I first saw it revoked)."""
+    slack_s: float = GUARD_SLACK_S
+    clock_error: float = CLOCK_ERROR
+
+
+class CutView(FencedView, frozen=True, kw_only=True):
+    """What a storage or network controller shuts out."""
+
+    scope: tuple[str, ...] = ()
+    written: bool = False
+    read_back: bool = False
+    evidence: str = ""
+
+
+class OperatorView(FencedView, frozen=True, kw_only=True):
+    """What somebody asserts."""
+
+    fence: str = ""
+    """The fence that the assertion is about."""
+    name: str = ""
+    reason: str = ""
+
+
+F = TypeVar("F", bound=FencedView)
+
+
+def safe_after_s(record: MemberRecord, slack_s: float = GUARD_SLACK_S, clock_error: float = CLOCK_ERROR) -> float:
+    """After so many seconds without a renewal an armed host is empty or reset, by any of the two clocks."""
+    guard = record.guard
+    return (guard.timeout_s + guard.watchdog_s + slack_s) * (1 + 2 * clock_error)
+
+
+def _common(kind: ProofKind) -> tuple[Precondition[Any], ...]:
+    return (
+        Precondition[FencedView](
+            "revoked",
+            lambda view: view.record.state == "Revoked",
+            lambda view: f"{view.host} is {view.record.state}, not condemned",
+        ),
+        Precondition[FencedView](
+            "that-epoch",
+            lambda view: view.record.fence.epoch == view.epoch == view.record.epoch,
+            lambda view: f"{view.host} is in epoch {view.record.epoch}, and the proof is about epoch {view.epoch}",
+        ),
+        Precondition[FencedView](
+            "trusted",
+            lambda view: kind not in view.record.distrusted,
+            lambda view: f"a {kind} proof of {view.host} was contradicted before",
+        ),
+    )
+
+
+def _proven(view: FencedView, kind: ProofKind, evidence: str) -> FenceOutcome:
+    record = view.record
+    proof = Proof(kind=kind, evidence=evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
+    others = tuple(one for one in record.fence.findings if one.kind != kind)
+    findings = (*others, proof)
+    fence = _replace(record.fence, findings=findings)
+    if len({one.kind for one in findings}) < view.demanded:
+        return FenceOutcome(record=_replace(record, fence=fence))
+    said = proof if view.demanded == 1 else _replace(proof, evidence="; ".join(one.evidence for one in findings))
+    fence = _replace(fence, phase="proven")
+    return FenceOutcome(
+        record=_replace(record, dead_through=max(record.dead_through, view.epoch), proof=said, fence=fence)
+    )
+
+
+def _by_power(view: PowerView) -> FenceOutcome:
+    first, last = view.off_after_command[0], view.off_after_command[-1]
+    return _proven(
+        view,
+        "power",
+        f"the controller of system {view.system_uuid} said off {first:.1f} s and {last:.1f} s after the command",
+    )
+
+
+def _by_watchdog(view: WatchdogView) -> FenceOutcome:
+    guard = view.record.guard
+    need = safe_after_s(view.record, view.slack_s, view.clock_error)
+    evidence = (
+        f"no renewal for {view.unchanged_s:.1f} s, and its armed guard (T {guard.timeout_s:g} s, "
+        f"W {guard.watchdog_s:g} s) leaves nothing after {need:.1f} s"
+    )
+    return _proven(view, "watchdog", evidence)
+
+
+def _by_cut(view: CutView) -> FenceOutcome:
+    record = view.record
+    proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
+    others = tuple(one for one in record.fence.findings if one.kind != "cut")
+    cut = Cut(through=max(record.cut.through, view.epoch), scope=tuple(sorted(set(view.scope))))
+    return FenceOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
+
+
+PROVE_POWER: Final = ProtocolStep(
+    "safety.prove.power",
+    "The power controller says, twice, that the host is off",
+    PowerView,
+    FenceOutcome,
+    (
+        *_common("power"),
+        Precondition[PowerView](
+            "identity",
+            lambda view: view.system_uuid != "" and view.system_uuid == view.expected_uuid,
+            lambda view: (
+                f"the controller speaks of system {view.system_uuid or 'unknown'}, "
+                f"and {view.host} is {view.expected_uuid or 'unknown'}"
+            ),
+        ),
+        Precondition[PowerView](
+            "rehearsed", lambda view: view.rehearsed, lambda view: f"the controller of {view.host} was not rehearsed"
+        ),
+        Precondition[PowerView](
+            "off-twice",
+            lambda view: (
+                len(view.off_after_command) >= 2
+                and view.off_after_command[-1] - view.off_after_command[0] >= READINGS_APART_S
+            ),
+            lambda view: (
+                f"{len(view.off_after_command)} readings said off, and two that lie "
+                f"{READINGS_APART_S:g} s apart are needed"
+            ),
+        ),
+        Precondition[PowerView](
+            "after-the-command",
+            lambda view: view.off_after_command[0] > 0,
+            lambda view: "a reading from before the command says nothing",
+        ),
+    ),
+    _by_power,
+)
+
+PROVE_WATCHDOG: Final = ProtocolStep(
+    "safety.prove.watchdog",
+    "The host's armed guard has had time to leave nothing",
+    WatchdogView,
+    FenceOutcome,
+    (
+        *_common("watchdog"),
+        Precondition[WatchdogView](
+            "armed",
+            lambda view: view.record.guard.armed,
+            lambda view: f"the guard of {view.host} was not armed at its last renewal",
+        ),
+        Precondition[WatchdogView](
+            "waited",
+            lambda view: view.unchanged_s >= safe_after_s(view.record, view.slack_s, view.clock_error),
+            lambda view: (
+                f"{view.unchanged_s:.1f} s of {safe_after_s(view.record, view.slack_s, view.clock_error):.1f} s "
+                "have passed"
+            ),
+        ),
+    ),
+    _by_watchdog,
+)
+
+PROVE_CUT: Final = ProtocolStep(
+    "safety.prove.cut",
+    "The host is shut out of disks and networks",
+    CutView,
+    FenceOutcome,
+    (
+        *_common("cut"),
+        Precondition[CutView](
+            "written", lambda view: view.written and len(view.scope) > 0, lambda view: "nothing was shut out"
+        ),
+        Precondition[CutView](
+            "read-back",
+            lambda view: view.read_back,
+            lambda view: f"what shuts {view.host} out was not read back",
+        ),
+    ),
+    _by_cut,
+)
+
+PROVE_OPERATOR: Final = ProtocolStep(
+    "safety.prove.operator",
+    "Somebody asserts that the host is off",
+    OperatorView,
+    FenceOutcome,
+    (
+        *_common("operator"),
+        Precondition[OperatorView](
+            "this-fence",
+            lambda view: view.fence == view.record.fence.id,
+            lambda view: f"the assertion is about fence {view.fence}, and this is {view.record.fence.id}",
+        ),
+        Precondition[OperatorView](
+            "named",
+            lambda view: view.name.strip() != "" and view.reason.strip() != "",
+            lambda view: "an assertion needs a name and a reason",
+        ),
+    ),
+    lambda view: _proven(view, "operator", f"{view.name}: {view.reason}"),
+)
+
+
+class LiftView(FencedView, frozen=True, kw_only=True):
+    """A cut that may be in nobody's way any more."""
+
+
+def _lift(view: LiftView) -> FenceOutcome:
+    return FenceOutcome(record=_replace(view.record, cut=Cut()))
+
+
+LIFT_CUT: Final = ProtocolStep(
+    "safety.lift-cut",
+    "What was shut out may come in again",
+    LiftView,
+    FenceOutcome,
+    (
+        Precondition[LiftView](
+            "cut-epoch-dead",
+            lambda view: 0 < view.record.cut.through <= view.record.dead_through,
+            lambda view: f"epoch {view.record.cut.through} of {view.host} is cut off but not proven dead",
+        ),
+    ),
+    _lift,
+)

@@ -1,0 +1,80 @@
+"""What counts as dead, and what counts as mute: the two facts that everything else rests on.
+
+``dead`` says that an epoch of a host runs nothing any more. ``mute`` says that this one VM can do no harm there,
+because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back, so a stale reading
+of a Membership errs on the safe side. A Membership that is missing, or that is another one of the same name, proves
+nothing (docs/concepts/safety.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outlive.resources import Holder, MemberRecord, Membership, Part, Proof
+
+
+class MemberView(Part, frozen=True, kw_only=True):
+    """One Membership as a step sees it."""
+
+    host: str
+    uid: str
+    record: MemberRecord
+
+
+class Reach(Part, frozen=True, kw_only=True):
+    """What a VM could do harm to: the disks and ports by which it reaches the world."""
+
+    disks: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    accept_duplicate: bool = False
+    """Being cut off from the disks suffices, by the VM's own policy."""
+
+
+def member_view(membership: Membership) -> MemberView:
+    """A stored Membership as steps see it."""
+    return MemberView(host=membership.name, uid=membership.metadata.uid, record=membership.record)
+
+
+def of_holder(holder: Holder, members: Iterable[MemberView]) -> MemberView | None:
+    """The Membership that the holder's entry was written under; ``None`` for a missing or another one."""
+    return next((one for one in members if one.host == holder.hypervisor and one.uid == holder.member_uid), None)
+
+
+def dead(holder: Holder, members: Iterable[MemberView]) -> bool:
+    """Whether the holder's epoch is proven dead."""
+    member = of_holder(holder, members)
+    return member is not None and member.record.dead_through >= holder.epoch
+
+
+def cut_off(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool:
+    """Whether the holder's epoch is cut off from all disks and ports of the VM (or all disks, by its policy).
+
+    A VM whose disks are not known is never cut off: nobody can say from what.
+    """
+    member = of_holder(holder, members)
+    if member is None or member.record.cut.through < holder.epoch or not reach.disks:
+        return False
+    scope = member.record.cut.scope
+    ports = () if reach.accept_duplicate else reach.ports
+    return all(f"disk:{disk}" in scope for disk in reach.disks) and all(f"port:{port}" in scope for port in ports)
+
+
+def mute(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool:
+    """Whether the VM can do no harm at this holder any more."""
+    members = tuple(members)
+    return dead(holder, members) or cut_off(holder, members, reach)
+
+
+def proof_of(holder: Holder, members: Iterable[MemberView], reach: Reach) -> Proof | None:
+    """What proves that the holder is mute; ``None`` while it is not."""
+    members = tuple(members)
+    member = of_holder(holder, members)
+    if member is None:
+        return None
+    if dead(holder, members):
+        return member.record.proof or Proof(kind="operator", evidence="recorded without a proof", epoch=holder.epoch)
+    if cut_off(holder, members, reach):
+        cut = member.record.cut
+        found = [one for one in member.record.fence.findings if one.kind == "cut"]
+        return found[-1] if found else Proof(kind="cut", evidence=", ".join(cut.scope), epoch=cut.through)
+    return None

@@ -1,0 +1,272 @@
+"""Which host may run a VM: rows H, X and the re-holding of J3, as changes of ``VirtualMachine.status.holders``.
+
+An entry in ``holders`` stands before a domain is created and goes after it is seen to be absent, so a process that
+writes a VM's disk always has an entry that is not mute. All answers are the new tuple of holders, to be written by
+compare-and-swap on the VM that was looked at; that one object orders all hosts that want the same VM.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.node.membership.death import MemberView, Reach, mute, of_holder, proof_of
+from outlive.resources import Holder, Part, Proof
+from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
+
+_replace = msgspec.structs.replace
+
+
+class Me(Part, frozen=True, kw_only=True):
+    """The host that wants something, as its daemon knows itself."""
+
+    host: str
+    uid: str
+    epoch: int
+    held: bool = True
+    """Whether its Membership is held, as far as it knows."""
+
+
+class HoldView(Part, frozen=True, kw_only=True):
+    """A VM that its host wants to start."""
+
+    vm: str
+    me: Me
+    assigned: str = ""
+    """``status.assigned.hypervisor``."""
+    wanted: bool = True
+    """Whether anybody wants it to run."""
+    holders: tuple[Holder, ...] = ()
+    members: tuple[MemberView, ...] = ()
+    """Memberships of the other holders; older readings are fine."""
+    reach: Reach = Reach()
+    gate_open: bool = True
+    run_id: str
+    """New for every attempt."""
+    here: bool = False
+    """Whether a domain of this VM exists on this host, or a create of it is under way."""
+
+
+class HoldersOutcome(Outcome, frozen=True, kw_only=True):
+    """The holders to write."""
+
+    holders: tuple[Holder, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    """One for every holder that is dropped."""
+
+
+def others(holders: tuple[Holder, ...], me: Me) -> tuple[Holder, ...]:
+    """Entries that are not of my present epoch: those of other hosts, and of other incarnations of mine."""
+    return tuple(one for one in holders if not is_mine(one, me))
+
+
+def is_mine(holder: Holder, me: Me) -> bool:
+    """Whether it is an entry of my present epoch."""
+    return holder.hypervisor == me.host and holder.member_uid == me.uid and holder.epoch == me.epoch
+
+
+def _proofs(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> tuple[Proof, ...]:
+    found = (proof_of(one, members, reach) for one in holders)
+    return tuple(one for one in found if one is not None)
+
+
+def _loud(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> list[Holder]:
+    return [one for one in holders if not mute(one, members, reach)]
+
+
+def _why_loud(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> str:
+    first = _loud(holders, members, reach)[0]
+    known = of_holder(first, members)
+    told = "whose Membership is not there" if known is None else f"proven dead through {known.record.dead_through}"
+    return f"{first.hypervisor} may still run it in epoch {first.epoch}, {told}"
+
+
+def _hold(view: HoldView) -> HoldersOutcome:
+    mine = Holder(hypervisor=view.me.host, member_uid=view.me.uid, epoch=view.me.epoch, run_id=view.run_id)
+    dropped = others(view.holders, view.me)
+    return HoldersOutcome(holders=(mine,), proofs=_proofs(dropped, view.members, view.reach))
+
+
+HOLD: Final = ProtocolStep(
+    "safety.hold",
+    "A host makes itself the one that may run a VM",
+    HoldView,
+    HoldersOutcome,
+    (
+        Precondition[HoldView](
+            "assigned-to-me",
+            lambda view: view.assigned == view.me.host,
+            lambda view: f"{view.vm} is assigned to {view.assigned or 'nobody'}",
+        ),
+        Precondition[HoldView]("wanted", lambda view: view.wanted, lambda view: f"nobody wants {view.vm} to run"),
+        Precondition[HoldView](
+            "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
+        ),
+        Precondition[HoldView](
+            "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
+        ),
+        Precondition[HoldView](
+            "nothing-here",
+            lambda view: not view.here,
+            lambda view: f"a domain of {view.vm} is on {view.me.host} already",
+        ),
+        Precondition[HoldView](
+            "others-mute",
+            lambda view: not _loud(others(view.holders, view.me), view.members, view.reach),
+            lambda view: _why_loud(others(view.holders, view.me), view.members, view.reach),
+        ),
+    ),
+    _hold,
+)
+
+
+class CreateView(Part, frozen=True, kw_only=True):
+    """What a host sees between the answer to its hold and the creation of the domain."""
+
+    vm: str
+    me: Me
+    run_id: str
+    holders: tuple[Holder, ...] = ()
+    """As the store acknowledged them."""
+    gate_open: bool = True
+    """Looked at after the answer."""
+
+
+class CreateOutcome(Outcome, frozen=True, kw_only=True):
+    """Create it."""
+
+    run_id: str = ""
+
+
+CREATE: Final = ProtocolStep(
+    "safety.create",
+    "A host creates the domain of a VM that it holds",
+    CreateView,
+    CreateOutcome,
+    (
+        Precondition[CreateView](
+            "entry-acknowledged",
+            lambda view: any(is_mine(one, view.me) and one.run_id == view.run_id for one in view.holders),
+            lambda view: f"run {view.run_id} of {view.vm} is not among its holders",
+        ),
+        Precondition[CreateView](
+            "membership-still-held",
+            lambda view: view.me.held,
+            lambda view: f"{view.me.host} has lost its membership meanwhile",
+        ),
+        Precondition[CreateView](
+            "gate-still-open",
+            lambda view: view.gate_open,
+            lambda view: f"the guard of {view.me.host} has shut the gate meanwhile",
+        ),
+    ),
+    lambda view: CreateOutcome(run_id=view.run_id),
+)
+
+
+class ReleaseView(Part, frozen=True, kw_only=True):
+    """A VM of which nothing is left on this host."""
+
+    vm: str
+    host: str
+    uid: str
+    run_ids: tuple[str, ...]
+    """Own runs that are to be released, of whatever epoch."""
+    holders: tuple[Holder, ...] = ()
+    domain_absent: bool = False
+    """Verified after the last create of these runs ended."""
+    creates_under_way: tuple[str, ...] = ()
+
+
+def _release(view: ReleaseView) -> HoldersOutcome:
+    return HoldersOutcome(holders=tuple(one for one in view.holders if not _own_run(one, view)))
+
+
+def _own_run(holder: Holder, view: ReleaseView) -> bool:
+    return holder.hypervisor == view.host and holder.member_uid == view.uid and holder.run_id in view.run_ids
+
+
+RELEASE: Final = ProtocolStep(
+    "safety.release",
+    "A host takes back its own entry",
+    ReleaseView,
+    HoldersOutcome,
+    (
+        Precondition[ReleaseView](
+            "domain-absent",
+            lambda view: view.domain_absent,
+            lambda view: f"a domain of {view.vm} may still be on {view.host}",
+        ),
+        Precondition[ReleaseView](
+            "no-create-under-way",
+            lambda view: not set(view.creates_under_way) & set(view.run_ids),
+            lambda view: f"a create of {view.vm} is still under way on {view.host}",
+        ),
+    ),
+    _release,
+)
+
+
+class ReholdView(Part, frozen=True, kw_only=True):
+    """A running domain whose host has a new epoch, or whose entry the store has lost."""
+
+    vm: str
+    me: Me
+    old_epoch: int = 0
+    holders: tuple[Holder, ...] = ()
+    run_id: str
+    """Of the run whose domain is here."""
+    runs: bool = False
+    """Whether the domain is really there."""
+    register: bool = False
+    """After a restored backup: the entry is added though it is missing, because the domain runs whatever anybody
+    says, and an entry too many only makes everybody more careful."""
+
+
+def _rehold(view: ReholdView) -> HoldersOutcome:
+    kept = tuple(one for one in view.holders if one.hypervisor != view.me.host or one.run_id != view.run_id)
+    before = next((one for one in view.holders if one.hypervisor == view.me.host and one.run_id == view.run_id), None)
+    role = before.role if before is not None else ""
+    seen = before.seen if before is not None else ""
+    mine = Holder(
+        hypervisor=view.me.host,
+        member_uid=view.me.uid,
+        epoch=view.me.epoch,
+        run_id=view.run_id,
+        role=role,
+        seen=seen,
+    )
+    return HoldersOutcome(holders=(*kept, mine))
+
+
+def _still_mine(view: ReholdView) -> bool:
+    return any(
+        one.hypervisor == view.me.host
+        and one.member_uid == view.me.uid
+        and one.epoch == view.old_epoch
+        and one.run_id == view.run_id
+        for one in view.holders
+    )
+
+
+REHOLD: Final = ProtocolStep(
+    "safety.rehold",
+    "A host takes a running VM over into its new epoch",
+    ReholdView,
+    HoldersOutcome,
+    (
+        Precondition[ReholdView](
+            "runs-here", lambda view: view.runs, lambda view: f"no domain of {view.vm} runs on {view.me.host}"
+        ),
+        Precondition[ReholdView](
+            "entry-still-mine",
+            lambda view: view.register or _still_mine(view),
+            lambda view: f"run {view.run_id} of {view.vm} is not held in epoch {view.old_epoch} any more: destroy it",
+        ),
+        Precondition[ReholdView](
+            "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
+        ),
+    ),
+    _rehold,
+)

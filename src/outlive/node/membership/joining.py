@@ -1,0 +1,288 @@
+"""How a daemon enters, or comes back into, its host's membership: rows J1 to J4, and what follows from J3.
+
+Each row is a step; ``join`` takes the one whose case it is. The answer is the record to write by compare-and-swap on
+the record that was looked at, and whether every local domain has to be destroyed, and seen to be gone, before that.
+A record that names another machine, or no record where this host remembers one, is never written over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.resources import GuardRecord, MemberRecord, Part, Proof, ProofKind
+from outlive.runtime.steps import Outcome, Precondition, ProtocolStep, Refusal
+
+_replace = msgspec.structs.replace
+
+
+class Remembered(Part, frozen=True, kw_only=True):
+    """What the host's own disk says of its last membership; written before an epoch is first used."""
+
+    uid: str = ""
+    epoch: int = 0
+
+
+class JoinView(Part, frozen=True, kw_only=True):
+    """What a starting daemon sees, and what a running one sees that was revoked."""
+
+    host: str
+    record: MemberRecord | None = None
+    uid: str = ""
+    """Of the Membership that was read."""
+    machine_id: str
+    boot_id: str
+    nonce: str
+    """New for every daemon process."""
+    remembered: Remembered | None = None
+    domains: tuple[str, ...] = ()
+    """VMs with a domain on this host, whatever its state; creates under way count as well."""
+    gate_closed: bool = False
+    """Whether the guard closed the gate, and killed, at any time since the record's epoch began on this host."""
+    was_running: bool = False
+    """Whether a domain of the record's epoch was still there when the daemon first looked after that epoch."""
+    guard: GuardRecord = GuardRecord()
+
+
+class JoinOutcome(Outcome, frozen=True, kw_only=True):
+    """What to write, and what to do before."""
+
+    row: str = ""
+    """``J0`` (first registration) to ``J4``."""
+    record: MemberRecord | None = None
+    destroy_first: bool = False
+    """Destroy every local domain, see that none is left, and look again."""
+    contradicted: ProofKind | None = None
+    """A kind of proof that this host shows to have been wrong."""
+
+
+def _held(view: JoinView, record: MemberRecord, epoch: int, **changes: object) -> MemberRecord:
+    """The record as its daemon holds it from now on; the fence that may have been under way is over."""
+    return _replace(
+        record,
+        machine_id=view.machine_id,
+        boot_id=view.boot_id,
+        epoch=epoch,
+        seq=record.seq + 1,
+        nonce=view.nonce,
+        state="Held",
+        guard=view.guard,
+        **changes,
+    )
+
+
+def _record(view: JoinView) -> MemberRecord:
+    assert view.record is not None
+    return view.record
+
+
+def _first(view: JoinView) -> JoinOutcome:
+    record = MemberRecord(
+        machine_id=view.machine_id, boot_id=view.boot_id, epoch=1, seq=1, nonce=view.nonce, guard=view.guard
+    )
+    return JoinOutcome(row="J0", record=record)
+
+
+def _after_boot(view: JoinView) -> JoinOutcome:
+    record = _record(view)
+    last = max(record.epoch, view.remembered.epoch if view.remembered else 0)
+    proof = Proof(
+        kind="reboot",
+        evidence=f"{view.host} runs boot {view.boot_id} now; epoch {last} was of boot {record.boot_id}",
+        epoch=last,
+        by=view.host,
+        fence=record.fence.id,
+    )
+    if record.dead_through >= last:
+        return JoinOutcome(row="J1", record=_held(view, record, last + 1))
+    return JoinOutcome(row="J1", record=_held(view, record, last + 1, dead_through=last, proof=proof))
+
+
+def _same_boot(view: JoinView) -> JoinOutcome:
+    record = _record(view)
+    return JoinOutcome(row="J2", record=_held(view, record, record.epoch))
+
+
+def _after_revocation(view: JoinView) -> JoinOutcome:
+    record = _record(view)
+    return JoinOutcome(row="J3", record=_held(view, record, record.epoch + 1))
+
+
+def _proven_dead(view: JoinView) -> JoinOutcome:
+    record = _record(view)
+    wrong: ProofKind | None = None
+    if (view.was_running or not view.gate_closed) and record.proof is not None:
+        wrong = record.proof.kind
+    distrusted = record.distrusted
+    if wrong is not None and wrong not in distrusted:
+        distrusted = (*distrusted, wrong)
+    held = _held(view, record, record.epoch + 1, distrusted=distrusted)
+    return JoinOutcome(row="J4", record=held, contradicted=wrong)
+
+
+_NO_RECORD: Final = Precondition[JoinView](
+    "no-record", lambda view: view.record is None, lambda view: f"{view.host} is registered already"
+)
+_NOTHING_RUNS: Final = Precondition[JoinView](
+    "nothing-runs",
+    lambda view: not view.domains,
+    lambda view: f"{view.host} still has {len(view.domains)} domains, such as {view.domains[0]}",
+)
+_NEVER_MEMBER: Final = Precondition[JoinView](
+    "never-a-member",
+    lambda view: view.remembered is None,
+    lambda view: (
+        f"{view.host} was a member in epoch {view.remembered.epoch if view.remembered else 0}, "
+        "and the store has forgotten it: restore Membership, or have an operator remove what the host remembers"
+    ),
+)
+_RECORD: Final = Precondition[JoinView](
+    "record", lambda view: view.record is not None, lambda view: f"{view.host} is not registered"
+)
+_SAME_MACHINE: Final = Precondition[JoinView](
+    "same-machine",
+    lambda view: _record(view).machine_id == view.machine_id,
+    lambda view: (
+        f"{view.host} is registered for machine {_record(view).machine_id}, and this is {view.machine_id}: "
+        "if the old machine is off for good, delete its Membership"
+    ),
+)
+_NEW_BOOT: Final = Precondition[JoinView](
+    "new-boot",
+    lambda view: _record(view).boot_id != view.boot_id,
+    lambda view: f"{view.host} has not booted since epoch {_record(view).epoch}",
+)
+_SAME_BOOT: Final = Precondition[JoinView](
+    "same-boot",
+    lambda view: _record(view).boot_id == view.boot_id,
+    lambda view: f"{view.host} has booted since epoch {_record(view).epoch}",
+)
+_NOT_FORGOTTEN: Final = Precondition[JoinView](
+    "not-rolled-back",
+    lambda view: (
+        view.remembered is None or (view.remembered.uid == view.uid and view.remembered.epoch <= _record(view).epoch)
+    ),
+    lambda view: f"{view.host} was in a later epoch than the store says: the store was rolled back",
+)
+_HELD: Final = Precondition[JoinView](
+    "not-revoked",
+    lambda view: _record(view).state != "Revoked",
+    lambda view: f"{view.host} was condemned in epoch {_record(view).epoch}",
+)
+_REVOKED: Final = Precondition[JoinView](
+    "revoked",
+    lambda view: _record(view).state == "Revoked",
+    lambda view: f"{view.host} was not condemned",
+)
+_NOT_DEAD: Final = Precondition[JoinView](
+    "own-epoch-not-dead",
+    lambda view: _record(view).dead_through < _record(view).epoch,
+    lambda view: f"epoch {_record(view).epoch} of {view.host} is proven dead: everything here has to go first",
+)
+_DEAD: Final = Precondition[JoinView](
+    "own-epoch-dead",
+    lambda view: _record(view).dead_through >= _record(view).epoch,
+    lambda view: f"epoch {_record(view).epoch} of {view.host} is not proven dead",
+)
+
+
+def _join(
+    row: str, doc: str, preconditions: tuple[Precondition[JoinView], ...], effect: object
+) -> ProtocolStep[JoinView, JoinOutcome]:
+    return ProtocolStep(f"safety.join.{row.lower()}", doc, JoinView, JoinOutcome, preconditions, effect)  # type: ignore[arg-type]
+
+
+J0: Final = _join("J0", "A host registers for the first time", (_NO_RECORD, _NOTHING_RUNS, _NEVER_MEMBER), _first)
+J1: Final = _join("J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _NEW_BOOT, _NOTHING_RUNS), _after_boot)
+J2: Final = _join(
+    "J2",
+    "A daemon restarts within a boot",
+    (_RECORD, _SAME_MACHINE, _SAME_BOOT, _HELD, _NOT_DEAD, _NOT_FORGOTTEN),
+    _same_boot,
+)
+J3: Final = _join(
+    "J3",
+    "A host comes back after it was condemned",
+    (_RECORD, _SAME_MACHINE, _SAME_BOOT, _REVOKED, _NOT_DEAD, _NOT_FORGOTTEN),
+    _after_revocation,
+)
+J4: Final = _join(
+    "J4",
+    "A host comes back although it was proven dead",
+    (_RECORD, _SAME_MACHINE, _SAME_BOOT, _DEAD, _NOTHING_RUNS),
+    _proven_dead,
+)
+
+ROWS: Final = (J0, J1, J2, J3, J4)
+_CASES: Final = frozenset({"no-record", "record", "new-boot", "same-boot", "not-revoked", "revoked"})
+"""Preconditions that say which row's case it is; ``own-epoch-*`` do so between J3 and J4."""
+
+
+def join(view: JoinView) -> JoinOutcome:
+    """The row whose case it is, or why the host may not join.
+
+    ``nothing-runs`` in J1 and J4 is answered with ``destroy_first``: the daemon can bring that about itself.
+    """
+    refusals: list[Refusal] = []
+    for row in ROWS:
+        outcome = row.attempt(view)
+        if outcome.refused is None:
+            return outcome
+        if outcome.refused.precondition == "nothing-runs" and row in (J1, J4):
+            return _replace(outcome, destroy_first=True)
+        if outcome.refused.precondition not in _CASES:
+            refusals.append(outcome.refused)
+    telling = [one for one in refusals if not one.precondition.startswith("own-epoch-")]
+    return JoinOutcome(refused=(telling or refusals)[0])
+
+
+class CleanedView(Part, frozen=True, kw_only=True):
+    """What is left of an epoch after its host came back by J3."""
+
+    host: str
+    record: MemberRecord
+    nonce: str
+    old_epoch: int
+    left: tuple[str, ...] = ()
+    """VMs whose local domain, or create under way, is still of the old epoch."""
+    fence: str = ""
+
+
+class CleanedOutcome(Outcome, frozen=True, kw_only=True):
+    """The record to write."""
+
+    record: MemberRecord | None = None
+
+
+def _cleaned(view: CleanedView) -> CleanedOutcome:
+    evidence = f"{view.host} itself found nothing of epoch {view.old_epoch} left"
+    proof = Proof(kind="self-cleaned", evidence=evidence, epoch=view.old_epoch, by=view.host, fence=view.fence)
+    record = _replace(view.record, dead_through=view.old_epoch, proof=proof, seq=view.record.seq + 1)
+    return CleanedOutcome(record=record)
+
+
+SELF_CLEAN: Final = ProtocolStep(
+    "safety.self-clean",
+    "A host that came back says that nothing of its old epoch is left",
+    CleanedView,
+    CleanedOutcome,
+    (
+        Precondition[CleanedView](
+            "held-by-me",
+            lambda view: view.record.state == "Held" and view.record.nonce == view.nonce,
+            lambda view: f"{view.host} is not held by this daemon",
+        ),
+        Precondition[CleanedView](
+            "later-epoch",
+            lambda view: view.record.epoch > view.old_epoch > view.record.dead_through,
+            lambda view: f"epoch {view.old_epoch} is not an open one below epoch {view.record.epoch}",
+        ),
+        Precondition[CleanedView](
+            "nothing-left",
+            lambda view: not view.left,
+            lambda view: f"{len(view.left)} domains of epoch {view.old_epoch} are left, such as {view.left[0]}",
+        ),
+    ),
+    _cleaned,
+)

@@ -1,0 +1,36 @@
+"""The machine that a daemon runs on: who it is, how often it booted, and what it remembers over a boot."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from outlive.node.membership.joining import Remembered
+from outlive.resources import Amounts
+
+
+class MachinePort(Protocol):
+    """See the module."""
+
+    def machine_id(self) -> str:
+        """The machine's own identity; another machine of the same name has another one."""
+        ...
+
+    def boot_id(self) -> str:
+        """Of the running kernel; new at every boot."""
+        ...
+
+    async def remembered(self) -> Remembered | None:
+        """What ``remember`` wrote last; ``None`` on a machine that never was a member."""
+        ...
+
+    async def remember(self, remembered: Remembered) -> None:
+        """Write it down, durably, before returning."""
+        ...
+
+    def lock(self) -> bool:
+        """Take the lock that admits one daemon; ``False`` if another one has it."""
+        ...
+
+    def capacity(self) -> Amounts:
+        """What the machine has for VMs."""
+        ...

@@ -1,0 +1,162 @@
+"""``Membership`` (may this host's VMs be thought of as running?) and ``Fault`` (what an operator has to know).
+
+A Membership is one document, so that condemning a host is one compare-and-swap on the very version that the host
+renews. The rules for changing it are steps in ``outlive.node.membership`` and ``outlive.node.fencing``; here are only
+the nouns (docs/concepts/safety.md).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+
+MemberState = Literal["Held", "Revoked", "Released"]
+ProofKind = Literal["reboot", "self-cleaned", "power", "watchdog", "cut", "operator"]
+FencePhase = Literal["", "condemned", "unconfirmed", "proven"]
+
+
+class Proof(Part, frozen=True, kw_only=True):
+    """Why an epoch counts as dead, or what it can no longer reach."""
+
+    kind: ProofKind
+    evidence: str = ""
+    """What was seen or said, in words that an operator can check."""
+    epoch: int = 0
+    by: str = ""
+    fence: str = ""
+    at: datetime | None = None
+    """When it was recorded, for reading; nothing is decided by it."""
+
+
+class Cut(Part, frozen=True, kw_only=True):
+    """What a host has been cut off from, with proof, while it may still run."""
+
+    through: int = 0
+    """The highest epoch that is cut off."""
+    scope: tuple[str, ...] = ()
+    """``disk:<id>`` and ``port:<id>``, sorted."""
+
+
+class GuardRecord(Part, frozen=True, kw_only=True):
+    """What the host's guard promises about every renewal that carries this."""
+
+    armed: bool = False
+    timeout_s: float = 0.0
+    """T: so long after its last acknowledged renewal was sent, the guard begins to kill."""
+    watchdog_s: float = 0.0
+    """W: so long after its last feeding, the hardware resets the host."""
+
+
+class FenceRecord(Part, frozen=True, kw_only=True):
+    """The act of declaring this host dead, as far as it has come."""
+
+    id: str = ""
+    epoch: int = 0
+    """The epoch that is to be proven dead."""
+    phase: FencePhase = ""
+    by: str = ""
+    """Who carries it on; anybody may take over who saw it unchanged for long enough."""
+    attempt: int = 0
+    """Rises before each power command."""
+    reason: str = ""
+    findings: tuple[Proof, ...] = ()
+    """Proofs that are there, while the policy asks for more than one kind."""
+
+
+class MemberRecord(Part, frozen=True, kw_only=True):
+    """The document itself."""
+
+    machine_id: str
+    boot_id: str
+    epoch: int = 1
+    """The incarnation of the host's membership: kept over a restart of the daemon, raised by a boot or a re-join."""
+    seq: int = 0
+    """Rises with every renewal."""
+    nonce: str = ""
+    """Of the daemon that wrote last, to recognise its own writes."""
+    state: MemberState = "Held"
+    dead_through: int = 0
+    """The highest epoch that is proven dead; it only grows, and only together with a proof."""
+    proof: Proof | None = None
+    """What proved ``dead_through``."""
+    cut: Cut = Cut()
+    guard: GuardRecord = GuardRecord()
+    fence: FenceRecord = FenceRecord()
+    distrusted: tuple[ProofKind, ...] = ()
+    """Kinds of proof that turned out wrong for this host and count no more until an operator says so."""
+    incarnation: str = ""
+    """The store's incarnation under which the host last joined, with all its VMs registered."""
+
+
+class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
+    """``Membership/<hypervisor>``."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="memberships",
+        short_names=("omem",),
+        halves=False,
+        writers=Writers(
+            fields={
+                "record": ("daemon", "fencer"),
+                "record.seq": ("daemon",),
+                "record.bootId": ("daemon",),
+                "record.machineId": ("daemon",),
+                "record.epoch": ("daemon",),
+                "record.nonce": ("daemon",),
+                "record.guard": ("daemon",),
+                "record.incarnation": ("daemon",),
+                "record.cut": ("fencer",),
+            },
+            labels="refused",
+        ),
+        columns=(
+            ("State", ".record.state", 0),
+            ("Epoch", ".record.epoch", 0),
+            ("DeadThrough", ".record.deadThrough", 0),
+            ("Fence", ".record.fence.phase", 0),
+            ("Proof", ".record.proof.kind", 0),
+            ("Armed", ".record.guard.armed", 0),
+            ("Seq", ".record.seq", 1),
+        ),
+    )
+
+    record: MemberRecord
+
+
+class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
+    """Something that lowers the cluster's health until it ends or an operator has acknowledged it. One document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="faults",
+        short_names=("oflt",),
+        halves=False,
+        writers=Writers(
+            fields={
+                "": ("daemon", "fencer", "recovery", "controller"),
+                "acknowledged": ("users",),
+            },
+            labels="refused",
+        ),
+        columns=(
+            ("Subject", ".subject.name", 0),
+            ("Delta", ".delta", 0),
+            ("Acknowledged", ".acknowledged", 0),
+            ("Ended", ".ended", 0),
+            ("Message", ".message", 0),
+            ("Remedy", ".remedy", 1),
+        ),
+    )
+
+    code: str
+    """A stable word, such as ``fence-unconfirmed``."""
+    subject: ObjectRef
+    message: str
+    remedy: str = ""
+    delta: int = 0
+    """What it takes off the cluster's health of 100."""
+    ended: bool = False
+    acknowledged: bool = False
+    first_seen: datetime
+    last_seen: datetime
