@@ -1,6 +1,6 @@
 """What a fencer needs of the outside: power controllers, and whoever can shut a host out of disks and networks.
 
-Every call is bounded by the deadline that its caller sets; real drivers run each in a child process that is killed then.
+Every call is bounded by the deadline that its caller sets; real drivers run each in a child process, killed then.
 Nothing that a controller says counts before its identity was checked (``outlive.node.fencing.proving``).
 """
 

@@ -1,7 +1,7 @@
 """The hypervisor of one host, as the daemon needs it.
 
-Real drivers run behind a thread with a deadline, the simulated one in virtual time. What a call did not confirm may have
-happened: after ``Unknown`` the daemon looks with ``domains``, which is what is really there.
+Real drivers run behind a thread with a deadline, the simulated one in virtual time. What a call did not confirm may
+have happened: after ``Unknown`` the daemon looks with ``domains``, which is what is really there.
 """
 
 from __future__ import annotations
