@@ -1,7 +1,7 @@
 """Natural order of names: ``hv2`` before ``hv10``, so that lists read as people count.
 
-Two names that differ only in leading zeros (``hv2``, ``hv02``) are equal in that order and fall back to plain text, so
-the order is total and every decision that breaks ties by it has one answer.
+Two names that differ only in leading zeros (``hv2``, ``hv02``) are equal in that order and fall back to plain text,
+so the order is total and every decision that breaks ties by it has one answer.
 """
 
 from __future__ import annotations

@@ -1,0 +1,135 @@
+"""The decisions of the node daemon by name, for ``outlive decide`` and for replay.
+
+Each is the function that the daemon itself uses, except five that are models of machinery made elsewhere:
+``fence.timeline``, ``primary.contend``, ``primary.handover``, ``migration.run`` and ``selffence.evaluate``
+(docs/reference/node-decisions.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from outlive.node.commands import CommandInput, CommandResult, command_result
+from outlive.node.fencing.configuration import FencingConfig, FencingConfigResult, validate_fencing
+from outlive.node.fencing.evaluate import EvaluateInput, EvaluateResult, evaluate
+from outlive.node.fencing.legacy_recovery import RecoverInput, RecoverResult, recover
+from outlive.node.fencing.power_reading import PowerInput, PowerResult, power
+from outlive.node.fencing.profile import ProfileInput, ProfileResult, validate_profile
+from outlive.node.fencing.self_fencing import SelfFenceInput, SelfFenceResult, evaluate_self_fencing
+from outlive.node.fencing.timeline import TimelineInput, TimelineResult, timeline
+from outlive.node.keepalive import KeepaliveInput, KeepaliveResult, keepalive_cycle
+from outlive.node.lifecycle import ShutdownInput, ShutdownResult, shutdown
+from outlive.node.locking import LockInput, LockResult, acquire_lock
+from outlive.node.primary import ContendInput, ContendResult, HandoverInput, HandoverResult, contend, handover
+from outlive.node.requests import NodeRequestInput, NodeRequestResult, node_request
+from outlive.node.vm.accounting import AccountInput, AccountResult, account_node
+from outlive.node.vm.events import VmAction, VmEventInput, VmEventResult, vm_event
+from outlive.node.vm.flushing import FlushInput, FlushResult, run_flush
+from outlive.node.vm.locks import StartLocksInput, StartLocksResult, start_locks
+from outlive.node.vm.moves import MoveInput, MoveResult, run_move
+from outlive.node.vm.requests import VmRequestInput, VmRequestResult, vm_request
+from outlive.node.vm.selecting import SelectNodeInput, SelectNodeResult, select_node
+from outlive.runtime.decisions import Decision
+
+
+def _suspects_nobody(output: EvaluateResult) -> bool:
+    return not output.suspects and not output.adopt
+
+
+def _misses_nothing(output: KeepaliveResult) -> bool:
+    return not output.stale
+
+
+def _leaves_alone(output: VmEventResult) -> bool:
+    return output.action in (VmAction.NONE, VmAction.DEFER)
+
+
+def _only_figures(output: AccountResult | CommandResult) -> bool:
+    """These ask for nothing, whatever they say: they are kept in full when they say something else than before."""
+    return True
+
+
+FENCE_EVALUATE: Final = Decision(
+    "fence.evaluate", evaluate, EvaluateInput, EvaluateResult, "Which hosts to suspect", _suspects_nobody
+)
+FENCE_POWER: Final = Decision("fence.power", power, PowerInput, PowerResult, "Whether a host's power was seen off")
+FENCE_RECOVER: Final = Decision(
+    "fence.recover", recover, RecoverInput, RecoverResult, "Where virtual machines without a slot restart"
+)
+VALIDATE_FENCING: Final = Decision(
+    "config.validate_fencing",
+    validate_fencing,
+    FencingConfig,
+    FencingConfigResult,
+    "Whether imported fencing settings can work",
+)
+VALIDATE_PROFILE: Final = Decision(
+    "profile.validate", validate_profile, ProfileInput, ProfileResult, "Whether a timing profile can work"
+)
+VM_EVENT: Final = Decision(
+    "vm.event", vm_event, VmEventInput, VmEventResult, "What a host does about a virtual machine", _leaves_alone
+)
+VM_REQUEST: Final = Decision(
+    "vm.request", vm_request, VmRequestInput, VmRequestResult, "What a request to a virtual machine writes"
+)
+START_LOCKS: Final = Decision(
+    "rbd.start_locks", start_locks, StartLocksInput, StartLocksResult, "Whether storage locks let it start"
+)
+SELECT_NODE: Final = Decision(
+    "select.node", select_node, SelectNodeInput, SelectNodeResult, "Which host a virtual machine goes to"
+)
+FLUSH_RUN: Final = Decision(
+    "flush.run", run_flush, FlushInput, FlushResult, "How a host is emptied, or takes its virtual machines back"
+)
+ACCOUNT_NODE: Final = Decision(
+    "account.node", account_node, AccountInput, AccountResult, "What a host's virtual machines take", _only_figures
+)
+NODE_REQUEST: Final = Decision(
+    "node.request", node_request, NodeRequestInput, NodeRequestResult, "What a request to a host writes"
+)
+LOCK_ACQUIRE: Final = Decision("lock.acquire", acquire_lock, LockInput, LockResult, "What tries for a lock come to")
+COMMAND_RESULT: Final = Decision(
+    "command.result", command_result, CommandInput, CommandResult, "What a command came to", _only_figures
+)
+KEEPALIVE_CYCLE: Final = Decision(
+    "keepalive.cycle", keepalive_cycle, KeepaliveInput, KeepaliveResult, "What a keepalive publishes", _misses_nothing
+)
+LIFECYCLE_SHUTDOWN: Final = Decision(
+    "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
+)
+
+MODELS: Final[tuple[Decision[Any, Any], ...]] = (
+    Decision("fence.timeline", timeline, TimelineInput, TimelineResult, "When a silent host would be powered off"),
+    Decision("primary.contend", contend, ContendInput, ContendResult, "Who becomes primary"),
+    Decision("primary.handover", handover, HandoverInput, HandoverResult, "How the role of primary changes hands"),
+    Decision("migration.run", run_move, MoveInput, MoveResult, "How a move goes, fault by fault"),
+    Decision(
+        "selffence.evaluate",
+        evaluate_self_fencing,
+        SelfFenceInput,
+        SelfFenceResult,
+        "When a host that is not acknowledged stops itself",
+    ),
+)
+"""Those that only model machinery."""
+
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
+    FENCE_EVALUATE,
+    FENCE_POWER,
+    FENCE_RECOVER,
+    VALIDATE_FENCING,
+    VALIDATE_PROFILE,
+    VM_EVENT,
+    VM_REQUEST,
+    START_LOCKS,
+    SELECT_NODE,
+    FLUSH_RUN,
+    ACCOUNT_NODE,
+    NODE_REQUEST,
+    LOCK_ACQUIRE,
+    COMMAND_RESULT,
+    KEEPALIVE_CYCLE,
+    LIFECYCLE_SHUTDOWN,
+    *MODELS,
+)
+"""All of them."""

@@ -1,0 +1,128 @@
+"""The timing of fencing as data: two profiles, what they add up to, and whether they can work on a given store.
+
+Safety needs one inequality only, the wait before the proof ``watchdog`` counts (``watchdog_wait_s``); it is enforced
+where that proof is made, not here. What ``profile.validate`` refuses would cost availability: hosts that stop
+themselves, or are suspected, although nothing is wrong (docs/reference/node-decisions.md#profile-validate).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from outlive.node.numbers import Amount, Count, Number, Positive
+
+WRITE_LIMIT_S: Final = 2.0
+"""How long one renewal may take before it counts as lost."""
+CLOCK_ERROR: Final = 0.005
+"""By how much the rate of a clock may be wrong."""
+STORE_SHARE: Final = 0.2
+"""The part of the store's compare-and-swaps that renewals may use."""
+RENEWALS_BEFORE_STOP: Final = 3
+"""Renewals that fit into the guard's limit, so that one or two lost ones stop nobody."""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """When silence counts, and when an armed host stops itself. Times in seconds."""
+
+    renew_s: Positive
+    """Between two renewals (r)."""
+    silence_s: Positive
+    """Silence after which a host is suspected."""
+    throws: Count
+    """Checks that follow before it is condemned."""
+    throw_s: Amount
+    """Between two checks."""
+    guard_timeout_s: Positive
+    """Without acknowledgement for this long, the guard stops the host's virtual machines (T)."""
+    watchdog_s: Amount
+    """The watchdog's own time-out (W)."""
+    grace_s: Amount
+    """The guard's tick and the time that a reset takes (g)."""
+    clock_error: Annotated[float, Meta(ge=0, lt=0.5)] = CLOCK_ERROR
+    """Error of clock rates (p)."""
+
+    @property
+    def suspicion_s(self) -> Number:
+        """From the last renewal seen until the host is condemned."""
+        return self.silence_s + self.throws * self.throw_s
+
+    @property
+    def watchdog_wait_s(self) -> float:
+        """Silence after which an armed host is certainly empty or reset, on the observer's clock."""
+        return (self.guard_timeout_s + self.watchdog_s + self.grace_s) * (1 + 2 * self.clock_error)
+
+
+class ProfileName(enum.StrEnum):
+    """The profiles that come with the product."""
+
+    FAST = "fast"
+    STEADY = "steady"
+
+
+PROFILES: Final[dict[ProfileName, Profile]] = {
+    ProfileName.FAST: Profile(renew_s=1, silence_s=5, throws=2, throw_s=1, guard_timeout_s=5, watchdog_s=10, grace_s=2),
+    ProfileName.STEADY: Profile(
+        renew_s=5, silence_s=30, throws=6, throw_s=5, guard_timeout_s=25, watchdog_s=15, grace_s=2
+    ),
+}
+"""``fast`` is for hosts whose guard is not armed, ``steady`` for armed ones, unless an operator says otherwise."""
+
+
+def default_profile(*, armed: bool) -> ProfileName:
+    """The profile of a host for which none was chosen."""
+    return ProfileName.STEADY if armed else ProfileName.FAST
+
+
+class ProfileInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Can this profile work?"""
+
+    profile: Literal["fast", "steady"] | Profile
+    hosts: Count = 0
+    store_cas_per_s: Positive | None = None
+    """Compare-and-swaps that the store was measured to do each second; null: not measured."""
+    write_limit_s: Amount = WRITE_LIMIT_S
+
+
+class ProfileResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong or doubtful, and what the profile adds up to. Seconds."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    smallest_renew_s: float | None
+    """The shortest renewal interval that the store bears; null where it was not measured."""
+    suspicion_s: Number
+    watchdog_wait_s: float
+
+
+def validate_profile(given: ProfileInput) -> ProfileResult:
+    """Check a profile against itself and against the store; all codes at once, sorted."""
+    profile = PROFILES[ProfileName(given.profile)] if isinstance(given.profile, str) else given.profile
+    smallest = None
+    if given.store_cas_per_s is not None:
+        smallest = smallest_renew_s(hosts=given.hosts, store_cas_per_s=given.store_cas_per_s)
+    return ProfileResult(
+        errors=tuple(sorted(_errors(profile, given.write_limit_s, smallest))),
+        warnings=() if smallest is not None else ("store_not_measured",),
+        smallest_renew_s=smallest,
+        suspicion_s=profile.suspicion_s,
+        watchdog_wait_s=profile.watchdog_wait_s,
+    )
+
+
+def smallest_renew_s(*, hosts: int, store_cas_per_s: float) -> float:
+    """The shortest interval at which so many hosts may renew, leaving most of the store to others."""
+    return hosts / (STORE_SHARE * store_cas_per_s)
+
+
+def _errors(profile: Profile, write_limit_s: Amount, smallest: float | None) -> Iterator[str]:
+    if profile.guard_timeout_s < RENEWALS_BEFORE_STOP * profile.renew_s + write_limit_s:
+        yield "guard_timeout_too_short"
+    if profile.guard_timeout_s > profile.silence_s:
+        yield "guard_timeout_exceeds_silence"
+    if smallest is not None and profile.renew_s < smallest:
+        yield "renew_too_short"

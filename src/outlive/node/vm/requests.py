@@ -1,0 +1,212 @@
+"""What a client's request to a virtual machine writes, or why it is refused.
+
+The answer is made from one observation of the virtual machine and of all hosts; who carries it out writes on exactly
+that version, so that a request answered from an old view is answered again
+(docs/reference/node-decisions.md#vm-request).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from outlive.node.numbers import Amount
+from outlive.node.vm.selecting import (
+    MemMeans,
+    NodeFigures,
+    SelectNodeInput,
+    Wanted,
+    home_after,
+    select_node,
+)
+
+
+class VmRequestCode(enum.StrEnum):
+    """How a request was answered."""
+
+    ACCEPTED = "accepted"
+    MADE_PERMANENT = "made_permanent"
+    MIRROR_PROTECTED = "mirror_protected"
+    NOT_RUNNING = "not_running"
+    BUSY = "busy"
+    LIVE_FORBIDDEN = "live_forbidden"
+    ALREADY_MIGRATED = "already_migrated"
+    NOT_MIGRATED = "not_migrated"
+    NODE_INVALID = "node_invalid"
+    NODE_NOT_ALLOWED = "node_not_allowed"
+    NODE_NOT_READY = "node_not_ready"
+    SAME_NODE = "same_node"
+    NO_TARGET = "no_target"
+
+
+class VmRequestArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """How the client wants it done."""
+
+    target: str | None = None
+    force: bool | None = False
+    force_live: bool | None = False
+
+
+class RequestedVm(msgspec.Struct, frozen=True, kw_only=True):
+    """The virtual machine as it is. Memory in MiB."""
+
+    state: str
+    node: str
+    last_node: str | None = ""
+    """Its home, while it is away."""
+    node_limit: tuple[str, ...] | None = None
+    selector: str | None = None
+    method: str | None = "none"
+    memory: Amount = 0
+    vcpus: Amount = 0
+    migration_active: bool = False
+
+
+class VmRequestInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, and what it is about."""
+
+    request: Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
+    vm: RequestedVm
+    args: VmRequestArgs | None = None
+    nodes: tuple[NodeFigures, ...] = ()
+    default_selector: str | None = None
+    require_fit: bool = False
+    mem_means: MemMeans = "provisioned"
+
+
+class VmWrites(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that are written; the others stay."""
+
+    via: Literal["stop", "shutdown"] | UnsetType = UNSET
+    """Written first; ``state`` follows once the virtual machine has come to ``stop``."""
+    state: str | UnsetType = UNSET
+    node: str | UnsetType = UNSET
+    last_node: str | UnsetType = UNSET
+
+
+class VmRequestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer; nothing is written on refusal."""
+
+    ok: bool
+    code: VmRequestCode
+    writes: VmWrites = VmWrites()
+
+
+class _Refusal(Exception):
+    def __init__(self, code: VmRequestCode) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def vm_request(given: VmRequestInput) -> VmRequestResult:
+    """Answer one request."""
+    try:
+        return _answer(given, given.args or VmRequestArgs())
+    except _Refusal as refusal:
+        return VmRequestResult(ok=False, code=refusal.code)
+
+
+def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
+    match given.request:
+        case "start" | "stop" | "disable":
+            _need(given.vm.state != "mirror" or bool(args.force), VmRequestCode.MIRROR_PROTECTED)
+            return _accepted(_disabled(given.vm, args) if given.request == "disable" else VmWrites(state=given.request))
+        case "shutdown" | "restart":
+            _need(given.vm.state == "start", VmRequestCode.NOT_RUNNING)
+            return _accepted(VmWrites(state=given.request))
+        case _:
+            _need(not given.vm.migration_active, VmRequestCode.BUSY)
+            _need(not (args.force_live and given.vm.method == "shutdown"), VmRequestCode.LIVE_FORBIDDEN)
+            return _relocation(given, args)
+
+
+def _disabled(vm: RequestedVm, args: VmRequestArgs) -> VmWrites:
+    if vm.state != "start":
+        return VmWrites(state="disable")
+    return VmWrites(via="stop" if args.force else "shutdown", state="disable")
+
+
+def _relocation(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
+    vm = given.vm
+    state = _moving_state(vm, args)
+    match given.request:
+        case "migrate":
+            _need(not vm.last_node or bool(args.force), VmRequestCode.ALREADY_MIGRATED)
+            target = _target(given, args)
+            home = home_after(vm.last_node, target=target, source=vm.node)
+            return _accepted(VmWrites(state=state, node=target, last_node=home))
+        case "unmigrate":
+            return _accepted(VmWrites(state=state, node=_home(given), last_node=""))
+        case _:
+            if vm.last_node and args.target == vm.node:
+                _known_and_allowed(given, vm.node)
+                return VmRequestResult(ok=True, code=VmRequestCode.MADE_PERMANENT, writes=VmWrites(last_node=""))
+            return _accepted(VmWrites(state=state, node=_target(given, args), last_node=""))
+
+
+def _moving_state(vm: RequestedVm, args: VmRequestArgs) -> str:
+    if vm.state != "start":
+        return vm.state
+    return "migrate-live" if args.force_live else "migrate"
+
+
+def _home(given: VmRequestInput) -> str:
+    vm = given.vm
+    if not vm.last_node:
+        raise _Refusal(VmRequestCode.NOT_MIGRATED)
+    home = _node(given, vm.last_node)
+    _need(home.name != vm.node, VmRequestCode.SAME_NODE)
+    _need(home.usable, VmRequestCode.NODE_NOT_READY)
+    return home.name
+
+
+def _target(given: VmRequestInput, args: VmRequestArgs) -> str:
+    if not args.target:
+        return _chosen(given)
+    node = _known_and_allowed(given, args.target)
+    _need(node.name != given.vm.node, VmRequestCode.SAME_NODE)
+    _need(node.usable, VmRequestCode.NODE_NOT_READY)
+    return node.name
+
+
+def _known_and_allowed(given: VmRequestInput, name: str) -> NodeFigures:
+    node = _node(given, name)
+    limit = given.vm.node_limit
+    _need(not limit or name in limit, VmRequestCode.NODE_NOT_ALLOWED)
+    return node
+
+
+def _node(given: VmRequestInput, name: str) -> NodeFigures:
+    for node in given.nodes:
+        if node.name == name:
+            return node
+    raise _Refusal(VmRequestCode.NODE_INVALID)
+
+
+def _chosen(given: VmRequestInput) -> str:
+    vm = given.vm
+    wanted = Wanted(node=vm.node, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
+    target = select_node(
+        SelectNodeInput(
+            vm=wanted,
+            nodes=given.nodes,
+            default_selector=given.default_selector,
+            mem_means=given.mem_means,
+            require_fit=given.require_fit,
+        )
+    ).target
+    if target is None:
+        raise _Refusal(VmRequestCode.NO_TARGET)
+    return target
+
+
+def _accepted(writes: VmWrites) -> VmRequestResult:
+    return VmRequestResult(ok=True, code=VmRequestCode.ACCEPTED, writes=writes)
+
+
+def _need(condition: bool, code: VmRequestCode) -> None:
+    if not condition:
+        raise _Refusal(code)

@@ -1,0 +1,247 @@
+"""Where a virtual machine goes: the candidates, the room that counts, and the books between one choice and the next.
+
+Figures that hosts publish are up to an interval old, so whoever places several virtual machines in a row has to book
+each of them (``booked``) before choosing again, else all of them land on the host that looked emptiest
+(docs/reference/node-decisions.md#select-node). A choice reserves nothing: the host itself may still refuse.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from outlive.node.names import natural_key
+from outlive.node.numbers import Amount, Number
+
+RUN: Final = "run"
+"""Daemon state of a host that works."""
+READY: Final = "ready"
+"""Domain state of a host that takes virtual machines."""
+
+
+class Selector(enum.StrEnum):
+    """By which figure the best host is found."""
+
+    MEM = "mem"
+    MEMPROV = "memprov"
+    MEMFREE = "memfree"
+    LOAD = "load"
+    VCPUS = "vcpus"
+    VMS = "vms"
+
+
+MemMeans = Literal["provisioned", "free"]
+"""What the selector ``mem`` looks at."""
+
+
+class NodeMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a host, in MiB."""
+
+    total: Amount = 0
+    used: Number = 0
+    free: Number = 0
+    """What is available now."""
+    allocated: Number = 0
+    provisioned: Number = 0
+    """What all virtual machines assigned to the host need if all of them run."""
+    reserved: Number = 0
+    """Held for somebody else."""
+
+
+class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host published, as far as choosing needs it."""
+
+    name: str
+    daemon_state: str
+    domain_state: str
+    memory: NodeMemory = NodeMemory()
+    vcpu_allocated: Number = 0
+    load: Number = 0
+    domains_count: Number = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether it works and takes virtual machines."""
+        return self.daemon_state == RUN and self.domain_state == READY
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The virtual machine that needs a host. Memory in MiB."""
+
+    node: str | None = None
+    """Where it is now: never the answer."""
+    memory: Amount
+    vcpus: Amount
+    node_limit: tuple[str, ...] | None = None
+    """The only hosts that it may run on; none, or an empty list: any."""
+    selector: str | None = None
+
+
+class SelectNodeInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Which host for this virtual machine?"""
+
+    vm: Wanted
+    nodes: tuple[NodeFigures, ...]
+    default_selector: str | None = None
+    mem_means: MemMeans = "provisioned"
+    require_fit: bool = False
+
+
+class SelectNodeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The host, by which selector, and who else would have done."""
+
+    target: str | None
+    selector: Selector
+    candidates: tuple[str, ...]
+
+
+def select_node(given: SelectNodeInput) -> SelectNodeResult:
+    """The best of all hosts that work, take virtual machines, are allowed and have room; ties by natural order."""
+    selector = chosen_selector(given.vm.selector, given.default_selector)
+    figure = _figure(selector, given.mem_means)
+    nodes = sorted(given.nodes, key=lambda node: natural_key(node.name))
+    candidates = [node for node in nodes if _allowed(node, given.vm) and _has_room(node, given, figure)]
+    best = max(candidates, key=_MERIT[figure], default=None)  # the first of equals
+    return SelectNodeResult(
+        target=None if best is None else best.name,
+        selector=selector,
+        candidates=tuple(node.name for node in candidates),
+    )
+
+
+def chosen_selector(own: str | None, default: str | None) -> Selector:
+    """The virtual machine's selector if there is such a one, else the default if there is, else ``mem``."""
+    for word in (own, default):
+        if word in set(Selector):
+            return Selector(word)
+    return Selector.MEM
+
+
+def booked(node: NodeFigures, *, memory: Amount, vcpus: Amount) -> NodeFigures:
+    """The host with one more virtual machine. Used grows as free shrinks, or it would be counted twice."""
+    before = node.memory
+    memory_after = msgspec.structs.replace(
+        before,
+        used=before.used + memory,
+        free=before.free - memory,
+        allocated=before.allocated + memory,
+        provisioned=before.provisioned + memory,
+    )
+    return msgspec.structs.replace(
+        node,
+        memory=memory_after,
+        vcpu_allocated=node.vcpu_allocated + vcpus,
+        domains_count=node.domains_count + 1,
+    )
+
+
+class Books:
+    """The hosts' figures while several virtual machines are placed one after the other. Not shared between threads."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeFigures],
+        *,
+        default_selector: str | None = None,
+        mem_means: MemMeans = "provisioned",
+        require_fit: bool = False,
+    ) -> None:
+        self._nodes = list(nodes)
+        self._default_selector = default_selector
+        self._mem_means = mem_means
+        self._require_fit = require_fit
+
+    @property
+    def nodes(self) -> tuple[NodeFigures, ...]:
+        """The figures as they are booked now."""
+        return tuple(self._nodes)
+
+    def place(self, vm: Wanted) -> str | None:
+        """Choose a host and book the virtual machine there; ``None`` where no host will do."""
+        target = select_node(
+            SelectNodeInput(
+                vm=vm,
+                nodes=self.nodes,
+                default_selector=self._default_selector,
+                mem_means=self._mem_means,
+                require_fit=self._require_fit,
+            )
+        ).target
+        if target is not None:
+            self._nodes = list(_book_on(self._nodes, target, vm))
+        return target
+
+
+def home_after(old: str | None, *, target: str, source: str) -> str:
+    """The home to remember once a virtual machine has moved: none at home, else the first one it had."""
+    if target == old:
+        return ""
+    return old or source
+
+
+def _book_on(nodes: Iterable[NodeFigures], target: str, vm: Wanted) -> Iterable[NodeFigures]:
+    for node in nodes:
+        yield booked(node, memory=vm.memory, vcpus=vm.vcpus) if node.name == target else node
+
+
+def _allowed(node: NodeFigures, vm: Wanted) -> bool:
+    return node.usable and node.name != vm.node and (not vm.node_limit or node.name in vm.node_limit)
+
+
+class _Figure(enum.Enum):
+    PROVISIONED = enum.auto()
+    FREE = enum.auto()
+    LOAD = enum.auto()
+    VCPUS = enum.auto()
+    VMS = enum.auto()
+
+
+def _room_provisioned(node: NodeFigures) -> Number:
+    memory = node.memory
+    return memory.used + memory.free - memory.provisioned - memory.reserved
+
+
+def _room_free(node: NodeFigures) -> Number:
+    return node.memory.free - node.memory.reserved
+
+
+_MERIT: Final[dict[_Figure, Callable[[NodeFigures], Number]]] = {
+    _Figure.PROVISIONED: _room_provisioned,
+    _Figure.FREE: _room_free,
+    _Figure.LOAD: lambda node: -node.load,
+    _Figure.VCPUS: lambda node: -node.vcpu_allocated,
+    _Figure.VMS: lambda node: -node.domains_count,
+}
+"""The host with the most of it is the best."""
+
+
+def _figure(selector: Selector, mem_means: MemMeans) -> _Figure:
+    match selector:
+        case Selector.MEM:
+            return _Figure.FREE if mem_means == "free" else _Figure.PROVISIONED
+        case Selector.MEMPROV:
+            return _Figure.PROVISIONED
+        case Selector.MEMFREE:
+            return _Figure.FREE
+        case Selector.LOAD:
+            return _Figure.LOAD
+        case Selector.VCPUS:
+            return _Figure.VCPUS
+        case Selector.VMS:
+            return _Figure.VMS
+
+
+def _has_room(node: NodeFigures, given: SelectNodeInput, figure: _Figure) -> bool:
+    if given.require_fit:
+        fits = _room_free(node) >= given.vm.memory
+        return fits and (figure is not _Figure.PROVISIONED or _room_provisioned(node) >= given.vm.memory)
+    match figure:
+        case _Figure.PROVISIONED:
+            return _room_provisioned(node) > 0
+        case _Figure.FREE:
+            return _room_free(node) > 0
+        case _:
+            return True
