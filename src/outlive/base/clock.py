@@ -67,6 +67,11 @@ class LoopClock:
         await asyncio.sleep(max(0.0, seconds))
 
 
+def boot_time_s() -> float:
+    """Seconds since this host started, its sleep included (``CLOCK_BOOTTIME``): what its processes agree upon."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def as_datetime(instant: float) -> datetime:
     """The instant as an aware UTC datetime of whole seconds, as resources carry it."""
     return datetime.fromtimestamp(int(instant), UTC)

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations."),
     "survive": Entry("surviving", "Whether every VM keeps a slot of its own when hosts fail."),
     "whatif": Entry("whatif", "What would happen if hosts or VMs came or went."),
+    "guard": Entry("guarding", "Empty this host when it cannot prove any more that it is alive."),
     "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them."),
     "get": Entry("getting", "List resources of a kind, or show some by name."),
     "describe": Entry("describing", "One resource in full, with its events and what belongs to it."),

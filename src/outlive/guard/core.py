@@ -1,0 +1,274 @@
+"""When the guard feeds, kills and lets start: the whole judgement, as a pure function of state, event and time.
+
+Two statements carry the proof by watchdog, and hold after every step:
+
+* fed is only within T after the sending of an acknowledged renewal (``WATCHING``), or right after a look that found
+  nothing left in the VM cgroups while the gate is shut (``EMPTY``);
+* the gate is open only where the first of the two holds, or where nothing is promised (``UNARMED``).
+
+What it does not give: time between a judgement and the feed that follows is the process's to keep short, and a
+process outside the VM cgroups is none that it knows of. See docs/operating/guard.md#what-it-does.
+"""
+
+from __future__ import annotations
+
+import math
+
+from outlive.guard.states import (
+    CLOSURES,
+    CREATE_LIMIT_S,
+    CREATES,
+    EPOCH_LIMIT,
+    FEED_INTERVAL_S,
+    KILL_INTERVAL_S,
+    LEGAL,
+    LOST_KILL_INTERVAL_S,
+    RUN_ID_LENGTH,
+    TIME_LIMIT_S,
+    Action,
+    Arm,
+    Beat,
+    Closure,
+    Create,
+    CreateBegin,
+    CreateEnd,
+    Disarm,
+    Event,
+    Looked,
+    Phase,
+    Refusal,
+    Service,
+    ServiceStopped,
+    State,
+    Step,
+    Tick,
+)
+
+
+def step(state: State, event: Event, now: float) -> Step:
+    """The next state and what to do, in order. A refusal changes nothing.
+
+    A beat counts before the deadline is judged: one that waited while the guard was not scheduled still proves that
+    the renewal was acknowledged, and nothing was fed meanwhile. Every other event finds an overdue gate shut.
+    """
+    if isinstance(event, Beat):
+        return _beat(state, event, now)
+    shut = _judged(state, now)
+    after = _after(shut.state, event, now)
+    return after._replace(actions=shut.actions + after.actions)
+
+
+def wake_s(state: State, now: float) -> float | None:
+    """After how many seconds a tick is due; ``None``: never, as long as nothing happens."""
+    if state.phase is Phase.UNARMED:
+        return None
+    due = state.acted_s + interval_s(state)
+    if state.phase is Phase.WATCHING:
+        due = min(due, _beat_s(state) + state.timeout_s)
+    elif state.phase is Phase.KILLING:
+        due = min(due, state.shut_s + state.watchdog_s)
+    return max(0.0, due - now)
+
+
+def interval_s(state: State) -> float:
+    """Between two regular actions of this phase."""
+    match state.phase:
+        case Phase.KILLING:
+            return KILL_INTERVAL_S
+        case Phase.LOST:
+            return LOST_KILL_INTERVAL_S
+        case _:
+            return min(FEED_INTERVAL_S, state.watchdog_s / 4, state.timeout_s / 4)
+
+
+def may_feed(state: State, now: float) -> bool:
+    """Whether a feed at this moment would be true; the process asks again right before it writes."""
+    if state.phase is Phase.WATCHING:
+        return _fresh(state, now)
+    return state.phase is Phase.EMPTY
+
+
+def arm_refusal(state: State, event: Arm, now: float) -> Refusal | None:
+    """Why the guard cannot be armed like this now, or ``None``. The process asks before it starts the watchdog."""
+    times = (event.timeout_s, event.watchdog_s)
+    if not all(math.isfinite(time_s) and 0 < time_s <= TIME_LIMIT_S for time_s in times):
+        return Refusal("bad-time", f"T {times[0]} s and W {times[1]} s: say seconds above 0, at most {TIME_LIMIT_S:g}")
+    if state.phase not in (Phase.UNARMED, Phase.WATCHING):
+        return Refusal("gate-shut", f"the guard is {state.phase}: renew the membership first, or reboot the host")
+    if state.armed and (event.timeout_s > state.timeout_s or event.watchdog_s > state.watchdog_s):
+        return Refusal(
+            "longer-while-armed",
+            f"armed with T {state.timeout_s} s and W {state.watchdog_s} s, which fencers may rely on: disarm before "
+            f"arming with T {times[0]} s and W {times[1]} s",
+        )
+    if state.beat_s is None or not 0 <= now - state.beat_s < event.timeout_s:
+        return Refusal("no-beat", f"no renewal was acknowledged within {times[0]} s: is the daemon renewing?")
+    return None
+
+
+# --- the deadline
+
+
+def _judged(state: State, now: float) -> Step:
+    """The gate shut, if it is armed and the newest beat is T old: first the gate, then all the rest."""
+    if state.phase is not Phase.WATCHING or _fresh(state, now):
+        return Step(state)
+    closure = Closure(at_s=now, epoch=state.epoch, verified=False)
+    epochs = tuple(epoch for epoch in state.closed_epochs if epoch != state.epoch)
+    shut = _moved(state, Phase.KILLING)._replace(
+        shut_s=now,
+        acted_s=now,
+        service=Service.STOPPING,
+        closures=(*state.closures, closure)[-CLOSURES:],
+        closed=state.closed + 1,
+        closed_epochs=(*epochs, state.epoch)[-CLOSURES:],
+    )
+    return Step(shut, (Action.CLOSE_GATE, Action.STOP_SERVICE, Action.KILL))
+
+
+def _fresh(state: State, now: float) -> bool:
+    """Whether the newest beat is younger than T. A clock that went back is no proof of anything."""
+    return state.beat_s is not None and 0 <= now - state.beat_s < state.timeout_s
+
+
+def _beat_s(state: State) -> float:
+    return -math.inf if state.beat_s is None else state.beat_s
+
+
+# --- the events
+
+
+def _after(state: State, event: Event, now: float) -> Step:
+    match event:
+        case Tick():
+            return _tick(state, now)
+        case Looked():
+            return _looked(state, event, now)
+        case ServiceStopped():
+            return _service_stopped(state, event)
+        case Arm():
+            return _arm(state, event, now)
+        case Disarm():
+            return _disarm(state)
+        case CreateBegin():
+            return _create_begin(state, event, now)
+        case CreateEnd():
+            left = tuple(create for create in state.creates if create.run_id != event.run_id)
+            return Step(state._replace(creates=left))
+        case Beat():
+            raise AssertionError("a beat is judged before the deadline")
+
+
+def _tick(state: State, now: float) -> Step:
+    if state.phase is Phase.KILLING and now - state.shut_s >= state.watchdog_s:
+        return Step(_moved(state, Phase.LOST)._replace(acted_s=now), (Action.GIVE_UP, Action.KILL))
+    forgotten = _without_old_creates(state, now)
+    notes = (Action.FORGET_CREATE,) if forgotten is not state else ()
+    state = forgotten
+    if state.phase is Phase.WATCHING and not state.warned and now - _beat_s(state) > state.timeout_s / 2:
+        state = state._replace(warned=True)
+        notes = (*notes, Action.WARN_LATE)
+    if state.phase is Phase.UNARMED or 0 <= now - state.acted_s < interval_s(state):
+        return Step(state, notes)
+    return _regular(state._replace(acted_s=now), notes)
+
+
+def _regular(state: State, notes: tuple[Action, ...]) -> Step:
+    """What is done every interval."""
+    match state.phase:
+        case Phase.WATCHING:
+            return Step(state, (*notes, Action.FEED))
+        case Phase.EMPTY:
+            return Step(state, (*notes, Action.LOOK))
+        case _ if state.service is Service.FAILED:
+            return Step(state._replace(service=Service.STOPPING), (*notes, Action.STOP_SERVICE, Action.KILL))
+        case _:
+            return Step(state, (*notes, Action.KILL))
+
+
+def _looked(state: State, event: Looked, now: float) -> Step:
+    if state.phase is Phase.KILLING:
+        if (
+            event.left
+            or state.creates
+            or state.service is not Service.STOPPED
+            or now - state.shut_s >= state.watchdog_s
+        ):
+            return Step(state)
+        return Step(_verified(_moved(state, Phase.EMPTY), True), (Action.VERIFIED, Action.FEED))
+    if state.phase is Phase.EMPTY:
+        if not event.left:
+            return Step(state, (Action.FEED,))
+        again = _verified(_moved(state, Phase.KILLING), False)._replace(shut_s=now, service=Service.STOPPING)
+        return Step(again, (Action.RELAPSED, Action.STOP_SERVICE, Action.KILL))
+    return Step(state)
+
+
+def _verified(state: State, verified: bool) -> State:
+    """The newest closure marked."""
+    return state._replace(closures=(*state.closures[:-1], state.closures[-1]._replace(verified=verified)))
+
+
+def _service_stopped(state: State, event: ServiceStopped) -> Step:
+    if state.service is not Service.STOPPING:
+        return Step(state)
+    return Step(state._replace(service=Service.STOPPED if event.well else Service.FAILED))
+
+
+def _beat(state: State, event: Beat, now: float) -> Step:
+    if not 0 <= event.epoch < EPOCH_LIMIT:
+        return Step(state, (), Refusal("bad-epoch", f"epoch {event.epoch}: say a whole number from 0 on"))
+    if not math.isfinite(event.sent_at_s) or event.sent_at_s > now:
+        sent = f"a renewal sent at {event.sent_at_s} s, and now is {now} s"
+        return Step(state, (), Refusal("future-beat", f"{sent}: take the time from CLOCK_BOOTTIME of this host"))
+    if event.sent_at_s > _beat_s(state):
+        state = state._replace(beat_s=event.sent_at_s, epoch=event.epoch, warned=False)
+        if state.phase is Phase.EMPTY and _fresh(state, now):
+            reopened = _moved(state, Phase.WATCHING)._replace(acted_s=now, service=Service.UNTOUCHED)
+            return Step(reopened, (Action.OPEN_GATE, Action.START_SERVICE, Action.FEED))
+    return _judged(state, now)
+
+
+def _arm(state: State, event: Arm, now: float) -> Step:
+    refusal = arm_refusal(state, event, now)
+    if refusal is not None:
+        return Step(state, (), refusal)
+    armed = state if state.armed else _moved(state, Phase.WATCHING)
+    armed = armed._replace(timeout_s=event.timeout_s, watchdog_s=event.watchdog_s, acted_s=now, warned=False)
+    return Step(armed, (Action.FEED,))
+
+
+def _disarm(state: State) -> Step:
+    if not state.armed:
+        return Step(state)
+    if state.phase is not Phase.WATCHING:
+        return Step(state, (), Refusal("gate-shut", f"the guard is {state.phase}: renew the membership first"))
+    return Step(_moved(state, Phase.UNARMED), (Action.RELEASE,))
+
+
+# --- creates
+
+
+def _create_begin(state: State, event: CreateBegin, now: float) -> Step:
+    if not 0 < len(event.run_id) <= RUN_ID_LENGTH:
+        return Step(state, (), Refusal("bad-run-id", f"a run id has 1 to {RUN_ID_LENGTH} characters"))
+    if not state.gate_open:
+        return Step(state, (), Refusal("gate-shut", f"the guard is {state.phase}: no domain may start on this host"))
+    others = tuple(create for create in state.creates if create.run_id != event.run_id)
+    if len(others) >= CREATES:
+        return Step(state, (), Refusal("too-many-creates", f"{CREATES} creates are under way: end some of them"))
+    return Step(state._replace(creates=(*others, Create(event.run_id, now))))
+
+
+def _without_old_creates(state: State, now: float) -> State:
+    """Without creates that nobody will end any more. None is forgotten while the gate is shut: it may still appear."""
+    if not state.gate_open or all(now - create.begun_s < CREATE_LIMIT_S for create in state.creates):
+        return state
+    return state._replace(creates=tuple(c for c in state.creates if now - c.begun_s < CREATE_LIMIT_S))
+
+
+def _moved(state: State, phase: Phase) -> State:
+    """In that phase, or an error where that must not follow."""
+    if phase not in LEGAL[state.phase]:
+        raise AssertionError(f"the guard cannot go from {state.phase} to {phase}")
+    return state._replace(phase=phase)

@@ -1,0 +1,108 @@
+"""The command line of ``outlive guard``, read without anything but the standard library."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from outlive.guard.errors import USAGE
+from outlive.guard.states import TIME_LIMIT_S
+
+SOCKET: Final = "/run/outlive-guard/guard.sock"
+WATCHDOG: Final = "/dev/watchdog"
+CGROUP: Final = "/sys/fs/cgroup/machine.slice"
+
+DESCRIPTION: Final = (
+    "Empty this host when it cannot prove any more that it is alive. Feeds the hardware watchdog only while "
+    "the daemon's renewals are acknowledged. Does nothing until it is armed: outlive arm HOST."
+)
+EPILOG: Final = (
+    "Exit codes: 0 stopped in good order, 2 usage, 3 bad input, 4 not found, 5 in use, 6 unreachable, 7 forbidden."
+)
+
+
+class Options(NamedTuple):
+    """What the guard is started with."""
+
+    socket: str
+    watchdog: str
+    cgroup: str
+    stop_service: tuple[str, ...]
+    start_service: tuple[str, ...]
+    arm_with: tuple[float, float] | None
+    """T and W to arm with at the first beat."""
+    rehearsal: bool
+    status: bool
+
+
+class OneLine(argparse.ArgumentParser):
+    """A parser whose complaint is one line, as everywhere else on the command line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> OneLine:
+    """All options, with what they mean."""
+    made = OneLine("outlive guard", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
+    add = made.add_argument
+    add("--socket", metavar="PATH", default=SOCKET, help="where the daemon finds the guard (default %(default)s)")
+    add("--watchdog", metavar="PATH", default=WATCHDOG, help="the watchdog that resets the host (default %(default)s)")
+    add("--cgroup", metavar="FOLDER", default=CGROUP, help="the group that all VMs are below (default %(default)s)")
+    add("--stop-service", metavar="COMMAND", default="", help="stops whatever could start another VM")
+    add("--start-service", metavar="COMMAND", default="", help="starts it again when the gate opens again")
+    add("--timeout", metavar="SECONDS", type=_seconds, help="arm at the first renewal: T, with --watchdog-timeout")
+    add("--watchdog-timeout", metavar="SECONDS", type=_seconds, help="arm at the first renewal: W, with --timeout")
+    add("--rehearsal", action="store_true", help="take a file or FIFO as the watchdog: proves nothing, resets nothing")
+    add("--status", action="store_true", help="ask the guard that runs, print its answer as JSON, and end")
+    return made
+
+
+def read(arguments: Sequence[str]) -> Options:
+    """The options. Ends the process with exit code 2 and a line that says what to change."""
+    made = parser()
+    given = made.parse_args(list(arguments))
+    times = (given.timeout, given.watchdog_timeout)
+    if (times[0] is None) != (times[1] is None):
+        made.error("--timeout and --watchdog-timeout belong together: say both, or neither and arm with outlive arm")
+    return Options(
+        socket=given.socket,
+        watchdog=given.watchdog,
+        cgroup=given.cgroup.rstrip("/") or "/",
+        stop_service=_command(made, "--stop-service", given.stop_service),
+        start_service=_command(made, "--start-service", given.start_service),
+        arm_with=None if times[0] is None else times,
+        rehearsal=given.rehearsal,
+        status=given.status,
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= TIME_LIMIT_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: say seconds above 0, at most {TIME_LIMIT_S:g}")
+    return seconds
+
+
+def _command(made: argparse.ArgumentParser, option: str, text: str) -> tuple[str, ...]:
+    """The words of a command whose program is there: found missing at the wrong moment, it would cost the host."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        made.error(f"{option} {text!r}: {error}; mend the quotes")
+    if words and not _found(words[0]):
+        made.error(f"{option} {text!r}: no program {words[0]!r}; name it with its whole path")
+    return words
+
+
+def _found(program: str) -> bool:
+    folders = [""] if "/" in program else os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)  # noqa: PTH118 - light

@@ -1,0 +1,293 @@
+"""The guard as a process: one loop that waits for messages and for the next moment that matters.
+
+It reads the clock, asks the core, and carries out what the core says, in that order. Nothing in here judges, and
+nothing in here waits: not for a client, not for the log, not for the command that stops the hypervisor service. An
+error that nobody foresaw ends the process, and its end means that nobody feeds.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from outlive.guard import cgroups, core, messages
+from outlive.guard.clients import Clients
+from outlive.guard.errors import BAD_INPUT, YES, GuardError
+from outlive.guard.journal import Journal
+from outlive.guard.messages import Request
+from outlive.guard.options import Options
+from outlive.guard.service import Runner
+from outlive.guard.states import (
+    Action,
+    Arm,
+    Beat,
+    Disarm,
+    Event,
+    Looked,
+    Refusal,
+    ServiceStopped,
+    State,
+    Tick,
+)
+from outlive.guard.watchdog import Watchdog
+
+EVENTS_A_STEP: Final = 16
+"""Events that may follow from one: a kill, a look, a stopped service, and what they lead to."""
+CHILD_LOOK_S: Final = 0.02
+"""Between two looks at a running command."""
+LOOK_KEPT_S: Final = 1.0
+"""How old the count of processes in a status may be."""
+
+
+def boot_time() -> float:
+    """Seconds since the host started, sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Guard:
+    """The state, and what it is connected to."""
+
+    def __init__(self, options: Options, journal: Journal) -> None:
+        self._options = options
+        self._note = journal.write
+        self._state = State()
+        self._watchdog = Watchdog(options.watchdog, rehearsal=options.rehearsal)
+        self._runner = Runner()
+        self._arm_with = options.arm_with
+        self._arm_trouble = ""
+        self._stop = False
+        self._seen = (-LOOK_KEPT_S, 0)
+
+    def run(self, listening: socket.socket) -> int:
+        """Serve until told to stop while unarmed; returns the exit code."""
+        selector = selectors.DefaultSelector()
+        clients = Clients(listening, selector, self._note)
+        woken = self._woken_by_signals()
+        selector.register(woken, selectors.EVENT_READ)
+        behind = False
+        while True:
+            ready = [key.fd for key, _ in selector.select(self._patience_s(behind))]
+            if woken.fileno() in ready:
+                self._heard_signals(woken.recv(64))
+            behind = clients.serve(ready, self._handle)
+            self._check_runner()
+            self._apply(Tick())
+            if self._stop and self._may_stop():
+                clients.close()
+                return YES
+
+    # --- waiting
+
+    def _patience_s(self, behind: bool) -> float | None:
+        if behind:
+            return 0.0
+        due = core.wake_s(self._state, boot_time())
+        if self._runner.busy:
+            return CHILD_LOOK_S if due is None else min(due, CHILD_LOOK_S)
+        return due
+
+    def _woken_by_signals(self) -> socket.socket:
+        """TERM and INT become bytes on a socket that the loop waits on; a reader that went away is no end."""
+        woken, waker = socket.socketpair()
+        woken.setblocking(False)
+        waker.setblocking(False)
+        self._waker = waker
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        return woken
+
+    def _heard_signals(self, numbers: bytes) -> None:
+        self._stop = self._stop or any(number in (signal.SIGTERM, signal.SIGINT) for number in numbers)
+
+    def _may_stop(self) -> bool:
+        """An armed guard goes on: its end would reset the host. The next signal asks again."""
+        self._stop = False
+        if not self._state.armed:
+            self._note("guard.stopped")
+            return True
+        self._note(
+            "guard.stop-refused",
+            phase=self._state.phase,
+            why="armed: its end resets the host within W",
+            remedy="outlive disarm HOST, then stop it",
+        )
+        return False
+
+    def _check_runner(self) -> None:
+        well = self._runner.ended(boot_time())
+        if well is not None:
+            self._service_ended(well)
+
+    def _service_ended(self, well: bool) -> None:
+        self._note("guard.service-command-ended", well=well)
+        self._apply(ServiceStopped(well))
+
+    # --- requests
+
+    def _handle(self, request: Request) -> bytes:
+        event = request.event
+        if event is None:
+            return messages.granted(request.id, self._status())
+        refusal = self._arm(event) if isinstance(event, Arm) else self._apply(event)
+        if refusal is not None:
+            self._note("guard.refused", do=type(event).__name__, code=refusal.code, why=refusal.message)
+            return messages.refused(request.id, *refusal)
+        if isinstance(event, Beat):
+            self._arm_by_options()
+        if isinstance(event, Disarm):
+            self._arm_with = None
+        return messages.granted(request.id)
+
+    def _status(self) -> dict[str, object]:
+        now = boot_time()
+        if now - self._seen[0] >= LOOK_KEPT_S:
+            self._seen = (now, cgroups.look(self._options.cgroup).left)
+        feeding = self._watchdog.open and core.may_feed(self._state, now)
+        hardware = self._watchdog.hardware
+        return messages.status(self._state, now=now, feeding=feeding, processes=self._seen[1], hardware=hardware)
+
+    def _arm(self, event: Arm) -> Refusal | None:
+        """Armed only with everything that it takes to keep the promise."""
+        refusal = core.arm_refusal(self._state, event, boot_time())
+        if refusal is not None:
+            return refusal
+        try:
+            _check_tree(self._options.cgroup)
+            identity = self._watchdog.start(event.watchdog_s)
+        except GuardError as error:
+            return Refusal(error.code, str(error))
+        refusal = self._apply(event)
+        if not self._state.armed:
+            self._release()
+            return refusal
+        self._note(
+            "guard.armed",
+            timeout_s=event.timeout_s,
+            watchdog_s=event.watchdog_s,
+            watchdog=identity,
+            epoch=self._state.epoch,
+        )
+        if not self._options.stop_service:
+            self._note(
+                "guard.no-stop-service", why="whatever starts VMs goes on when the gate is shut; say --stop-service"
+            )
+        return refusal
+
+    def _arm_by_options(self) -> None:
+        """With the times of the command line, at the first beat that allows it."""
+        if self._arm_with is None or self._state.armed:
+            return
+        refusal = self._arm(Arm(*self._arm_with))
+        trouble = refusal.message if refusal else ""
+        if trouble and trouble != self._arm_trouble:
+            self._note("guard.not-armed", why=trouble)
+        self._arm_trouble = trouble
+
+    # --- judging and acting
+
+    def _apply(self, event: Event) -> Refusal | None:
+        """Let the core judge an event and all that follows from it; returns its refusal."""
+        waiting: deque[Event] = deque([event])
+        refused: Refusal | None = None
+        for _ in range(EVENTS_A_STEP):
+            if not waiting:
+                break
+            after = core.step(self._state, waiting.popleft(), boot_time())
+            self._state = after.state
+            refused = refused or after.refusal
+            for action in after.actions:
+                follows = self._act(action)
+                if follows is not None:
+                    waiting.append(follows)
+        return refused
+
+    def _act(self, action: Action) -> Event | None:
+        """Carry out one action; what it leads to, if that is known at once."""
+        match action:
+            case Action.FEED:
+                self._feed()
+            case Action.KILL:
+                return Looked(cgroups.kill(self._options.cgroup).left)
+            case Action.LOOK:
+                return Looked(cgroups.look(self._options.cgroup).left)
+            case Action.STOP_SERVICE:
+                return self._stop_service()
+            case Action.START_SERVICE:
+                if self._options.start_service and not self._runner.start(self._options.start_service, boot_time()):
+                    self._note("guard.start-service-failed", remedy="start the hypervisor service by hand")
+            case Action.RELEASE:
+                self._release()
+            case _:
+                self._tell(action)
+        return None
+
+    def _feed(self) -> None:
+        """The clock is read again on both sides of the write: before, to be true; after, to say if it was not."""
+        if not self._watchdog.open or not core.may_feed(self._state, boot_time()):
+            return
+        try:
+            self._watchdog.feed()
+        except OSError as error:
+            self._note("guard.feed-failed", why=error.strerror)
+        if not core.may_feed(self._state, boot_time()):
+            self._note("guard.fed-late", why="the guard was not scheduled between judging and feeding")
+
+    def _stop_service(self) -> Event | None:
+        command = self._options.stop_service
+        if not command:
+            return ServiceStopped(True)
+        return None if self._runner.start(command, boot_time()) else ServiceStopped(False)
+
+    def _release(self) -> None:
+        try:
+            self._watchdog.stop()
+            self._note("guard.disarmed")
+        except OSError as error:
+            self._note("guard.watchdog-not-stopped", why=error.strerror, remedy="the host will be reset: empty it now")
+
+    def _tell(self, action: Action) -> None:
+        """Words for what only the log needs to know."""
+        state, now = self._state, boot_time()
+        age_s = now - state.beat_s if state.beat_s is not None else -1.0
+        facts = {"epoch": state.epoch, "beat_age_s": age_s, "timeout_s": state.timeout_s, "phase": str(state.phase)}
+        match action:
+            case Action.CLOSE_GATE:
+                self._note("guard.gate-closed", **facts, why="no renewal was acknowledged for T: all VMs are killed")
+            case Action.OPEN_GATE:
+                self._note("guard.gate-opened", **facts)
+            case Action.WARN_LATE:
+                self._note("guard.renewal-late", **facts, why="no renewal was acknowledged for half of T")
+            case Action.VERIFIED:
+                self._note(
+                    "guard.emptied", **facts, took_s=now - state.shut_s, why="nothing is left; the host may live on"
+                )
+            case Action.RELAPSED:
+                self._note("guard.not-empty-any-more", **facts, why="a process appeared while the gate is shut")
+            case Action.GIVE_UP:
+                self._note("guard.gave-up", **facts, why=self._why_lost(), remedy="none: the watchdog resets the host")
+            case _:
+                self._note(f"guard.{action}", **facts)
+
+    def _why_lost(self) -> str:
+        found = cgroups.look(self._options.cgroup)
+        return (
+            f"not empty after W: {found.processes} processes, {found.unreadable} unreadable groups, "
+            f"{len(self._state.creates)} creates under way, service {self._state.service}"
+        )
+
+
+def _check_tree(root: str) -> None:
+    """A tree that can be killed: there, or made with the first VM, and without the guard itself."""
+    if not Path(root).is_dir() and not Path(root).parent.is_dir():
+        raise GuardError(f"{root}: no such group; name the one that all VMs are below with --cgroup", BAD_INPUT)
+    if cgroups.holds(root, os.getpid()):
+        raise GuardError(f"{root}: the guard itself is below it; name the group of the VMs with --cgroup", BAD_INPUT)
