@@ -57,11 +57,93 @@ class _Timer(asyncio.TimerHandle):
 
     order: int
     _scheduled: bool
+    _context: contextvars.Context
+
+    def _run(self) -> None:
+        part = self._context.get(_part)
+        if part is not None and part.halted:
+            part.keep(self)
+        else:
+            super()._run()  # type: ignore[misc]
 
     def __lt__(self, other: object) -> bool:
         if isinstance(other, _Timer):
             return (self.when(), self.order) < (other.when(), other.order)
         return NotImplemented
+
+
+class Part:
+    """Some of a loop's tasks that can be halted as a whole, the way ``SIGSTOP`` halts a process.
+
+    A task belongs to the part in whose ``context`` it was started, and so do all tasks, timers and callbacks that it
+    starts. While a part is halted none of them runs, also when what they wait for comes about; ``go_on`` lets them run
+    in the order in which they would have. Time goes on meanwhile. Halts count: as many ``go_on`` are needed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+        """With the order of their creation."""
+        self._halts = 0
+        self._waiting: list[asyncio.Handle] = []
+
+    @property
+    def halted(self) -> bool:
+        """Whether nothing of it runs."""
+        return self._halts > 0
+
+    def context(self) -> contextvars.Context:
+        """A new context that belongs to this part."""
+        context = contextvars.copy_context()
+        context.run(_part.set, self)
+        return context
+
+    def halt(self) -> None:
+        """Let nothing of it run."""
+        self._halts += 1
+
+    def go_on(self) -> None:
+        """Take one halt back."""
+        self._halts = max(0, self._halts - 1)
+        if self._halts == 0:
+            waiting, self._waiting = self._waiting, []
+            for handle in waiting:
+                loop: Any = handle._loop
+                loop._ready.append(handle)
+
+    def cancel(self) -> None:
+        """Cancel all its tasks, in the order of their creation."""
+        for task, _ in sorted(self.tasks.items(), key=lambda item: item[1]):
+            task.cancel()
+
+    def keep(self, handle: asyncio.Handle) -> None:
+        """Take in what would run now."""
+        self._waiting.append(handle)
+
+
+_part: contextvars.ContextVar[Part | None] = contextvars.ContextVar("outlive_part", default=None)
+
+
+def outside_parts() -> contextvars.Context:
+    """A copy of the present context that belongs to no part: for what goes on when the one who began it is halted."""
+    context = contextvars.copy_context()
+    context.run(_part.set, None)
+    return context
+
+
+class _Handle(asyncio.Handle):
+    """A callback that waits while its part is halted."""
+
+    __slots__ = ()
+
+    _context: contextvars.Context
+
+    def _run(self) -> None:
+        part = self._context.get(_part)
+        if part is not None and part.halted:
+            part.keep(self)
+        else:
+            super()._run()  # type: ignore[misc]
 
 
 class _Jump:
@@ -87,10 +169,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._still = 0
         self._selector = _Jump(self)
         self._count = itertools.count(1)
+        self._parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
         self._order: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._settle()
 
     def _begin_end(self) -> None:
+        for part in self._parts.values():
+            while part.halted:
+                part.go_on()
         # What is left may take an hour and some steps to end after a limit was reached, but not for ever.
         self._end = max(self._end, self._now) + END_S
         self._limit_s += END_S
@@ -145,6 +231,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timer._scheduled = True
         return timer
 
+    def _call_soon(
+        self, callback: Callable[..., object], args: Any, context: contextvars.Context | None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        mine: Any = self
+        mine._ready.append(handle)
+        return handle
+
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """As every loop's; a task without a name is named by its number in this loop, not in the process."""
         number = next(self._count)
@@ -152,6 +246,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             options["name"] = f"task-{number}"
         task: asyncio.Task[Any] = super().create_task(coro, **options)
         self._order[task] = number
+        context: contextvars.Context | None = options.get("context")
+        part = _part.get() if context is None else context.get(_part)
+        if part is not None:
+            part.tasks[task] = number
+            self._parts[part.name] = part
         return task
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:

@@ -1,0 +1,74 @@
+"""A part of a program under virtual time is halted as a whole, like a process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from outlive.runtime.virtual import Part, outside_parts
+from tests.support.loops import run
+
+
+async def _ticks(told: list[float]) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        told.append(asyncio.get_running_loop().time())
+
+
+def test_halted_part_runs_nothing_and_goes_on_where_it_was() -> None:
+    async def story() -> list[float]:
+        told: list[float] = []
+        part = Part("daemon")
+        task = asyncio.get_running_loop().create_task(_ticks(told), context=part.context())
+        await asyncio.sleep(2.5)
+        part.halt()
+        await asyncio.sleep(5.0)
+        part.go_on()
+        await asyncio.sleep(1.4)
+        task.cancel()
+        return told
+
+    assert run(story()) == [1.0, 2.0, 7.5, 8.5]
+
+
+def test_what_a_part_starts_belongs_to_it_and_answers_wait_outside() -> None:
+    async def story() -> list[str]:
+        told: list[str] = []
+        loop = asyncio.get_running_loop()
+        part = Part("daemon")
+
+        async def server() -> str:
+            await asyncio.sleep(1.0)
+            told.append("applied")
+            return "answer"
+
+        async def client() -> None:
+            told.append(await asyncio.shield(loop.create_task(server(), context=outside_parts())))
+
+        async def main() -> None:
+            await loop.create_task(client())
+
+        loop.create_task(main(), context=part.context())
+        await asyncio.sleep(0.5)
+        part.halt()
+        await asyncio.sleep(5.0)
+        told.append("still")
+        part.go_on()
+        await asyncio.sleep(0.1)
+        return told
+
+    assert run(story()) == ["applied", "still", "answer"]
+
+
+def test_cancelled_part_ends_and_a_halted_one_ends_with_the_run() -> None:
+    async def story() -> int:
+        told: list[float] = []
+        first, second = Part("first"), Part("second")
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(_ticks(told), context=each.context()) for each in (first, second)]
+        await asyncio.sleep(0.5)
+        first.cancel()
+        second.halt()
+        await asyncio.wait([tasks[0]])
+        return sum(task.done() for task in tasks)
+
+    assert run(story()) == 1
