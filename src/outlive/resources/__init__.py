@@ -75,6 +75,7 @@ from outlive.resources.reservations import (
     ReservationStatus,
     SpecAllocation,
 )
+from outlive.resources.trail import DecisionRecord
 from outlive.resources.vms import (
     Assigned,
     Coverage,
@@ -95,6 +96,7 @@ KINDS: dict[str, type[Resource]] = {
     for kind in (
         Cluster,
         Coverage,
+        DecisionRecord,
         Election,
         Event,
         Fault,
@@ -145,6 +147,7 @@ __all__ = [
     "Coverage",
     "CoverageStatus",
     "Cut",
+    "DecisionRecord",
     "DomainCapabilities",
     "DomainState",
     "Election",

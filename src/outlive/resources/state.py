@@ -20,9 +20,12 @@ from outlive.resources import (
     API_VERSION,
     KINDS,
     Coverage,
+    DecisionRecord,
     Election,
     Event,
+    Fault,
     HypervisorUsage,
+    Membership,
     Resource,
 )
 from outlive.resources.codec import decode_as, encode
@@ -32,7 +35,15 @@ from outlive.resources.documents import Problems, json_error
 STATE_VERSION: Final = 1
 NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Election, Event)
 """Kinds that a state file leaves out."""
-NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (Coverage, Election, Event, HypervisorUsage)
+NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
+    Coverage,
+    DecisionRecord,
+    Election,
+    Event,
+    Fault,
+    HypervisorUsage,
+    Membership,
+)
 """Kinds that do not count in a digest: derived from others, or changing all the time."""
 DUMPED: Final[tuple[type[Resource], ...]] = tuple(kind for kind in KINDS.values() if kind not in NOT_DUMPED)
 """Kinds of a state file."""

@@ -27,10 +27,11 @@ from outlive.roles.settings import RoleSettings
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
-from outlive.runtime.events import EventRecorder, EventSweeper
+from outlive.runtime.events import EventRecorder, event_sweeper
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
+from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 
 ROLE = "failover"
@@ -115,7 +116,11 @@ class UpRole:
         self.failover.attach(self.manager, self.elector, first=cold_start.run)
         self.manager.add_task("failover-cold-start", cold_start.watch, elector=self.elector, after_sync=True)
         self.manager.add_task("events", self._events.run)
-        self.manager.add_task("event-sweeper", EventSweeper(store, clock=clock).run)
+        self.trail = Trail(store, by=identity, clock=clock)
+        self.trail.follow(self.decisions)
+        self.manager.add_task("events-sweeper", event_sweeper(store, clock).run)
+        self.manager.add_task("trail", self.trail.run)
+        self.manager.add_task("trail-sweeper", trail_sweeper(store, clock).run)
 
     @property
     def fleet(self) -> Fleet:
@@ -141,6 +146,7 @@ class UpRole:
             await self.manager.run()
         finally:
             await self._events.flush()
+            await self.trail.flush()
 
     def stop(self) -> None:
         """Let running work end, and then ``run``."""

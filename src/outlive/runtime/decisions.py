@@ -142,6 +142,11 @@ class DecisionLog:
         self._uses: deque[Use] = deque()
         self._bytes = 0
         self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._listeners: list[Callable[[Use], None]] = []
+
+    def listen(self, listener: Callable[[Use], None]) -> None:
+        """Tell ``listener`` of every use from now on; it must not block."""
+        self._listeners.append(listener)
 
     def use(self, decision: Decision[I, O], input: I, *, subject: str = "") -> O:
         """Decide. ``subject`` says what about (a slot, a VM), where one decision is used for many things."""
@@ -170,6 +175,8 @@ class DecisionLog:
             output=raw_output if whole else None,
         )
         self._remember(use)
+        for listener in self._listeners:
+            listener(use)
         log = _log.info if whole else _log.debug
         log(
             "decision.used",

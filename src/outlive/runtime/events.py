@@ -24,7 +24,8 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
 from outlive.runtime.metrics import Metrics
-from outlive.store import Store, list_all
+from outlive.runtime.sweeping import Sweeper
+from outlive.store import Store
 
 QUEUE_LIMIT: Final = limits.EVENTS_KEPT
 """Events that wait to be written."""
@@ -40,12 +41,6 @@ NOTE_CHARACTERS: Final = 1024
 """What is kept of a note."""
 NAME_CHARACTERS: Final = 200
 """What an event's name takes of its object's name."""
-SWEEP_S: Final = 60.0
-"""How often old events are looked for."""
-SWEEP_STEP: Final = 500
-"""Events deleted before the sweeper rests."""
-SWEEP_REST_S: Final = 1.0
-"""How long it rests when there is more to delete."""
 NONCE_ANNOTATION: Final = "outlive.dev/nonce"
 """Tells a writer whose answer was lost that the write is its own."""
 
@@ -183,42 +178,16 @@ class EventRecorder:
         return await self._store.replace(_counted_on(known, waiting, nonce))
 
 
-class EventSweeper:
+def event_sweeper(store: Store, clock: Clock) -> Sweeper[Event]:
     """Deletes events that are older than an hour, and the oldest beyond ``limits.EVENTS_KEPT``."""
-
-    def __init__(self, store: Store, *, clock: Clock) -> None:
-        self.deleted = 0
-        """Events deleted so far."""
-        self._store = store
-        self._clock = clock
-
-    async def run(self) -> None:
-        """Sweep until cancelled. Errors of the store only end a step."""
-        while True:
-            more = False
-            try:
-                more = await self.sweep() == SWEEP_STEP
-            except OutliveError as error:
-                _log.warning("events.sweep_failed", error=str(error))
-            await self._clock.sleep(SWEEP_REST_S if more else SWEEP_S)
-
-    async def sweep(self) -> int:
-        """One step: delete up to ``SWEEP_STEP`` events, the oldest first; returns how many were due in it."""
-        kept: list[tuple[float, str, ObjectRef, str]] = []
-        async for event in list_all(self._store, Event):
-            seen = as_instant(event.last_seen)
-            kept.append((seen, event.metadata.name, event.ref, event.metadata.resource_version))
-        kept.sort(key=lambda each: each[:2])
-        oldest = self._clock.now() - limits.EVENT_SECONDS
-        surplus = len(kept) - limits.EVENTS_KEPT
-        due = [each for number, each in enumerate(kept) if each[0] < oldest or number < surplus][:SWEEP_STEP]
-        for _, _, ref, version in due:
-            try:
-                await self._store.delete(ref, uid=ref.uid, version=version)
-                self.deleted += 1
-            except (Conflict, NotFound):
-                _log.debug("events.changed_while_swept", name=ref.name)
-        return len(due)
+    return Sweeper(
+        store,
+        Event,
+        seen=lambda event: event.last_seen,
+        keep_s=limits.EVENT_SECONDS,
+        keep=limits.EVENTS_KEPT,
+        clock=clock,
+    )
 
 
 def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, action: str) -> str:

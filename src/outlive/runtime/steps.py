@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 A = TypeVar("A", bound=Outcome)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Precondition(Generic[V]):
     """One thing that must hold, under a name that documents, counterexamples and logs share."""
 
@@ -47,7 +47,7 @@ class Precondition(Generic[V]):
     """What an operator reads where it does not hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProtocolStep(Generic[V, A]):
     """See the module."""
 

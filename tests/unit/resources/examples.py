@@ -82,6 +82,17 @@ FULL: tuple[r.Resource, ...] = (
             changed_at=MOMENT,
         ),
     ),
+    r.DecisionRecord(
+        metadata=META,
+        decision="safety.condemn",
+        subject="h1",
+        by="h2",
+        at=MOMENT,
+        request_id="r",
+        input="{}",
+        output="{}",
+        input_digest="d",
+    ),
     r.Election(metadata=META, record=r.ElectionRecord(holder="a", term=3, renewals=9, nonce="n")),
     r.Event(
         metadata=META,
@@ -319,6 +330,7 @@ _FLAVOR = r.GroupFlavor(name="f", vcpus=1)
 SMALL: tuple[r.Resource, ...] = (
     r.Cluster(),
     r.Coverage(status=r.CoverageStatus(required=1, covered=True)),
+    r.DecisionRecord(decision="d", by="b", at=MOMENT),
     r.Election(),
     r.Event(regarding=r.ObjectRef(kind="K", name="n"), reason="R", first_seen=MOMENT, last_seen=MOMENT),
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),

@@ -13,8 +13,9 @@ from outlive.base.ids import SeededIds
 from outlive.base.logging import request_context
 from outlive.base.random import Random
 from outlive.resources import Event, ObjectMeta, ObjectRef
-from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, SWEEP_STEP, EventRecorder, EventSweeper, event_name
+from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, EventRecorder, event_name, event_sweeper
 from outlive.runtime.metrics import Metrics
+from outlive.runtime.sweeping import SWEEP_STEP
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import list_all
 from outlive.store.faults import FaultRates, FaultStore
@@ -217,7 +218,7 @@ def test_the_sweeper_removes_what_is_older_than_an_hour():
         store = _store()
         await _put(store, "old", CLOCK.now() - 3601)
         await _put(store, "young", CLOCK.now() - 3500)
-        sweeper = EventSweeper(store, clock=CLOCK)
+        sweeper = event_sweeper(store, CLOCK)
         async with OrderedTaskGroup() as group:
             task = group.create_task(sweeper.run())
             await asyncio.sleep(1)
@@ -237,7 +238,7 @@ def test_the_sweeper_removes_the_oldest_beyond_the_limit_in_bounded_steps(monkey
         store = _store()
         for number in range(100 + SWEEP_STEP + 20):
             await _put(store, f"e{number:05}", CLOCK.now() - 3000 + number)
-        sweeper = EventSweeper(store, clock=CLOCK)
+        sweeper = event_sweeper(store, CLOCK)
         assert await sweeper.sweep() == SWEEP_STEP
         assert await sweeper.sweep() == 20
         assert await sweeper.sweep() == 0
