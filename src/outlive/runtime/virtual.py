@@ -64,7 +64,7 @@ class _Timer(asyncio.TimerHandle):
         if part is not None and part.halted:
             part.keep(self)
         else:
-            super()._run()  # type: ignore[misc]
+            super()._run()
 
     def __lt__(self, other: object) -> bool:
         if isinstance(other, _Timer):
@@ -108,7 +108,7 @@ class Part:
         if self._halts == 0:
             waiting, self._waiting = self._waiting, []
             for handle in waiting:
-                loop: Any = handle._loop
+                loop: Any = handle._loop  # type: ignore[attr-defined]
                 loop._ready.append(handle)
 
     def cancel(self) -> None:
@@ -143,7 +143,7 @@ class _Handle(asyncio.Handle):
         if part is not None and part.halted:
             part.keep(self)
         else:
-            super()._run()  # type: ignore[misc]
+            super()._run()
 
 
 class _Jump:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.runtime.virtual import Part, outside_parts
 from tests.support.loops import run
+
+from outlive.runtime.virtual import Part, outside_parts
 
 
 async def _ticks(told: list[float]) -> None:
@@ -47,13 +48,13 @@ def test_what_a_part_starts_belongs_to_it_and_answers_wait_outside() -> None:
         async def main() -> None:
             await loop.create_task(client())
 
-        loop.create_task(main(), context=part.context())
+        client_task = loop.create_task(main(), context=part.context())
         await asyncio.sleep(0.5)
         part.halt()
         await asyncio.sleep(5.0)
         told.append("still")
         part.go_on()
-        await asyncio.sleep(0.1)
+        await client_task
         return told
 
     assert run(story()) == ["applied", "still", "answer"]
