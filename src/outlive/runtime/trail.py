@@ -67,12 +67,15 @@ class Trail:
 
     async def flush(self) -> None:
         """Write what waits now, for ``FLUSH_S`` at most; for the end of a process."""
+        writing = 0
         try:
             async with asyncio.timeout(FLUSH_S):
                 while self._waiting:
-                    await self._write(self._waiting.popleft())
+                    use, writing = self._waiting.popleft(), 1
+                    await self._write(use)
+                    writing = 0
         except TimeoutError:
-            self.dropped += len(self._waiting)
+            self.dropped += len(self._waiting) + writing
             self._waiting.clear()
 
     def _heard(self, use: Use) -> None:
