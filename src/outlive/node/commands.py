@@ -1,7 +1,7 @@
 """What a command that was run for the daemon has come to, always as a code and a text.
 
 Whatever happens to the command, who asked gets a code and never an exception. Code and text are the tool's word, no
-proof of anything (docs/reference/node-decisions.md#command-result).
+proof of anything (docs/reference/node-decisions.md#commandresult).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one keepalive publishes when some of what it asks for comes late or not at all.
 
 The stamp of being alive is written first and waits for nobody; figures share a budget that ends before the next
-cycle, and what is missing keeps its old value and is named (docs/reference/node-decisions.md#keepalive-cycle).
+cycle, and what is missing keeps its old value and is named (docs/reference/node-decisions.md#keepalivecycle).
 """
 
 from __future__ import annotations

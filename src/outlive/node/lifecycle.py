@@ -1,6 +1,6 @@
 """In which order a daemon stops: keepalives go on until nearly the end, or a peer fences a host that is only slow.
 
-Virtual machines are not part of it: they go on running (docs/reference/node-decisions.md#lifecycle-shutdown).
+Virtual machines are not part of it: they go on running (docs/reference/node-decisions.md#lifecycleshutdown).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How often a lock is tried for, and what the tries come to.
 
 A connection that fails is worth another try; an answer is not, be it that the key is missing or that the wait was too
-long (docs/reference/node-decisions.md#lock-acquire). Locks only reduce noise here: nothing is safe because of one.
+long (docs/reference/node-decisions.md#lockacquire). Locks only reduce noise here: nothing is safe because of one.
 """
 
 from __future__ import annotations

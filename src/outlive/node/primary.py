@@ -2,7 +2,7 @@
 
 What makes the role safe is that the winner's name and its term are one conditional write; the lock, the waits and the
 lock-step modelled here only avoid noise. Tests hold the machinery to these models
-(docs/reference/node-decisions.md#primary-contend, #primary-handover).
+(docs/reference/node-decisions.md#primarycontend, #primaryhandover).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 This keeps the rules of that configuration format, intervals and all. Outlive's own timing is a profile and is checked
 by ``profile.validate``; nothing here makes an unsafe recovery safe
-(docs/reference/node-decisions.md#config-validate-fencing).
+(docs/reference/node-decisions.md#configvalidate_fencing).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Ages are measured by the observer, on its own monotonic clock, since it last saw a host's membership change. Most of
 the rules guard against the observer being the one that is broken. A suspicion proves nothing and harms nobody: it
-only starts the search for a proof (docs/reference/node-decisions.md#fence-evaluate).
+only starts the search for a proof (docs/reference/node-decisions.md#fenceevaluate).
 """
 
 from __future__ import annotations

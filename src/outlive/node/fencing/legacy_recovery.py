@@ -2,7 +2,7 @@
 
 The path for virtual machines with slots is recovery proper; this one is for those without, and for configurations
 that were imported. It drops nobody's holders and proves nothing: who calls it has the proof
-(docs/reference/node-decisions.md#fence-recover).
+(docs/reference/node-decisions.md#fencerecover).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Only a reading counts, never the code of a command: a tool may fail and have switched, or succeed and not. A
 controller that lies cannot be seen here; identity, rehearsal and a second reading are asked for where the proof is
-accepted (docs/reference/node-decisions.md#fence-power).
+accepted (docs/reference/node-decisions.md#fencepower).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Safety needs one inequality only, the wait before the proof ``watchdog`` counts (``watchdog_wait_s``); it is enforced
 where that proof is made, not here. What ``profile.validate`` refuses would cost availability: hosts that stop
-themselves, or are suspected, although nothing is wrong (docs/reference/node-decisions.md#profile-validate).
+themselves, or are suspected, although nothing is wrong (docs/reference/node-decisions.md#profilevalidate).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The guard is a process of its own with its own code, and tests hold it to this one. Nobody may conclude from these
 steps that a host *has* stopped: that needs the recorded timing of an armed guard
-(docs/reference/node-decisions.md#selffence-evaluate).
+(docs/reference/node-decisions.md#selffenceevaluate).
 """
 
 from __future__ import annotations

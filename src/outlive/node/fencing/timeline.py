@@ -1,7 +1,7 @@
 """What a fencer does over time to one host, given when that host was heard: a model to reason with and to test against.
 
 It says when a host is suspected, when each check after that finds it still silent, and when its power would be cut.
-The daemon does not run it: it runs the transitions of memberships (docs/reference/node-decisions.md#fence-timeline).
+The daemon does not run it: it runs the transitions of memberships (docs/reference/node-decisions.md#fencetimeline).
 """
 
 from __future__ import annotations

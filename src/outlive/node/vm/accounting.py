@@ -1,7 +1,7 @@
 """What the virtual machines of one host take, as it publishes it.
 
 During a live move the source counts the virtual machine as allocated, because it still runs there, and the target as
-provisioned, because it is assigned there: both keep room (docs/reference/node-decisions.md#account-node).
+provisioned, because it is assigned there: both keep room (docs/reference/node-decisions.md#accountnode).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a host does about one virtual machine, given what is wanted, what is true, and what it is already doing.
 
 The table is evaluated again whenever a job ends, so ``defer`` loses nothing. Whether the host may start the virtual
-machine at all is another question, answered by its holders (docs/reference/node-decisions.md#vm-event).
+machine at all is another question, answered by its holders (docs/reference/node-decisions.md#vmevent).
 """
 
 from __future__ import annotations

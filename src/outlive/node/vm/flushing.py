@@ -2,7 +2,7 @@
 
 One virtual machine after the other, each booked where it goes before the next is placed; a cancellation is looked at
 before each, so that a move under way ends as it was going to. Steps are what is *asked for*: whether a virtual
-machine arrives is seen by the move itself (docs/reference/node-decisions.md#flush-run).
+machine arrives is seen by the move itself (docs/reference/node-decisions.md#flushrun).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A lock of this very host is stale: the host knows that the virtual machine is not running on it. A lock of a host that
 was proven dead is stale as well. Any other may belong to a writer, and then nothing starts. Locks are the second
-line: the holders of the virtual machine come first (docs/reference/node-decisions.md#rbd-start-locks).
+line: the holders of the virtual machine come first (docs/reference/node-decisions.md#rbdstart_locks).
 """
 
 from __future__ import annotations

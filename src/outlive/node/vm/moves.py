@@ -2,7 +2,7 @@
 
 The record itself is a state machine in the store, advanced by both hosts; tests hold it to this model. Whatever
 happens, no lock is held at the end, and the outcome names where the virtual machine is or who decides about it
-(docs/reference/node-decisions.md#migration-run).
+(docs/reference/node-decisions.md#migrationrun).
 """
 
 from __future__ import annotations

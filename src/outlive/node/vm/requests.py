@@ -2,7 +2,7 @@
 
 The answer is made from one observation of the virtual machine and of all hosts; who carries it out writes on exactly
 that version, so that a request answered from an old view is answered again
-(docs/reference/node-decisions.md#vm-request).
+(docs/reference/node-decisions.md#vmrequest).
 """
 
 from __future__ import annotations

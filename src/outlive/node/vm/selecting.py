@@ -2,7 +2,7 @@
 
 Figures that hosts publish are up to an interval old, so whoever places several virtual machines in a row has to book
 each of them (``booked``) before choosing again, else all of them land on the host that looked emptiest
-(docs/reference/node-decisions.md#select-node). A choice reserves nothing: the host itself may still refuse.
+(docs/reference/node-decisions.md#selectnode). A choice reserves nothing: the host itself may still refuse.
 """
 
 from __future__ import annotations
