@@ -111,10 +111,11 @@ class Part:
                 loop: Any = handle._loop  # type: ignore[attr-defined]
                 loop._ready.append(handle)
 
-    def cancel(self) -> None:
-        """Cancel all its tasks, in the order of their creation."""
+    def cancel(self, *, besides: asyncio.Task[Any] | None = None) -> None:
+        """Cancel all its tasks but one, in the order of their creation."""
         for task, _ in sorted(self.tasks.items(), key=lambda item: item[1]):
-            task.cancel()
+            if task is not besides:
+                task.cancel()
 
     def keep(self, handle: asyncio.Handle) -> None:
         """Take in what would run now."""

@@ -1,0 +1,112 @@
+"""Power controllers of virtual hosts: honest, dead, lying, slow, wired to another host, or dead with their host.
+
+Each is a small computer of its own. An honest one answers as long as it has power and its network reaches it, and what
+it switches is the machine that it is wired to, whichever that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from outlive.base.errors import NotFound, Unavailable
+from outlive.base.random import Random
+from outlive.node.ports.fencing import PowerReading, PowerState
+from outlive.resources import Hypervisor
+from outlive.simulation.machines import Machine
+from outlive.simulation.process import Process, go
+from outlive.simulation.spec import BmcMode
+
+T = TypeVar("T")
+ANSWER_S: Final = (0.05, 0.3)
+SLOW_S: Final = (6.0, 25.0)
+OFF_S: Final = (0.3, 1.2)
+"""From the acknowledged command to the power really going."""
+DEADLINE_S: Final = 10.0
+"""After so long without an answer the driver kills its child process."""
+
+
+class Bmc:
+    """The power controller of one host."""
+
+    def __init__(self, machine: Machine, *, random: Random, mode: BmcMode = "ok") -> None:
+        self.machine = machine
+        """What it really switches."""
+        self.owner = machine
+        """The host whose controller it is meant to be."""
+        self.mode: BmcMode = mode
+        self._random = random
+        self._claims_off = False
+        """What a lying one says."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is there at all."""
+        return self.mode not in ("dead", "none") and not (self.mode == "with-host" and not self.owner.fed)
+
+    async def answered(self) -> None:
+        """The time that it takes."""
+        await asyncio.sleep(self._random.uniform(*(SLOW_S if self.mode == "slow" else ANSWER_S)))
+
+    def read(self) -> PowerReading:
+        """Its word."""
+        on = self.machine.powered and not (self.mode == "lying" and self._claims_off)
+        state = PowerState.ON if on else PowerState.OFF
+        return PowerReading(state=state, system_uuid=self.machine.system_uuid)
+
+    def switch(self, on: bool) -> None:
+        """A command; a lying controller only says that it was carried out."""
+        self._claims_off = not on
+        if self.mode == "lying":
+            return
+        go(self._switch(on), name=f"bmc of {self.owner.name}")
+
+    async def _switch(self, on: bool) -> None:
+        await asyncio.sleep(self._random.uniform(*OFF_S))
+        if on:
+            self.machine.switch_on()
+        else:
+            self.machine.switch_off()
+
+
+class PowerClient:
+    """All power controllers, as one process reaches them: ``PowerPort``."""
+
+    def __init__(self, process: Process, bmcs: dict[str, Bmc], reaches: Callable[[str], bool]) -> None:
+        self._process = process
+        self._bmcs = bmcs
+        self._reaches = reaches
+        """Whether the controller of that host is reached from here."""
+
+    async def read(self, host: Hypervisor) -> PowerReading:
+        """Identity and state."""
+        return await self._asked(host, Bmc.read)
+
+    async def off(self, host: Hypervisor) -> None:
+        """Switch off."""
+        await self._asked(host, lambda bmc: bmc.switch(False))
+
+    async def on(self, host: Hypervisor) -> None:
+        """Switch on."""
+        await self._asked(host, lambda bmc: bmc.switch(True))
+
+    async def _asked(self, host: Hypervisor, act: Callable[[Bmc], T]) -> T:
+        """A command that arrived is carried out, also when nobody waits for the answer any more."""
+        self._process.check()
+        bmc = self._bmcs.get(host.name)
+        if bmc is None or bmc.mode == "none":
+            raise NotFound(f"{host.name} has no power controller", remedy="give it one in spec.fencing")
+        if not bmc.answers or not self._reaches(host.name):
+            await self._process.call(go(asyncio.sleep(DEADLINE_S), name="bmc deadline"))
+            raise Unavailable(f"the power controller of {host.name} does not answer", remedy="see its network")
+
+        async def served() -> T:
+            await bmc.answered()
+            return act(bmc)
+
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await self._process.call(go(served(), name=f"bmc of {host.name}"))
+        except TimeoutError:
+            raise Unavailable(f"the power controller of {host.name} does not answer in time") from None

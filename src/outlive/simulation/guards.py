@@ -1,0 +1,211 @@
+"""The guard of one virtual host: the real judgement of ``outlive.guard.core``, acting on virtual hardware.
+
+What the real process does with cgroups, a device file and a command, this one does with the hypervisor and the
+watchdog of its host. It dies and is started again as every process; a new one knows nothing of the old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from outlive.base.errors import Refused, Unavailable
+from outlive.guard import core
+from outlive.guard.states import (
+    Action,
+    Arm,
+    Beat,
+    CreateBegin,
+    CreateEnd,
+    Disarm,
+    Event,
+    Looked,
+    Refusal,
+    ServiceStopped,
+    State,
+    Tick,
+)
+from outlive.node.ports.guard import GuardReport
+from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.machines import Machine
+from outlive.simulation.process import Process, go
+
+SERVICE_STOP_S: Final = 0.3
+"""How long the command takes that stops the hypervisor service."""
+EVENTS_A_STEP: Final = 16
+
+
+class SimGuard:
+    """One run of the guard."""
+
+    def __init__(self, machine: Machine, hypervisor: SimHypervisor, process: Process) -> None:
+        self._machine = machine
+        self._hypervisor = hypervisor
+        self.process = process
+        self.state = State()
+        self._moved = asyncio.Event()
+        self._service_ends: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Wait for the next moment that matters, and judge; until killed."""
+        while True:
+            self._apply(Tick())
+            due_s = core.wake_s(self.state, self._now())
+            self._moved.clear()
+            if due_s is None:
+                await self._moved.wait()
+                continue
+            timer = asyncio.get_running_loop().call_later(max(due_s, 0.001), self._moved.set)
+            await self._moved.wait()
+            timer.cancel()
+
+    def handle(self, event: Event) -> Refusal | None:
+        """One request; the answer is a refusal or nothing."""
+        if isinstance(event, Arm):
+            refusal = core.arm_refusal(self.state, event, self._now())
+            if refusal is not None:
+                return refusal
+            self._machine.watchdog.start(event.watchdog_s)
+        refusal = self._apply(event)
+        self._moved.set()
+        return refusal
+
+    def _now(self) -> float:
+        return self._machine.clock.boot_time()
+
+    def _apply(self, event: Event) -> Refusal | None:
+        waiting: deque[Event] = deque([event])
+        refused: Refusal | None = None
+        for _ in range(EVENTS_A_STEP):
+            if not waiting:
+                break
+            after = core.step(self.state, waiting.popleft(), self._now())
+            self.state = after.state
+            refused = refused or after.refusal
+            for action in after.actions:
+                follows = self._act(action)
+                if follows is not None:
+                    waiting.append(follows)
+        return refused
+
+    def _act(self, action: Action) -> Event | None:
+        match action:
+            case Action.FEED:
+                if core.may_feed(self.state, self._now()):
+                    self._machine.watchdog.feed()
+            case Action.KILL:
+                return Looked(self._hypervisor.kill_all())
+            case Action.LOOK:
+                return Looked(self._hypervisor.left())
+            case Action.STOP_SERVICE:
+                self._hypervisor.stop_service()
+                self._service_ends = go(self._stopped(), name=f"{self._machine.name}/stop", part=self.process.part)
+            case Action.START_SERVICE:
+                go(self._hypervisor.start_service(), name=f"{self._machine.name}/start", part=self._hypervisor.part)
+            case Action.RELEASE:
+                self._machine.watchdog.stop()
+            case _:
+                pass
+        return None
+
+    async def _stopped(self) -> None:
+        await asyncio.sleep(SERVICE_STOP_S)
+        if self.process.alive:
+            self._apply(ServiceStopped(True))
+            self._moved.set()
+
+
+class GuardSlot:
+    """Where the guard of a host runs, or does not at the moment."""
+
+    def __init__(self) -> None:
+        self.guard: SimGuard | None = None
+
+    @property
+    def answers(self) -> SimGuard | None:
+        """The guard, if it lives and is not halted."""
+        guard = self.guard
+        if guard is None or not guard.process.alive or guard.process.part.halted:
+            return None
+        return guard
+
+
+class GuardClient:
+    """The guard as the daemon of its host reaches it: ``GuardPort``, with the rules of the real connection."""
+
+    def __init__(self, slot: GuardSlot, machine: Machine, process: Process) -> None:
+        self._slot = slot
+        self._machine = machine
+        self._process = process
+        self._armed = False
+        """Whether it was armed when it was last heard of."""
+
+    async def report(self) -> GuardReport:
+        """As it says; of one that does not answer, that it is not armed."""
+        await self._sent()
+        guard = self._slot.answers
+        if guard is None:
+            return GuardReport(gate_open=not self._armed)
+        state = guard.state
+        self._armed = state.armed
+        return GuardReport(
+            armed=state.armed,
+            timeout_s=state.timeout_s,
+            watchdog_s=state.watchdog_s,
+            gate_open=state.gate_open,
+            closures=state.closed,
+            closed_epochs=state.closed_epochs,
+        )
+
+    async def beat(self, sent_at_s: float, epoch: int) -> None:
+        """Tell of a renewal."""
+        refusal = await self._ask(Beat(sent_at_s, epoch), "beat")
+        if refusal is not None:
+            raise Unavailable(f"the guard refused a renewal: {refusal.message}")
+
+    def boot_time(self) -> float:
+        """The host's boot-time clock."""
+        return self._machine.clock.boot_time()
+
+    async def arm(self, timeout_s: float, watchdog_s: float) -> None:
+        """Enforce from now on."""
+        before, self._armed = self._armed, True
+        refusal = await self._ask(Arm(timeout_s, watchdog_s), "arm")
+        if refusal is not None:
+            self._armed = before
+            raise Refused(f"the guard refused to be armed: {refusal.message}")
+
+    async def disarm(self) -> None:
+        """Enforce nothing any more."""
+        refusal = await self._ask(Disarm(), "disarm")
+        if refusal is not None:
+            raise Refused(f"the guard refused to be disarmed: {refusal.message}")
+        self._armed = False
+
+    async def begin_create(self, run_id: str) -> bool:
+        """Whether this run may be started."""
+        try:
+            return await self._ask(CreateBegin(run_id), "create-begin") is None
+        except Unavailable:
+            return not self._armed
+
+    async def end_create(self, run_id: str) -> None:
+        """That start is over."""
+        try:
+            await self._ask(CreateEnd(run_id), "create-end")
+        except Unavailable:
+            if self._armed:
+                raise
+
+    async def _ask(self, event: Event, what: str) -> Refusal | None:
+        await self._sent()
+        guard = self._slot.answers
+        if guard is None:
+            raise Unavailable(f"the guard of {self._machine.name} did not answer {what}", remedy="is it running?")
+        return guard.handle(event)
+
+    async def _sent(self) -> None:
+        self._process.check()
+        await asyncio.sleep(0)
+        self._process.check()

@@ -1,0 +1,321 @@
+"""The hypervisor of one virtual host: domains, how long things take, and how they fail.
+
+Its work belongs to the host and not to whoever asked: a create goes on after the daemon that asked for it was killed,
+and its domain appears. A migration hands over as QEMU does: the source pauses, sends its state, the target runs; at no
+moment do both run, whichever message is lost. Guests run on when the service is stopped; only a kill of the process or
+the end of the machine ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from outlive.base.errors import InUse, Refused, Unavailable, Unknown
+from outlive.base.random import Random
+from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.resources import VirtualMachine
+from outlive.runtime.virtual import Part
+from outlive.simulation.domains import HypervisorFaults, Latencies, SimDomain, domain_of
+from outlive.simulation.process import Process, go
+
+T = TypeVar("T")
+MIGRATION_LOOK_S: Final = 0.2
+"""How often a migration looks whether both sides are still there."""
+SETTLE_LOOKS: Final = 10_000
+LIVE: Final = (DomainState.RUNNING, DomainState.PAUSED)
+
+
+class SimHypervisor:
+    """See the module. ``changed(vm)`` is called after every change of a domain."""
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        random: Random,
+        changed: Callable[[str, str], None],
+        peer: Callable[[str], SimHypervisor | None],
+        latencies: Latencies | None = None,
+    ) -> None:
+        self.host = host
+        self.faults = HypervisorFaults()
+        self.latencies = latencies or Latencies()
+        self.domains: dict[str, SimDomain] = {}
+        self.service = False
+        self.powered = False
+        self.paused = False
+        """Whether the whole host stands still."""
+        self.peer = peer
+        """The hypervisor of another host, if this one reaches it."""
+        self._random = random
+        self._changed = changed
+        self._boots = 0
+        self._creates: dict[str, VirtualMachine] = {}
+        self.part = Part(f"{host}/hypervisor")
+
+    # The machine below
+
+    def boot(self) -> None:
+        """The machine has started; nothing runs yet."""
+        self._boots += 1
+        self.powered, self.service, self.paused = True, True, False
+        self.part = Part(f"{self.host}/hypervisor#{self._boots}")
+
+    def lose_power(self) -> None:
+        """The machine ends, and everything on it."""
+        self.powered = self.service = self.paused = False
+        while self.part.halted:
+            self.part.go_on()
+        self.part.cancel()
+        gone = list(self.domains)
+        self.domains.clear()
+        self._creates.clear()
+        for vm in gone:
+            self._changed(vm, "gone with the host")
+
+    def pause(self) -> None:
+        """The machine stands still, its domains as well."""
+        self.paused = True
+        self.part.halt()
+
+    def go_on(self) -> None:
+        """It goes on, and its domains go on writing."""
+        self.paused = False
+        self.part.go_on()
+        for vm in list(self.domains):
+            self._changed(vm, "goes on with the host")
+
+    # The truth
+
+    def runs(self, vm: str) -> bool:
+        """Whether its domain runs here at this moment, so that it may write and answer."""
+        domain = self.domains.get(vm)
+        return domain is not None and domain.state is DomainState.RUNNING and self.powered and not self.paused
+
+    def exists(self, vm: str) -> bool:
+        """Whether there is a domain that could run again."""
+        domain = self.domains.get(vm)
+        return domain is not None and domain.state is not DomainState.OFF
+
+    @property
+    def creating(self) -> tuple[str, ...]:
+        """VMs whose create is under way."""
+        return tuple(self._creates)
+
+    # What the guard does
+
+    def stop_service(self) -> None:
+        """Nothing new starts; what was under way may yet appear."""
+        self.service = False
+
+    def kill_all(self) -> int:
+        """Kill all guests; how many are left."""
+        for vm in list(self.domains):
+            if not self.faults.unkillable.get(vm):
+                self._remove(vm, "killed")
+        return self.left()
+
+    def left(self) -> int:
+        """Guests that have a process."""
+        return sum(domain.state is not DomainState.OFF for domain in self.domains.values())
+
+    def crash(self, vm: str) -> None:
+        """The guest crashes."""
+        domain = self.domains.get(vm)
+        if domain is not None and domain.state in LIVE:
+            domain.crashed = True
+            self._to(domain, DomainState.OFF, "crashed")
+
+    # Calls
+
+    async def look(self) -> tuple[Domain, ...]:
+        """All domains, in the order of VM names."""
+        await self._takes(self.latencies.look)
+        return tuple(self.domains[vm].shown() for vm in sorted(self.domains))
+
+    async def create(self, vm: VirtualMachine, run_id: str, epoch: int, incoming: bool) -> None:
+        """A new domain, after a while."""
+        if vm.name in self.domains or vm.name in self._creates:
+            raise InUse(f"a domain of {vm.name} is on {self.host} already", remedy="destroy it first")
+        self._creates[vm.name] = vm
+        try:
+            await self._takes(self.latencies.create, self.faults.slow_starts_s)
+            self._fail_start(vm.name)
+            state = DomainState.INCOMING if incoming else DomainState.RUNNING
+            self.domains[vm.name] = domain_of(vm, run_id, epoch, state)
+        finally:
+            self._creates.pop(vm.name, None)
+        self._changed(vm.name, f"{state} as run {run_id} of epoch {epoch}")
+        self._lose_answer()
+
+    async def destroy(self, vm: str, run_id: str) -> None:
+        """Gone when this returns, also what was being created."""
+        await self._takes(self.latencies.destroy)
+        if vm in self._creates:
+            await self._settled(vm)
+        domain = self.domains.get(vm)
+        if domain is None or (run_id and domain.run_id != run_id):
+            return
+        if self.faults.unkillable.get(vm):
+            raise Unavailable(f"{vm} does not end: its process hangs", remedy="reset the host")
+        self._remove(vm, "destroyed")
+        self._lose_answer()
+
+    async def _settled(self, vm: str) -> None:
+        """Wait until no create of it is under way."""
+        for _ in range(SETTLE_LOOKS):
+            await asyncio.sleep(self.latencies.look[1])
+            if vm not in self._creates:
+                return
+        raise Unavailable(f"{vm} is being created on {self.host} and does not end", remedy="try again")
+
+    async def shutdown(self, vm: str) -> None:
+        """Ask the guest; it ends later, or not at all."""
+        await self._takes(self.latencies.look)
+        domain = self.domains.get(vm)
+        if domain is None or domain.state is not DomainState.RUNNING or self.faults.ignores_shutdown.get(vm):
+            return
+        go(self._end(domain), name=f"{self.host}/{vm}/shutdown", part=self.part)
+
+    async def _end(self, domain: SimDomain) -> None:
+        await self._takes(self.latencies.shutdown)
+        if self.domains.get(domain.vm) is domain and domain.state is DomainState.RUNNING:
+            self._to(domain, DomainState.OFF, "shut down")
+
+    async def resume(self, vm: str) -> None:
+        """Let it run."""
+        await self._takes(self.latencies.look)
+        domain = self.domains.get(vm)
+        if domain is None or domain.state not in (DomainState.PAUSED, DomainState.HANDED_OVER):
+            raise Refused(f"{vm} on {self.host} cannot be resumed", remedy="look at its state")
+        self._to(domain, DomainState.RUNNING, "resumed")
+
+    async def start_service(self) -> None:
+        """The service runs when this returns."""
+        await self._takes(self.latencies.service)
+        self.service = True
+
+    async def migrate(self, vm: str, target: str) -> None:
+        """Hand over as QEMU does; see the module."""
+        domain = self.domains.get(vm)
+        if domain is None or domain.state is not DomainState.RUNNING:
+            raise Refused(f"{vm} does not run on {self.host}")
+        broken, self.faults.migration = self.faults.migration, ""
+        left_s = self._random.uniform(*self.latencies.migrate)
+        while left_s > 0:
+            await asyncio.sleep(min(left_s, MIGRATION_LOOK_S))
+            left_s -= MIGRATION_LOOK_S
+            self._listening(vm, target)
+            if self.domains.get(vm) is not domain or domain.state is not DomainState.RUNNING:
+                raise Refused(f"{vm} ended while it was sent")
+        if broken == "precopy":
+            raise Refused(f"migration of {vm} to {target} failed: the connection was reset")
+        self._to(domain, DomainState.PAUSED, f"paused to be handed over to {target}")
+        await self._takes(self.latencies.downtime)
+        try:
+            if broken == "paused":
+                raise Refused(f"migration of {vm} to {target} failed: the last round was not received")
+            incoming = self._listening(vm, target)
+        except Refused:
+            if self.domains.get(vm) is domain:
+                self._to(domain, DomainState.RUNNING, "runs on here after all")
+            raise
+        if not self._is(domain, DomainState.PAUSED):
+            raise Unknown(f"{vm} ended while it was handed over", remedy="look at both sides")
+        self._to(domain, DomainState.HANDED_OVER, f"handed over to {target}")
+        await self._takes(self.latencies.downtime)
+        if broken != "sent":
+            self._arrived(vm, target, incoming)
+        await self._takes(self.latencies.downtime)
+        if broken in ("sent", "last"):
+            raise Unknown(f"{target} did not say whether {vm} runs", remedy="look at both sides")
+
+    def _is(self, domain: SimDomain, state: DomainState) -> bool:
+        """Whether it is still there, and in that state; others act on it meanwhile."""
+        return self.domains.get(domain.vm) is domain and domain.state is state
+
+    def _listening(self, vm: str, target: str) -> SimDomain:
+        """The domain on the target that waits; ``Refused`` where there is none."""
+        other = self.peer(target)
+        domain = other.domains.get(vm) if other is not None and not other.paused else None
+        if domain is None or domain.state is not DomainState.INCOMING:
+            raise Refused(f"nothing listens for {vm} on {target}", remedy="see the daemon of the target")
+        return domain
+
+    def _arrived(self, vm: str, target: str, incoming: SimDomain) -> None:
+        """The complete state is there: the target runs, if it is still the one that listened."""
+        other = self.peer(target)
+        if other is not None and other.domains.get(vm) is incoming and incoming.state is DomainState.INCOMING:
+            other._to(incoming, DomainState.RUNNING, f"runs, handed over by {self.host}")
+            return
+        raise Unknown(f"{target} was lost while {vm} was handed over", remedy="look at both sides")
+
+    # Inside
+
+    async def _takes(self, latency: tuple[float, float], more_s: float = 0.0) -> None:
+        await asyncio.sleep(self._random.uniform(*latency) + more_s)
+
+    def _fail_start(self, vm: str) -> None:
+        for key in (vm, "*"):
+            reason, times = self.faults.start_fails.get(key, ("", 0))
+            if times > 0:
+                self.faults.start_fails[key] = (reason, times - 1)
+                raise Refused(f"{vm} does not start on {self.host}: {reason}", remedy="see the hypervisor's log")
+
+    def _lose_answer(self) -> None:
+        if self.faults.lost_answers and self._random.random() < self.faults.lost_answers:
+            raise Unknown(f"the hypervisor of {self.host} did not answer", remedy="look what is there")
+
+    def _remove(self, vm: str, how: str) -> None:
+        del self.domains[vm]
+        self._changed(vm, how)
+
+    def _to(self, domain: SimDomain, state: DomainState, how: str) -> None:
+        domain.state = state
+        self._changed(domain.vm, how)
+
+
+class HypervisorClient:
+    """The hypervisor as one process of its host reaches it: ``HypervisorPort``."""
+
+    def __init__(self, hypervisor: SimHypervisor, process: Process) -> None:
+        self._hypervisor = hypervisor
+        self._process = process
+
+    async def domains(self) -> tuple[Domain, ...]:
+        """All that exist."""
+        return await self._call(self._hypervisor.look, "domains")
+
+    async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
+        """Create and start; goes on whatever becomes of the caller."""
+        await self._call(lambda: self._hypervisor.create(vm, run_id, epoch, incoming), f"create {vm.name}")
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> None:
+        """Stop hard."""
+        await self._call(lambda: self._hypervisor.destroy(vm, run_id), f"destroy {vm}")
+
+    async def shutdown(self, vm: str) -> None:
+        """Ask the guest."""
+        await self._call(lambda: self._hypervisor.shutdown(vm), f"shutdown {vm}")
+
+    async def resume(self, vm: str) -> None:
+        """Let run."""
+        await self._call(lambda: self._hypervisor.resume(vm), f"resume {vm}")
+
+    async def migrate(self, vm: str, target: str, *, max_downtime_ms: int) -> None:
+        """Send; the downtime is the network's, not the caller's."""
+        await self._call(lambda: self._hypervisor.migrate(vm, target), f"migrate {vm}")
+
+    async def start_service(self) -> None:
+        """See to it that the service runs."""
+        self._process.check()
+        await self._process.call(go(self._hypervisor.start_service(), name="start service", part=self._hypervisor.part))
+
+    async def _call(self, work: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+        self._process.check()
+        hypervisor = self._hypervisor
+        if not hypervisor.service:
+            raise Unavailable(f"the hypervisor service of {hypervisor.host} is stopped", remedy="start it")
+        return await self._process.call(go(work(), name=f"{hypervisor.host}/{what}", part=hypervisor.part))

@@ -1,0 +1,207 @@
+"""The machine under one virtual host: its cord, its boots, its disk, its watchdog device.
+
+Power goes on and off by cord or by switch (a power controller, the front button); a boot takes a while and gets a new
+boot id; what was written to the disk survives. The watchdog is hardware: it runs on while the kernel stands still, and
+resets the machine W seconds after it was fed last. Its clock is the loop's, whatever the kernel's says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from outlive.base.ids import Ids
+from outlive.node.membership.joining import Remembered
+from outlive.resources import Amounts
+from outlive.runtime.virtual import outside_parts
+from outlive.simulation.clocks import HostClock
+from outlive.simulation.process import Process
+
+RESET_S: Final = 1.0
+"""From a reset to the power-on test of the next boot."""
+
+
+class Watchdog:
+    """The device: armed, fed, and the one who resets."""
+
+    def __init__(self, fires: Callable[[], None]) -> None:
+        self.broken = False
+        """It never fires."""
+        self.armed = False
+        self.timeout_s = 0.0
+        self.fed_at = 0.0
+        self._fires = fires
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, timeout_s: float) -> None:
+        """Armed from now on."""
+        self.armed, self.timeout_s = True, timeout_s
+        self.feed()
+
+    def feed(self) -> None:
+        """So many seconds more."""
+        if not self.armed:
+            return
+        self.fed_at = asyncio.get_running_loop().time()
+        if self._timer is None:
+            self._set(self.timeout_s)
+
+    def stop(self) -> None:
+        """In good order, or because the machine is off."""
+        self.armed = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._due, context=outside_parts())
+
+    def _due(self) -> None:
+        self._timer = None
+        left_s = self.fed_at + self.timeout_s - asyncio.get_running_loop().time()
+        if left_s > 1e-9:
+            self._set(left_s)
+        elif self.armed:
+            self.armed = False
+            if not self.broken:
+                self._fires()
+
+
+class Machine:
+    """See the module. ``up`` is told when the kernel has booted, ``down(how)`` when everything on it has ended."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        ids: Ids,
+        capacity: Amounts,
+        boot_s: float,
+        up: Callable[[], None],
+        down: Callable[[str], None],
+        autostart: bool = True,
+    ) -> None:
+        self.name = name
+        self.machine_id = ids.uuid()
+        self.system_uuid = ids.uuid()
+        """What a power controller says of it."""
+        self.boot_id = ""
+        self.boots = 0
+        self.boot_s = boot_s
+        self.autostart = autostart
+        self.clock = HostClock()
+        self.capacity = capacity
+        self.remembered: Remembered | None = None
+        self.lock: Process | None = None
+        """Who has the lock that admits one daemon."""
+        self.fed = False
+        """Whether its power cord carries power."""
+        self.switched_on = False
+        self.running = False
+        self.watchdog = Watchdog(self.reset)
+        self._ids = ids
+        self._up, self._down = up, down
+        self._booting: asyncio.TimerHandle | None = None
+
+    @property
+    def powered(self) -> bool:
+        """Whether current flows, running or booting."""
+        return self.fed and self.switched_on
+
+    def plug(self, *, at_once: bool = False) -> None:
+        """Power comes back; it boots, if it is set to."""
+        self.fed = True
+        if self.autostart or at_once:
+            self.switch_on(at_once=at_once)
+
+    def unplug(self) -> None:
+        """The feed fails."""
+        self.fed = False
+        self._end("lost power")
+
+    def switch_on(self, *, at_once: bool = False) -> None:
+        """By controller or button; nothing happens without power in the cord."""
+        if not self.fed or (self.switched_on and (self.running or self._booting is not None)):
+            return
+        self.switched_on = True
+        self._boot(0.0 if at_once else self.boot_s)
+
+    def switch_off(self) -> None:
+        """By controller or button."""
+        if self.switched_on:
+            self.switched_on = False
+            self._end("was switched off")
+
+    def reset(self) -> None:
+        """By the watchdog: all is gone, and it boots again."""
+        if self.powered:
+            self._end("was reset by its watchdog")
+            self._boot(RESET_S + self.boot_s)
+
+    def _end(self, how: str) -> None:
+        if self._booting is not None:
+            self._booting.cancel()
+            self._booting = None
+        self.watchdog.stop()
+        self.lock = None
+        if self.running:
+            self.running = False
+            self._down(how)
+
+    def _boot(self, after_s: float) -> None:
+        if after_s == 0.0:
+            self._booted()
+            return
+        self._booting = asyncio.get_running_loop().call_later(after_s, self._booted, context=outside_parts())
+
+    def _booted(self) -> None:
+        self._booting = None
+        self.boots += 1
+        self.boot_id = self._ids.uuid()
+        self.clock.boot()
+        self.running = True
+        self._up()
+
+
+class MachineClient:
+    """The machine as one process on it sees it: ``MachinePort``."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self._machine = machine
+        self._process = process
+
+    def machine_id(self) -> str:
+        """Of the machine."""
+        return self._machine.machine_id
+
+    def boot_id(self) -> str:
+        """Of the running kernel."""
+        return self._machine.boot_id
+
+    async def remembered(self) -> Remembered | None:
+        """From its disk."""
+        self._process.check()
+        await asyncio.sleep(0)
+        self._process.check()
+        return self._machine.remembered
+
+    async def remember(self, remembered: Remembered) -> None:
+        """To its disk, synced."""
+        self._process.check()
+        await asyncio.sleep(0.001)
+        self._process.check()
+        self._machine.remembered = remembered
+
+    def lock(self) -> bool:
+        """The lock goes with the process that has it."""
+        owner = self._machine.lock
+        if owner is not None and owner.alive and owner is not self._process:
+            return False
+        self._machine.lock = self._process
+        return True
+
+    def capacity(self) -> Amounts:
+        """What it has for VMs."""
+        return self._machine.capacity

@@ -1,0 +1,176 @@
+"""A scenario: a folder that tells a failure story, read and checked as a whole.
+
+``README`` has one line, the story; ``cluster.yaml`` the hosts, VMs and policies; ``timeline.yaml`` what happens;
+``expect.yaml`` what it must come to. Every mistake of all four files is reported at once with file, entry, value and
+remedy, because a story with a misspelt host would pass without having tested anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.errors import BadInput, NotFound
+from outlive.resources.documents import Problems, parse_documents
+from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
+from outlive.simulation.spec import WorldSpec, hosts_of, vms_of
+from outlive.simulation.states import States
+from outlive.simulation.timeline import Act, read_timeline
+
+FILE_BYTES: Final = 1024 * 1024
+"""The largest file of a scenario."""
+LINE_CHARACTERS: Final = 200
+"""The longest story line."""
+README, CLUSTER, TIMELINE, EXPECT = "README", "cluster.yaml", "timeline.yaml", "expect.yaml"
+_AT: Final = re.compile(r" - at `\$\.?([^`]*)`\Z")
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One story."""
+
+    name: str
+    line: str
+    spec: WorldSpec
+    seed: int = 1
+    acts: tuple[Act, ...] = ()
+    expect: Expectations = Expectations()
+    real: bool = False
+    """Whether it is also to run against real stores."""
+
+    @property
+    def until_s(self) -> float:
+        """How long it runs: as long as it says, or until nothing is left to do or to judge."""
+        if self.expect.until_s is not None:
+            return self.expect.until_s
+        last = max((act.at_s + (act.within_s if act.when else 0.0) for act in self.acts), default=0.0)
+        return max([last + AFTER_S, *(moment.at_s for moment in self.expect.moments)])
+
+
+def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
+    """The scenario of a folder; without ``expected``, ``expect.yaml`` may be missing.
+
+    ``NotFound`` where there is no such folder or file, ``BadInput`` with all mistakes.
+    """
+    if not folder.is_dir():
+        raise NotFound("no such folder", place=str(folder), remedy="name a folder with README and cluster.yaml")
+    problems = Problems()
+    line = _line(folder / README, problems)
+    cluster = _value(folder / CLUSTER)
+    seed, real = _own_keys(cluster, str(folder / CLUSTER), problems)
+    spec = _spec(cluster, str(folder / CLUSTER), problems)
+    acts = read_timeline(_value(folder / TIMELINE), str(folder / TIMELINE), problems)
+    expect = Expectations()
+    if expected or (folder / EXPECT).exists():
+        expect = read_expectations(_value(folder / EXPECT), str(folder / EXPECT), problems)
+    if spec is not None and not problems.shown:
+        _check_names(spec, acts, expect, folder, problems)
+    problems.check()
+    assert spec is not None
+    return Scenario(name=folder.name, line=line, spec=spec, seed=seed, acts=acts, expect=expect, real=real)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(FILE_BYTES + 1)
+    except FileNotFoundError:
+        remedy = f"a scenario has {README}, {CLUSTER}, {TIMELINE} and {EXPECT}"
+        raise NotFound("no such file", place=str(path), remedy=remedy) from None
+    if len(raw) > FILE_BYTES:
+        raise BadInput(f"is larger than {FILE_BYTES} bytes", place=str(path), remedy="this is no file of a scenario")
+    return raw
+
+
+def _line(path: Path, problems: Problems) -> str:
+    line = _read(path).decode("utf-8", "replace").strip()
+    if not line or "\n" in line or len(line) > LINE_CHARACTERS or not line.isprintable():
+        remedy = f"write the story in one line of at most {LINE_CHARACTERS} characters"
+        problems.add(str(path), "is not one line", remedy)
+    return line
+
+
+def _value(path: Path) -> Any:
+    """The only document of a YAML file; ``None`` for an empty one."""
+    documents = parse_documents(_read(path), str(path))
+    if len(documents) > 1:
+        raise BadInput("a second document begins", place=documents[1].place, remedy="write one document")
+    return documents[0].value if documents else None
+
+
+def _own_keys(cluster: Any, place: str, problems: Problems) -> tuple[int, bool]:
+    """``seed`` and ``real``, which are about the run and not about the cluster."""
+    if not isinstance(cluster, dict):
+        return 1, False
+    seed, real = cluster.pop("seed", 1), cluster.pop("real", False)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        problems.add(f"{place}: seed", f"is {seed!r}", "write a whole number")
+        seed = 1
+    if not isinstance(real, bool):
+        problems.add(f"{place}: real", f"is {real!r}", "write true or false")
+    return seed, bool(real)
+
+
+def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
+    if not isinstance(value, dict):
+        problems.add(place, "does not describe a cluster", "write hosts: and vms:")
+        return None
+    try:
+        spec = msgspec.convert(value, WorldSpec)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        match = _AT.search(text)
+        where = f"{place}: {match[1]}" if match and match[1] else place
+        remedy = "see docs/operating/simulating.md#cluster"
+        problems.add(where, text[: match.start()] if match else text, remedy)
+        return None
+    names = [host.name for host in hosts_of(spec)]
+    for name in sorted({name for name in names if names.count(name) > 1} if len(names) < 1000 else ()):
+        problems.add(f"{place}: hosts", f"{name!r} is there twice", "keep one of them")
+    known = set(names)
+    for vm in vms_of(spec):
+        if vm.host not in known:
+            problems.add(f"{place}: vms: {vm.name}", f"its host {vm.host!r} is not there", "name one of the hosts")
+    return spec
+
+
+def _check_names(spec: WorldSpec, acts: Iterable[Act], expect: Expectations, folder: Path, problems: Problems) -> None:
+    """Every host, VM and domain that acts and expectations name must be there, or be made by the story."""
+    if spec.inventory:
+        return
+    acts = tuple(acts)
+    hosts = {host.name for host in hosts_of(spec)}
+    vms = {vm.name for vm in vms_of(spec)}
+    vms |= {act.arguments["vm"] for act in acts if act.verb == "create-vm" and "vm" in act.arguments}
+    domains = {f"rack={host.rack}" for host in hosts_of(spec) if host.rack}
+    domains |= {f"{kind}={value}" for host in hosts_of(spec) for kind, value in host.domains.items()}
+    for act in acts:
+        _check_known(act.hosts, hosts, "host", act.place, problems)
+        _check_known(act.vms, vms, "VM", act.place, problems)
+        if act.arguments.get("domain"):
+            _check_known((act.arguments["domain"],), domains, "failure domain", act.place, problems)
+        if act.when is not None:
+            _check_states(act.when, hosts, vms, act.place, problems)
+    for moment in expect.moments:
+        _check_states(moment.states, hosts, vms, f"{folder / EXPECT}: at {moment.at_s:g} s", problems)
+    _check_known(tuple(expect.held or ()), vms, "VM", f"{folder / EXPECT}: held", problems)
+
+
+def _check_states(states: States, hosts: set[str], vms: set[str], place: str, problems: Problems) -> None:
+    for subject, known, noun in (
+        ("vm", vms, "VM"),
+        ("coverage", vms, "VM"),
+        ("membership", hosts, "host"),
+        ("host", hosts, "host"),
+    ):
+        _check_known(states.names(subject), known, noun, place, problems)
+
+
+def _check_known(names: Iterable[str], known: set[str], noun: str, place: str, problems: Problems) -> None:
+    for name in names:
+        if name not in known:
+            few = sorted(known) if len(known) <= 12 else [*sorted(known)[:12], "…"]
+            problems.add(place, f"there is no {noun} {name!r}", f"there are {', '.join(few) or 'none'}")

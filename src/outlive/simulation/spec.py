@@ -1,0 +1,178 @@
+"""What a virtual cluster is made of: the content of a scenario's ``cluster.yaml``.
+
+Hosts and VMs are either listed, or counted and then named ``<prefix><n>``. Policies and settings are those of the
+product, read by the product. What happens to the cluster is said elsewhere: in a timeline, or by a seed
+(docs/reference/simulation.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from outlive.resources import FencingPolicy
+
+BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host", "wired-to"]
+"""``with-host``: it loses power when the host does."""
+Mode = Literal["coordinator", "hypervisor"]
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """As it is written in a file."""
+
+
+class HostSpec(_Spec, frozen=True, kw_only=True):
+    """One host."""
+
+    name: str
+    zone: str = "a"
+    rack: str = ""
+    domains: dict[str, str] = {}
+    """Further failure domains, such as ``power: feed-1``."""
+    cpu: str = "32"
+    memory: str = "128Gi"
+    armed: bool = False
+    profile: Literal["", "fast", "steady"] = ""
+    bmc: BmcMode = "ok"
+    bmc_to: str = ""
+    """For ``wired-to``: the host that the controller really speaks for."""
+    rehearsed: bool = True
+    """Whether the power controller was rehearsed when the story begins."""
+    proofs: int = 0
+    mode: Mode = "hypervisor"
+    boot_s: float = 30.0
+    """From power to the start of its services."""
+    autostart: bool = True
+    """Whether it boots when power comes back."""
+
+
+class HostsSpec(_Spec, frozen=True, kw_only=True):
+    """So many hosts that are alike."""
+
+    count: int
+    prefix: str = "kvm-"
+    zone: str = "a"
+    per_rack: int = 0
+    """Hosts in a rack ``r<n>``; 0: no racks."""
+    cpu: str = "32"
+    memory: str = "128Gi"
+    armed: bool = False
+    profile: Literal["", "fast", "steady"] = ""
+    bmc: BmcMode = "ok"
+    coordinators: int = 3
+    """So many of the first hosts are coordinators."""
+    proofs: int = 0
+    boot_s: float = 30.0
+
+
+class VmSpec(_Spec, frozen=True, kw_only=True):
+    """One VM."""
+
+    name: str
+    host: str
+    cpu: str = "2"
+    memory: str = "4Gi"
+    project: str = ""
+    flavor: str = "std"
+    zone: str = "a"
+    protection: str = ""
+    priority: int | None = None
+    disks: tuple[str, ...] | None = None
+    """Absent: one disk, named after the VM."""
+    ports: tuple[str, ...] | None = None
+    network_policy: Literal["", "accept-duplicate"] = ""
+    power_state: Literal["running", "stopped"] = "running"
+    autostart: bool = False
+    migration_method: Literal["", "live", "shutdown"] = ""
+    server_group: str = ""
+    server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
+    shutdown_s: float = 5.0
+    """How long the guest takes to shut down."""
+
+
+class VmsSpec(_Spec, frozen=True, kw_only=True):
+    """So many VMs on each host."""
+
+    per_host: int
+    cpu: str = "2"
+    memory: str = "4Gi"
+    project: str = ""
+    flavor: str = "std"
+    zone: str = "a"
+    protection: str = ""
+    migration_method: Literal["", "live", "shutdown"] = ""
+
+
+class WorldSpec(_Spec, frozen=True, kw_only=True):
+    """The whole of it."""
+
+    hosts: HostsSpec | tuple[HostSpec, ...] = ()
+    vms: VmsSpec | tuple[VmSpec, ...] = ()
+    controllers: int | Literal["on-coordinators"] = 2
+    """Processes that place slots and recover VMs: on machines of their own (``ctl-1``, …), or beside the daemons."""
+    policy: FencingPolicy = FencingPolicy()
+    settings: dict[str, Any] = {}
+    """Sections as in ``outlive.yaml``."""
+    cuts: Literal["none", "disks", "all"] = "none"
+    """What storage and network can shut a host out of."""
+    inventory: str = ""
+    """``example`` or a file, instead of hosts and VMs."""
+    latency_s: float = 0.0
+    """Of every call to the store, one way."""
+
+
+def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:
+    """Each host by itself, in the order of their numbers."""
+    given = spec.hosts
+    if not isinstance(given, HostsSpec):
+        return given
+    return tuple(
+        HostSpec(
+            name=f"{given.prefix}{number}",
+            zone=given.zone,
+            rack=f"r{(number - 1) // given.per_rack + 1}" if given.per_rack else "",
+            cpu=given.cpu,
+            memory=given.memory,
+            armed=given.armed,
+            profile=given.profile,
+            bmc=given.bmc,
+            proofs=given.proofs,
+            mode="coordinator" if number <= given.coordinators else "hypervisor",
+            boot_s=given.boot_s,
+        )
+        for number in range(1, given.count + 1)
+    )
+
+
+def vms_of(spec: WorldSpec) -> tuple[VmSpec, ...]:
+    """Each VM by itself, host by host."""
+    given = spec.vms
+    if not isinstance(given, VmsSpec):
+        return given
+    short = spec.hosts.prefix if isinstance(spec.hosts, HostsSpec) else ""
+    return tuple(
+        VmSpec(
+            name=f"vm-{host.name.removeprefix(short)}-{number}",
+            host=host.name,
+            cpu=given.cpu,
+            memory=given.memory,
+            project=given.project,
+            flavor=given.flavor,
+            zone=given.zone,
+            protection=given.protection,
+            migration_method=given.migration_method,
+        )
+        for host in hosts_of(spec)
+        for number in range(1, given.per_host + 1)
+    )
+
+
+def disks_of(vm: VmSpec) -> tuple[str, ...]:
+    """Ids of its disks."""
+    return vm.disks if vm.disks is not None else (f"{vm.name}-root",)
+
+
+def ports_of(vm: VmSpec) -> tuple[str, ...]:
+    """Ids of its network ports."""
+    return vm.ports if vm.ports is not None else (f"{vm.name}-net",)
