@@ -7,13 +7,18 @@ so the order is total and every decision that breaks ties by it has one answer.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
+NAMES_REMEMBERED: Final = 10_000
+"""Names whose keys are kept: hosts are sorted again at every choice."""
+
 NaturalKey = tuple[tuple[tuple[int, str], ...], str]
 
 
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def natural_key(name: str) -> NaturalKey:
     """A sort key: runs of digits compare as whole numbers, everything between them as text."""
     runs = _DIGITS.split(name)

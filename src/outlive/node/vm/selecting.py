@@ -102,8 +102,8 @@ def select_node(given: SelectNodeInput) -> SelectNodeResult:
     """The best of all hosts that work, take virtual machines, are allowed and have room; ties by natural order."""
     selector = chosen_selector(given.vm.selector, given.default_selector)
     figure = _figure(selector, given.mem_means)
-    nodes = sorted(given.nodes, key=lambda node: natural_key(node.name))
-    candidates = [node for node in nodes if _allowed(node, given.vm) and _has_room(node, given, figure)]
+    candidates = [node for node in given.nodes if _allowed(node, given.vm) and _has_room(node, given, figure)]
+    candidates.sort(key=lambda node: natural_key(node.name))
     best = max(candidates, key=_MERIT[figure], default=None)  # the first of equals
     return SelectNodeResult(
         target=None if best is None else best.name,
