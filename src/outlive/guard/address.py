@@ -15,7 +15,7 @@ from typing import Final
 
 from outlive.guard.errors import BAD_INPUT, FORBIDDEN, IN_USE, NOT_FOUND, UNAVAILABLE, GuardError
 
-BACKLOG: Final = 16
+BACKLOG: Final = 64
 PATH_BYTES: Final = 107
 """What the kernel takes as the path of a socket."""
 ASK_LIMIT_S: Final = 3.0

@@ -55,7 +55,9 @@ class Clients:
         """Read from those that are ready and answer; whether there are whole lines left for the next turn."""
         self._turn += 1
         if self._listening.fileno() in ready:
-            self._accept()
+            for _ in range(CLIENTS):
+                if not self._accept():
+                    break
         behind = [fd for fd, client in self._clients.items() if b"\n" in client.buffer]
         for fd in dict.fromkeys([*ready, *behind]):
             client = self._clients.get(fd)
@@ -68,21 +70,23 @@ class Clients:
         for client in list(self._clients.values()):
             self._let_go(client)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Whether somebody was waiting."""
         try:
             connection, _ = self._listening.accept()
         except OSError:
-            return
+            return False
         connection.setblocking(False)
         if not _trusted(connection):
             connection.close()
-            return
+            return True
         if len(self._clients) >= CLIENTS:
             oldest = min(self._clients.values(), key=lambda client: client.heard)
             self._note("guard.client-evicted", pid=oldest.pid, clients=len(self._clients))
             self._let_go(oldest)
         self._clients[connection.fileno()] = Client(connection, self._turn)
         self._selector.register(connection, selectors.EVENT_READ)
+        return True
 
     def _read(self, client: Client, handle: Handler, readable: bool) -> None:
         """What arrived, and the answers to at most ``LINES_A_TURN`` of it."""

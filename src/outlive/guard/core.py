@@ -46,7 +46,7 @@ from outlive.guard.states import (
 
 
 def step(state: State, event: Event, now: float) -> Step:
-    """The next state and what to do, in order. A refusal changes nothing.
+    """The next state and what to do, in order. A refused event changes nothing; time may.
 
     A beat counts before the deadline is judged: one that waited while the guard was not scheduled still proves that
     the renewal was acknowledged, and nothing was fed meanwhile. Every other event finds an overdue gate shut.
@@ -216,17 +216,22 @@ def _service_stopped(state: State, event: ServiceStopped) -> Step:
 
 
 def _beat(state: State, event: Beat, now: float) -> Step:
-    if not 0 <= event.epoch < EPOCH_LIMIT:
-        return Step(state, (), Refusal("bad-epoch", f"epoch {event.epoch}: say a whole number from 0 on"))
-    if not math.isfinite(event.sent_at_s) or event.sent_at_s > now:
-        sent = f"a renewal sent at {event.sent_at_s} s, and now is {now} s"
-        return Step(state, (), Refusal("future-beat", f"{sent}: take the time from CLOCK_BOOTTIME of this host"))
-    if event.sent_at_s > _beat_s(state):
+    refusal = _beat_refusal(event, now)
+    if refusal is None and event.sent_at_s > _beat_s(state):
         state = state._replace(beat_s=event.sent_at_s, epoch=event.epoch, warned=False)
         if state.phase is Phase.EMPTY and _fresh(state, now):
             reopened = _moved(state, Phase.WATCHING)._replace(acted_s=now, service=Service.UNTOUCHED)
             return Step(reopened, (Action.OPEN_GATE, Action.START_SERVICE, Action.FEED))
-    return _judged(state, now)
+    return _judged(state, now)._replace(refusal=refusal)
+
+
+def _beat_refusal(event: Beat, now: float) -> Refusal | None:
+    if not 0 <= event.epoch < EPOCH_LIMIT:
+        return Refusal("bad-epoch", f"epoch {event.epoch}: say a whole number from 0 on")
+    if not math.isfinite(event.sent_at_s) or event.sent_at_s > now:
+        sent = f"a renewal sent at {event.sent_at_s:.3f} s lies in the future, now is {now:.3f} s"
+        return Refusal("future-beat", f"{sent}: take the time from CLOCK_BOOTTIME of this host")
+    return None
 
 
 def _arm(state: State, event: Arm, now: float) -> Step:

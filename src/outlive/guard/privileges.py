@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from typing import Final
 
 MEMORY_CURRENT_AND_FUTURE: Final = 3
@@ -17,11 +18,13 @@ PRIORITY: Final = 50
 def lock_memory() -> str:
     """No page of the guard is ever swapped out. Returns the trouble, or nothing."""
     try:
+        # with a limit, memory that is needed later would be refused instead of swapped, which is worse
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mlockall(MEMORY_CURRENT_AND_FUTURE) == 0:
             return ""
         return os.strerror(ctypes.get_errno())
-    except (OSError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         return str(error)
 
 

@@ -14,6 +14,9 @@ from typing import Final
 COMMAND_LIMIT_S: Final = 10.0
 """After which a command has failed."""
 
+IGNORED_HERE: Final = (signal.SIGPIPE, signal.SIGHUP)
+"""Signals that the guard ignores and a command must not."""
+
 
 class Runner:
     """Runs one command; a later one replaces an earlier one."""
@@ -32,7 +35,9 @@ class Runner:
         self._kill()
         null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
         try:
-            self._pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[null], setpgroup=0)
+            self._pid = os.posix_spawnp(
+                command[0], command, os.environ, file_actions=[null], setpgroup=0, setsigdef=IGNORED_HERE
+            )
         except OSError:
             return False
         self._deadline_s = now + COMMAND_LIMIT_S

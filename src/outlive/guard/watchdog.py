@@ -95,7 +95,7 @@ class Watchdog:
         seconds = bytearray(struct.pack("i", wanted))
         fcntl.ioctl(self._fd, SET_TIMEOUT, seconds)
         granted = struct.unpack("i", seconds)[0]
-        if granted > watchdog_s:
+        if granted != wanted:
             raise GuardError(f"{self._path} ({identity}) takes {granted} s for W {watchdog_s} s: arm with W {granted}")
         return identity
 

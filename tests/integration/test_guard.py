@@ -1,0 +1,452 @@
+"""The guard as a real process: daemons that stop, VMs that do not die, and whoever else is on the socket.
+
+The watchdog resets nothing and the cgroups are folders, but processes, signals, sockets and time are real. T is 0.6 s
+and W is 0.8 s, so that whatever takes an operator half a minute takes a second here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.guards import T_S, W_S, Cgroups, Connection, Daemon, Guard, Watchdog, boot_time_s, closing, until
+from tests.support.loops import run_real
+
+from outlive.base.errors import Refused, Unavailable
+from outlive.node.guarding import SocketGuard
+
+SLACK_S = 0.25
+"""What a busy machine may delay a process by."""
+
+
+@pytest.fixture
+def watchdog(tmp_path: Path) -> Iterator[Watchdog]:
+    with closing(Watchdog(tmp_path / "watchdog")) as made:
+        yield made
+
+
+@pytest.fixture
+def vms(tmp_path: Path) -> Iterator[Cgroups]:
+    with closing(Cgroups(tmp_path / "machine.slice")) as made:
+        yield made
+
+
+@pytest.fixture
+def options(tmp_path: Path, watchdog: Watchdog, vms: Cgroups) -> list[str]:
+    places = ["--watchdog", str(watchdog.path), "--rehearsal", "--cgroup", str(vms.root)]
+    stop = ["--stop-service", f"touch {tmp_path}/stopped", "--start-service", f"touch {tmp_path}/started"]
+    return [*places, *stop]
+
+
+@pytest.fixture
+def guard(tmp_path: Path, options: list[str]) -> Iterator[Guard]:
+    with closing(Guard(tmp_path, *options)) as made:
+        yield made
+
+
+def shut_and_emptied(guard: Guard, vms: Cgroups) -> dict[str, Any]:
+    until(lambda: vms.alive() == 0, "all VMs are dead")
+    until(lambda: guard.in_phase("empty"), "the host is verified empty")
+    return guard.status()
+
+
+# --- what it is there for
+
+
+def test_a_paused_daemon_loses_its_vms_and_the_empty_host_lives_on(
+    guard: Guard, vms: Cgroups, watchdog: Watchdog, tmp_path: Path
+) -> None:
+    vms.start("a")
+    vms.start("b")
+    with closing(Daemon(guard)) as daemon:
+        until(lambda: daemon.beats, "the daemon beats")
+        guard.arm()
+        armed_s = boot_time_s()
+        until(lambda: watchdog.fed_after(armed_s + T_S + W_S, 2), "it is fed for longer than T and W")
+        assert vms.alive() == 2
+        assert not guard.status()["closures"]
+
+        daemon.pause()
+        status = shut_and_emptied(guard, vms)
+        beat_s = status["beatS"]
+        closed_s = status["closures"][0]["atS"]
+        assert T_S <= closed_s - beat_s < T_S + SLACK_S
+        assert status["closures"] == [{"atS": closed_s, "epoch": 1, "verified": True}]
+        assert status["gate"] == "closed"
+        assert guard.ask("create-begin", runId="r")["code"] == "gate-shut"
+        assert (tmp_path / "stopped").exists()
+        until(lambda: watchdog.fed_after(boot_time_s() - 0.1), "the empty host is fed")
+
+        daemon.resume()
+        until(lambda: guard.in_phase("watching"), "the gate is open again")
+        until((tmp_path / "started").exists, "the service is started again")
+        assert guard.status()["closed"] == 1
+        assert guard.ask("create-begin", runId="r")["ok"]
+
+
+def test_a_daemon_that_hogs_its_interpreter_cannot_beat_and_loses_its_vms(guard: Guard, vms: Cgroups) -> None:
+    vms.start("a")
+    with closing(Daemon(guard, "hog")) as daemon:
+        until(lambda: daemon.beats, "the daemon's thread beats")
+        guard.arm()
+        count = len(daemon.beats)
+        until(lambda: len(daemon.beats) > count + 10, "it goes on")
+        assert guard.in_phase("watching")
+        daemon.hog()
+        status = shut_and_emptied(guard, vms)
+        assert daemon.process.poll() is None
+        assert status["beatS"] <= daemon.hogging_s + SLACK_S
+
+
+def test_what_cannot_be_killed_stops_the_feeding_for_good(guard: Guard, vms: Cgroups, watchdog: Watchdog) -> None:
+    vms.start("a")
+    (vms.root / "elsewhere").mkdir()
+    (vms.root / "elsewhere" / "cgroup.procs").write_text("0\n")
+    beat_s = guard.arm()
+    until(lambda: guard.in_phase("lost"), "the guard gives up")
+    assert vms.alive() == 0
+    assert max(watchdog.feeds) < beat_s + T_S + SLACK_S
+    (vms.root / "elsewhere" / "cgroup.procs").write_text("")
+    guard.beat()
+    given_up_s = boot_time_s()
+    until(lambda: guard.status()["nowS"] > given_up_s + 0.3, "time passes")
+    assert guard.status()["gate"] == "closed"
+    assert max(watchdog.feeds) < beat_s + T_S + SLACK_S
+    assert "guard.gave-up" in guard.text()
+    assert "1 processes" in guard.text()
+
+
+def test_a_hypervisor_service_that_does_not_stop_costs_the_host(
+    tmp_path: Path, options: list[str], vms: Cgroups
+) -> None:
+    vms.start("a")
+    options[options.index("--stop-service") + 1] = "sleep 30"
+    with closing(Guard(tmp_path, *options)) as guard:
+        guard.arm()
+        until(lambda: guard.in_phase("lost"), "the guard gives up")
+        assert vms.alive() == 0
+        assert "service stopping" in guard.text()
+
+
+def test_a_killed_guard_feeds_no_more_and_leaves_the_watchdog_running(guard: Guard, watchdog: Watchdog) -> None:
+    guard.arm()
+    until(lambda: watchdog.feeds, "it is fed")
+    guard.process.kill()
+    guard.process.wait()
+    fed = len(watchdog.feeds)
+    killed_s = boot_time_s()
+    until(lambda: boot_time_s() > killed_s + 0.4, "time passes")
+    assert len(watchdog.feeds) <= fed + 1
+    assert not watchdog.stopped
+
+
+def test_the_kernel_is_asked_to_kill_where_it_can(guard: Guard, vms: Cgroups) -> None:
+    (vms.root / "cgroup.kill").write_text("")
+    (vms.root / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    vms.start("a")
+    guard.arm()
+    until(lambda: vms.alive() == 0, "all VMs are dead")
+    until(lambda: vms.kernel_kills, "the kernel was asked")
+    assert guard.in_phase("killing"), "the kernel still says that somebody is there"
+    (vms.root / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    until(lambda: guard.in_phase("empty"), "the host is verified empty")
+
+
+# --- the gate
+
+
+def test_a_vm_that_was_being_created_when_the_gate_shut_is_killed_when_it_appears(
+    guard: Guard, vms: Cgroups, watchdog: Watchdog
+) -> None:
+    guard.beat()
+    assert guard.ask("create-begin", runId="slow")["ok"]
+    beat_s = guard.arm(watchdog_s=5.0)
+    until(lambda: guard.in_phase("killing"), "the gate is shut")
+    late = vms.start("late")
+    until(lambda: late.poll() is not None, "the late VM is dead")
+    assert guard.in_phase("killing"), "the create may still bring another one"
+    assert max(watchdog.feeds) < beat_s + T_S + SLACK_S
+    guard.ask("create-end", runId="slow")
+    until(lambda: guard.in_phase("empty"), "the host is verified empty")
+
+
+def test_no_create_is_granted_once_the_gate_was_seen_shut(guard: Guard, vms: Cgroups) -> None:
+    beat_s = guard.arm()
+    answers: list[tuple[float, bool]] = []
+    for n in range(100_000):
+        asked_s = boot_time_s()
+        answers.append((asked_s, guard.ask("create-begin", runId="r")["ok"]))
+        guard.ask("create-end", runId="r")
+        if n > 50 and not any(ok for _, ok in answers[-20:]):
+            break
+    granted = [ok for _, ok in answers]
+    assert granted == sorted(granted, reverse=True)
+    assert all(asked_s < beat_s + T_S for asked_s, ok in answers if ok)
+    until(lambda: guard.in_phase("empty"), "the host is verified empty")
+
+
+def test_a_vm_that_appears_on_an_emptied_host_is_killed(guard: Guard, vms: Cgroups, watchdog: Watchdog) -> None:
+    guard.arm()
+    until(lambda: guard.in_phase("empty"), "the host is verified empty")
+    by_hand = vms.start("by-hand")
+    until(lambda: by_hand.poll() is not None, "it is dead")
+    until(lambda: guard.in_phase("empty"), "the host is verified empty again")
+    assert "guard.not-empty-any-more" in guard.text()
+    until(lambda: watchdog.fed_after(boot_time_s() - 0.05), "it is fed again")
+
+
+def test_repeating_an_old_beat_keeps_nobody_alive(guard: Guard, vms: Cgroups) -> None:
+    vms.start("a")
+    beat_s = guard.arm()
+    until(lambda: guard.beat(beat_s) and guard.beat(beat_s - 1) and vms.alive() == 0, "all VMs are dead")
+    status = guard.status()
+    assert status["beatS"] == beat_s
+    assert status["closed"] == 1
+    assert guard.beat(boot_time_s() + 5)["code"] == "future-beat"
+
+
+# --- arming and stopping
+
+
+def test_off_until_it_is_armed(guard: Guard, vms: Cgroups, watchdog: Watchdog) -> None:
+    vms.start("a")
+    assert guard.ask("arm", timeoutS=T_S, watchdogS=W_S)["code"] == "no-beat"
+    beat_s = boot_time_s()
+    guard.beat(beat_s)
+    until(lambda: boot_time_s() > beat_s + T_S + 0.1, "T passes")
+    assert guard.ask("create-begin", runId="r")["ok"]
+    assert vms.alive() == 1
+    assert not watchdog.feeds
+    assert not guard.status()["armed"]
+
+
+def test_disarming_stops_the_watchdog_and_then_the_guard_may_stop(
+    guard: Guard, watchdog: Watchdog, tmp_path: Path
+) -> None:
+    guard.arm(timeout_s=30.0)
+    guard.process.send_signal(signal.SIGTERM)
+    until(lambda: "guard.stop-refused" in guard.text(), "it says that it is armed")
+    refused_s = boot_time_s()
+    until(lambda: watchdog.fed_after(refused_s), "it goes on feeding")
+    assert guard.ask("disarm")["ok"]
+    until(lambda: watchdog.stopped, "the watchdog is stopped")
+    guard.process.send_signal(signal.SIGTERM)
+    assert guard.process.wait(10) == 0
+    assert not guard.socket.exists()
+
+
+def test_a_guard_that_is_started_anew_arms_itself_at_the_first_renewal(
+    tmp_path: Path, options: list[str], watchdog: Watchdog
+) -> None:
+    with closing(Guard(tmp_path, *options, "--timeout", "30", "--watchdog-timeout", "1")) as guard:
+        assert not guard.status()["armed"]
+        guard.beat()
+        assert guard.status()["armed"]
+        guard.process.kill()
+        guard.process.wait()
+        guard.again()
+        until(lambda: guard.beat()["ok"] and guard.status()["armed"], "it is armed again")
+        again_s = boot_time_s()
+        until(lambda: watchdog.fed_after(again_s), "it feeds")
+        assert guard.ask("disarm")["ok"]
+        guard.beat()
+        assert not guard.status()["armed"], "whoever disarmed it meant it"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"--watchdog": "{tmp}/none"}, "no such watchdog"),
+        ({"--watchdog": "/dev/null"}, "is it a watchdog?"),
+        ({"--cgroup": "{tmp}/no/such"}, "no such group"),
+    ],
+)
+def test_arming_is_refused_where_the_promise_could_not_be_kept(
+    tmp_path: Path, options: list[str], changed: dict[str, str], why: str
+) -> None:
+    for name, value in changed.items():
+        options[options.index(name) + 1] = value.format(tmp=tmp_path)
+    with closing(Guard(tmp_path, *options)) as guard:
+        guard.beat()
+        assert why in guard.ask("arm", timeoutS=T_S, watchdogS=W_S)["message"]
+        assert not guard.status()["armed"]
+
+
+def test_a_file_is_no_watchdog_unless_it_is_a_rehearsal(tmp_path: Path, vms: Cgroups) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    places = ["--watchdog", str(tmp_path / "file"), "--cgroup", str(vms.root)]
+    with closing(Guard(tmp_path, *places)) as guard:
+        guard.beat()
+        assert "--rehearsal" in guard.ask("arm", timeoutS=T_S, watchdogS=W_S)["message"]
+    with closing(Guard(tmp_path, *places, "--rehearsal")) as guard:
+        guard.arm()
+        assert not guard.status()["hardware"]
+        until(lambda: (tmp_path / "file").read_bytes().startswith(b"\0\0"), "the file is fed")
+
+
+def test_a_guard_that_is_below_the_group_that_it_would_kill_refuses_to_be_armed(guard: Guard, vms: Cgroups) -> None:
+    (vms.root / "cgroup.procs").write_text(f"{guard.process.pid}\n")
+    guard.beat()
+    assert "the guard itself" in guard.ask("arm", timeoutS=T_S, watchdogS=W_S)["message"]
+
+
+# --- the socket
+
+
+def test_the_socket_is_for_its_user_only_and_one_guard_holds_it(
+    guard: Guard, options: list[str], tmp_path: Path
+) -> None:
+    assert stat.S_IMODE(guard.socket.stat().st_mode) == 0o600
+    command = [sys.executable, "-m", "outlive", "guard", "--socket", str(guard.socket), *options]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert second.returncode == 5
+    assert "a guard runs there already" in second.stderr
+    assert guard.status()["ok"]
+
+
+def test_the_path_of_a_dead_guard_is_taken_over(guard: Guard) -> None:
+    guard.process.kill()
+    guard.process.wait()
+    assert guard.socket.exists()
+    guard.again()
+    assert guard.status()["ok"]
+
+
+def test_garbage_silence_and_crowds_do_not_disturb_it(guard: Guard, watchdog: Watchdog) -> None:
+    guard.arm(timeout_s=30.0)
+    armed_s = boot_time_s()
+    seeded = random.Random(1)
+    crowd = [guard.connected() for _ in range(40)]
+    for connection in crowd[24:30]:
+        connection.sendall(seeded.randbytes(3000).replace(b"\n", b" ") + b"\n")
+        assert json.loads(connection.recv(4096))["code"] == "malformed"
+    crowd[30].sendall(b"x" * 200_000)
+    crowd[31].sendall(b'{"do":' * 500 + b"\n" + b'{"do":"beat","sentAtS":NaN,"epoch":1}\n' * 30)
+    crowd[32].sendall(b'{"do":"status"}')
+    deaf = crowd[33]
+    deaf.setblocking(False)
+    with contextlib.suppress(BlockingIOError, ConnectionError):
+        while True:
+            deaf.send(b'{"do":"status"}\n' * 500)
+    guard.forget()
+    assert guard.status()["armed"], "a new client is heard, whoever else is there"
+    until(lambda: watchdog.fed_after(armed_s, 5), "it is fed")
+    between = [after - before for before, after in zip(watchdog.feeds, watchdog.feeds[1:], strict=False)]
+    assert max(between) < W_S
+    assert guard.status()["phase"] == "watching"
+    assert guard.process.poll() is None
+
+
+def test_status_is_shown_on_the_command_line(guard: Guard) -> None:
+    guard.arm(timeout_s=30.0)
+    command = [sys.executable, "-m", "outlive", "guard", "--status", "--socket", str(guard.socket)]
+    shown = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=20).stdout)
+    assert (shown["phase"], shown["gate"], shown["timeoutS"]) == ("watching", "open", 30.0)
+
+
+def test_a_log_that_nobody_reads_does_not_stop_the_guard(
+    tmp_path: Path, options: list[str], watchdog: Watchdog
+) -> None:
+    reader, writer = os.pipe()
+    socket_path = tmp_path / "quiet.sock"
+    command = [sys.executable, "-m", "outlive", "guard", "--socket", str(socket_path), *options]
+    process = subprocess.Popen(command, stderr=writer)
+    quiet = Connection(socket_path)
+    try:
+        until(socket_path.exists, "it listens")
+        quiet.arm(timeout_s=30.0)
+        for _ in range(2000):
+            assert quiet.beat(boot_time_s() + 9)["code"] == "future-beat"
+        full_s = boot_time_s()
+        until(lambda: watchdog.fed_after(full_s), "it goes on feeding")
+    finally:
+        quiet.hang_up()
+        process.kill()
+        process.wait()
+        os.close(reader)
+        os.close(writer)
+
+
+# --- the daemon's connection
+
+
+def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(guard.socket))
+        assert not (await port.report()).armed
+        with pytest.raises(Refused, match="no renewal was acknowledged"):
+            await port.arm(T_S, W_S)
+        assert await port.begin_create("early"), "an unarmed guard stops nobody"
+        await port.end_create("early")
+        await port.beat(port.boot_time(), 3)
+        await port.arm(T_S, W_S)
+        report = await port.report()
+        assert (report.armed, report.timeout_s, report.watchdog_s, report.gate_open) == (True, T_S, W_S, True)
+        while (await port.report()).gate_open:
+            pass
+        assert not await port.begin_create("late")
+        until(lambda: guard.in_phase("empty"), "the host is verified empty")
+        with pytest.raises(Refused):
+            await port.disarm()
+        await port.beat(port.boot_time(), 4)
+        report = await port.report()
+        assert (report.gate_open, report.closures, report.closed_epochs) == (True, 1, (3,))
+        with pytest.raises(Unavailable, match="future"):
+            await port.beat(port.boot_time() + 60, 4)
+        await port.disarm()
+        assert not (await port.report()).armed
+        await port.close()
+
+    run_real(main())
+
+
+def test_while_an_armed_guard_does_not_answer_nothing_is_created(guard: Guard) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(guard.socket), limit_s=0.3)
+        await port.beat(port.boot_time(), 1)
+        await port.arm(30.0, 5.0)
+        guard.process.send_signal(signal.SIGSTOP)
+        assert not await port.begin_create("r")
+        with pytest.raises(Unavailable, match="did not answer beat within"):
+            await port.beat(port.boot_time(), 1)
+        assert not (await port.report()).armed
+        assert not (await port.report()).gate_open
+        guard.process.send_signal(signal.SIGCONT)
+        assert await port.begin_create("r")
+        await port.end_create("r")
+        guard.process.kill()
+        guard.process.wait()
+        assert not await port.begin_create("r")
+        with pytest.raises(Unavailable):
+            await port.end_create("r")
+        guard.again()
+        assert not (await port.report()).armed
+        assert await port.begin_create("r"), "the new guard is not armed, and says so"
+        await port.close()
+
+    run_real(main())
+
+
+def test_where_no_guard_is_nothing_is_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(tmp_path / "none"))
+        report = await port.report()
+        assert (report.armed, report.gate_open) == (False, True)
+        assert await port.begin_create("r")
+        await port.end_create("r")
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await port.beat(port.boot_time(), 1)
+        with pytest.raises(Unavailable):
+            await port.arm(5.0, 10.0)
+
+    run_real(main())

@@ -1,0 +1,324 @@
+"""When the guard feeds, kills and lets start: the machine alone, without a clock, a socket or a process."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlive.guard import core
+from outlive.guard.states import (
+    CLOSURES,
+    CREATE_LIMIT_S,
+    CREATES,
+    LEGAL,
+    Action,
+    Arm,
+    Beat,
+    CreateBegin,
+    CreateEnd,
+    Disarm,
+    Event,
+    Looked,
+    Phase,
+    Service,
+    ServiceStopped,
+    State,
+    Step,
+    Tick,
+)
+
+T = 5.0
+W = 10.0
+
+
+def after(state: State, *events: tuple[float, Event]) -> State:
+    """The state after events at their times."""
+    for now, event in events:
+        state = core.step(state, event, now).state
+    return state
+
+
+ARMED = after(State(), (100.0, Beat(100.0, 7)), (100.0, Arm(T, W)))
+SHUT = after(ARMED, (105.0, Tick()))
+STOPPED = after(SHUT, (105.0, ServiceStopped(True)))
+EMPTY = after(STOPPED, (105.2, Looked(0)))
+LOST = after(SHUT, (105.0 + W, Tick()))
+
+
+def actions(state: State, event: Event, now: float) -> tuple[Action, ...]:
+    return core.step(state, event, now).actions
+
+
+def code(step: Step) -> str:
+    return step.refusal.code if step.refusal else ""
+
+
+# --- unarmed
+
+
+def test_an_unarmed_guard_does_nothing_and_lets_everything_start() -> None:
+    assert actions(State(), Tick(), 1e6) == ()
+    assert core.wake_s(State(), 1e6) is None
+    assert code(core.step(State(), CreateBegin("r"), 0.0)) == ""
+
+
+def test_arming_needs_a_renewal_younger_than_t() -> None:
+    assert code(core.step(State(), Arm(T, W), 100.0)) == "no-beat"
+    old = after(State(), (100.0, Beat(95.0, 7)))
+    assert code(core.step(old, Arm(T, W), 100.0)) == "no-beat"
+    assert core.step(old, Arm(T, W), 99.9).state.armed
+
+
+@pytest.mark.parametrize("times", [(0, 1), (1, 0), (-1, 1), (math.inf, 1), (1, math.nan), (1, 1e9)])
+def test_times_that_are_none_are_refused(times: tuple[float, float]) -> None:
+    beaten = after(State(), (100.0, Beat(100.0, 7)))
+    assert code(core.step(beaten, Arm(*times), 100.0)) == "bad-time"
+
+
+def test_times_only_shrink_while_armed_because_fencers_count_on_them() -> None:
+    assert code(core.step(ARMED, Arm(T + 1, W), 101.0)) == "longer-while-armed"
+    assert code(core.step(ARMED, Arm(T, W + 1), 101.0)) == "longer-while-armed"
+    assert core.step(ARMED, Arm(T - 1, W), 101.0).state.timeout_s == T - 1
+
+
+def test_disarming_stops_the_watchdog_in_good_order() -> None:
+    step = core.step(ARMED, Disarm(), 101.0)
+    assert step.actions == (Action.RELEASE,)
+    assert not step.state.armed
+
+
+@pytest.mark.parametrize("state", [SHUT, EMPTY, LOST])
+def test_a_guard_that_shut_the_gate_is_not_disarmed(state: State) -> None:
+    assert code(core.step(state, Disarm(), 105.3)) == "gate-shut"
+
+
+# --- feeding while renewals are acknowledged
+
+
+def test_feeds_every_interval_while_the_newest_beat_is_younger_than_t() -> None:
+    assert actions(ARMED, Tick(), 100.5) == ()
+    assert actions(ARMED, Tick(), 101.0) == (Action.FEED,)
+    assert core.wake_s(ARMED, 100.25) == 0.75
+
+
+def test_wakes_at_the_very_end_of_t() -> None:
+    late = after(ARMED, (104.7, Tick()))
+    assert core.wake_s(late, 104.75) == pytest.approx(0.25)
+
+
+def test_says_once_that_renewals_are_late() -> None:
+    step = core.step(ARMED, Tick(), 102.6)
+    assert Action.WARN_LATE in step.actions
+    assert Action.WARN_LATE not in actions(step.state, Tick(), 104.0)
+    again = after(step.state, (103.0, Beat(103.0, 7)))
+    assert Action.WARN_LATE in actions(again, Tick(), 105.6)
+
+
+def test_an_older_beat_changes_nothing() -> None:
+    assert after(ARMED, (101.0, Beat(99.0, 3))) == ARMED
+
+
+def test_a_beat_from_the_future_is_refused() -> None:
+    step = core.step(ARMED, Beat(101.1, 7), 101.0)
+    assert code(step) == "future-beat"
+    assert step.state == ARMED
+
+
+def test_a_refused_beat_does_not_put_the_deadline_off() -> None:
+    step = core.step(ARMED, Beat(106.0, 7), 105.0)
+    assert code(step) == "future-beat"
+    assert step.actions[0] is Action.CLOSE_GATE
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**63])
+def test_an_epoch_that_is_none_is_refused(epoch: int) -> None:
+    assert code(core.step(ARMED, Beat(101.0, epoch), 101.0)) == "bad-epoch"
+
+
+def test_a_beat_that_waited_for_the_guard_to_be_scheduled_still_counts() -> None:
+    step = core.step(ARMED, Beat(104.0, 7), 106.0)
+    assert step.state.phase is Phase.WATCHING
+    assert core.may_feed(step.state, 106.0)
+
+
+def test_a_beat_that_is_itself_too_old_shuts_the_gate() -> None:
+    assert actions(ARMED, Beat(100.5, 7), 106.0)[0] is Action.CLOSE_GATE
+
+
+# --- the deadline
+
+
+@pytest.mark.parametrize("event", [Tick(), CreateBegin("r"), CreateEnd("r"), Looked(0), Arm(T, W), Disarm()])
+def test_at_b_plus_t_whatever_happens_shuts_the_gate_first_then_stops_and_kills(event: Event) -> None:
+    step = core.step(ARMED, event, 105.0)
+    assert step.actions[:3] == (Action.CLOSE_GATE, Action.STOP_SERVICE, Action.KILL)
+    assert Action.FEED not in step.actions
+    assert not step.state.gate_open
+
+
+def test_nothing_is_fed_while_the_host_is_not_verified_empty() -> None:
+    state = SHUT
+    for tenth in range(1, 99):
+        step = core.step(state, Tick(), 105.0 + tenth / 10)
+        assert Action.FEED not in step.actions
+        state = step.state
+        assert Action.FEED not in actions(state, Looked(1), 105.0 + tenth / 10)
+
+
+def test_a_fresh_beat_does_not_end_a_killing_under_way() -> None:
+    beaten = after(STOPPED, (105.1, Beat(105.1, 7)))
+    assert not beaten.gate_open
+    assert not core.may_feed(beaten, 105.1)
+
+
+def test_killing_is_repeated_until_nothing_is_left() -> None:
+    assert actions(STOPPED, Tick(), 105.05) == ()
+    assert actions(STOPPED, Tick(), 105.11) == (Action.KILL,)
+
+
+def test_verified_empty_lets_the_host_live_on_with_the_gate_shut() -> None:
+    step = core.step(STOPPED, Looked(0), 105.2)
+    assert step.actions == (Action.VERIFIED, Action.FEED)
+    assert step.state.closures[-1].verified
+    assert not step.state.gate_open
+
+
+def test_not_empty_before_the_service_is_stopped() -> None:
+    assert after(SHUT, (105.1, Looked(0))).phase is Phase.KILLING
+    failed = after(SHUT, (105.1, ServiceStopped(False)), (105.1, Looked(0)))
+    assert failed.phase is Phase.KILLING
+    assert Action.STOP_SERVICE in actions(failed, Tick(), 105.2)
+
+
+def test_not_empty_before_every_create_that_was_begun_has_ended() -> None:
+    begun = after(ARMED, (104.9, CreateBegin("r")), (105.0, Tick()), (105.1, ServiceStopped(True)))
+    waiting = after(begun, (105.1, Looked(0)))
+    assert waiting.phase is Phase.KILLING
+    assert after(waiting, (105.2, CreateEnd("r")), (105.3, Looked(0))).phase is Phase.EMPTY
+
+
+def test_a_create_that_never_ends_costs_the_host() -> None:
+    begun = after(ARMED, (104.9, CreateBegin("r")), (105.0, Tick()), (105.0, ServiceStopped(True)))
+    lost = after(begun, *((105.0 + n / 10, event) for n in range(101) for event in (Tick(), Looked(0))))
+    assert lost.phase is Phase.LOST
+
+
+def test_not_emptied_within_w_is_given_up_for_good() -> None:
+    assert LOST.phase is Phase.LOST
+    state = after(LOST, (116.0, Beat(116.0, 8)), (116.0, Looked(0)), (117.0, Tick()), (117.0, ServiceStopped(True)))
+    assert state.phase is Phase.LOST
+    assert not state.gate_open
+    assert actions(LOST, Tick(), 116.0) == (Action.KILL,)
+    assert not LEGAL[Phase.LOST]
+
+
+def test_what_is_verified_too_late_does_not_count() -> None:
+    assert after(STOPPED, (105.0 + W, Looked(0))).phase is Phase.KILLING
+
+
+# --- empty
+
+
+def test_an_empty_host_is_looked_at_before_every_feed() -> None:
+    assert actions(EMPTY, Tick(), 106.3) == (Action.LOOK,)
+    assert actions(EMPTY, Looked(0), 106.3) == (Action.FEED,)
+
+
+def test_a_vm_that_appears_late_is_killed_and_nothing_is_fed_until_it_is_gone() -> None:
+    step = core.step(EMPTY, Looked(1), 106.3)
+    assert step.actions == (Action.RELAPSED, Action.STOP_SERVICE, Action.KILL)
+    assert not core.may_feed(step.state, 106.3)
+    assert not step.state.closures[-1].verified
+    assert step.state.service is Service.STOPPING
+
+
+def test_a_fresh_beat_opens_the_gate_of_an_empty_host() -> None:
+    step = core.step(EMPTY, Beat(105.5, 8), 106.0)
+    assert step.actions == (Action.OPEN_GATE, Action.START_SERVICE, Action.FEED)
+    assert step.state.gate_open
+
+
+def test_an_old_beat_does_not_open_the_gate() -> None:
+    assert not after(EMPTY, (111.0, Beat(105.5, 8))).gate_open
+
+
+# --- creates and closures
+
+
+@pytest.mark.parametrize("state", [SHUT, EMPTY, LOST])
+def test_nothing_is_begun_while_the_gate_is_shut(state: State) -> None:
+    assert code(core.step(state, CreateBegin("r"), 105.3)) == "gate-shut"
+
+
+def test_creates_under_way_are_limited_and_forgotten_in_the_end() -> None:
+    full = after(ARMED, *((101.0, CreateBegin(f"r{n}")) for n in range(CREATES)))
+    assert code(core.step(full, CreateBegin("one-more"), 101.0)) == "too-many-creates"
+    assert code(core.step(full, CreateBegin("r0"), 101.0)) == ""
+    later = 101.0 + CREATE_LIMIT_S
+    assert not after(full, (later, Beat(later, 7)), (later, Tick())).creates
+
+
+@pytest.mark.parametrize("run_id", ["", "x" * 129])
+def test_a_run_id_that_is_none_is_refused(run_id: str) -> None:
+    assert code(core.step(ARMED, CreateBegin(run_id), 101.0)) == "bad-run-id"
+
+
+def test_whether_the_gate_was_ever_shut_in_an_epoch_can_be_asked_later() -> None:
+    state = after(EMPTY, (106.0, Beat(106.0, 8)), (120.0, Tick()), (120.0, ServiceStopped(True)), (120.1, Looked(0)))
+    assert state.closed_epochs == (7, 8)
+    assert [closure.epoch for closure in state.closures] == [7, 8]
+    assert state.closed == 2
+
+
+def test_closures_are_counted_on_when_the_list_is_full() -> None:
+    state = ARMED
+    for turn in range(CLOSURES + 5):
+        at = 200.0 + 100 * turn
+        state = after(state, (at, Tick()), (at, ServiceStopped(True)), (at, Looked(0)), (at + 1, Beat(at + 1, turn)))
+    assert state.closed == CLOSURES + 5
+    assert len(state.closures) == len(state.closed_epochs) == CLOSURES
+
+
+# --- whatever happens
+
+EVENTS = st.one_of(
+    st.just(Tick()),
+    st.builds(lambda back, epoch: ("beat", back, epoch), st.floats(-1.0, 8.0), st.integers(0, 3)),
+    st.builds(Arm, st.sampled_from([2.0, T, 6.0]), st.sampled_from([4.0, W, 12.0])),
+    st.just(Disarm()),
+    st.builds(CreateBegin, st.sampled_from("ab")),
+    st.builds(CreateEnd, st.sampled_from("ab")),
+    st.builds(Looked, st.integers(0, 2)),
+    st.builds(ServiceStopped, st.booleans()),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 3.0), EVENTS), max_size=40), st.booleans())
+def test_whatever_happens_the_guard_keeps_its_two_statements(history: list, armed: bool) -> None:
+    state, now = (ARMED if armed else State()), 100.0
+    for passed_s, raw in history:
+        now += passed_s
+        event = Beat(now - raw[1], raw[2]) if isinstance(raw, tuple) and raw[:1] == ("beat",) else raw
+        before, step = state, core.step(state, event, now)
+        state = step.state
+        fresh = state.beat_s is not None and now - state.beat_s < state.timeout_s
+        if Action.FEED in step.actions:
+            seen_empty = event == Looked(0) and state.phase is Phase.EMPTY
+            assert (state.phase is Phase.WATCHING and fresh) or seen_empty
+        if state.armed and state.gate_open:
+            assert fresh
+        if before.phase is Phase.LOST:
+            assert state.phase is Phase.LOST
+        if state.phase is Phase.EMPTY and before.phase is not Phase.EMPTY:
+            assert event == Looked(0)
+            assert not state.creates
+            assert state.service is Service.STOPPED
+        if Action.CLOSE_GATE in step.actions:
+            assert step.actions[0] is Action.CLOSE_GATE
+        if before.beat_s is not None and state.beat_s is not None:
+            assert state.beat_s >= before.beat_s
+        assert (core.wake_s(state, now) is None) is not state.armed

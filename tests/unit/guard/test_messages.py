@@ -1,0 +1,71 @@
+"""What the guard takes for a request, and what it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.guard.messages import Malformed, granted, parsed, refused
+from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        ({"do": "status"}, None),
+        ({"do": "beat", "sentAtS": 8, "epoch": 3}, Beat(8.0, 3)),
+        ({"do": "arm", "timeoutS": 5, "watchdogS": 10.5}, Arm(5.0, 10.5)),
+        ({"do": "disarm"}, Disarm()),
+        ({"do": "create-begin", "runId": "r"}, CreateBegin("r")),
+        ({"do": "create-end", "runId": "r"}, CreateEnd("r")),
+    ],
+)
+def test_every_request_is_read(line: dict, event: object) -> None:
+    request = parsed(json.dumps({"id": 7, **line}).encode())
+    assert (request.id, request.event) == (7, event)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"hello",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"do":"reboot"}',
+        b'{"do":["beat"]}',
+        b'{"do":"beat"}',
+        b'{"do":"beat","sentAtS":NaN,"epoch":1}',
+        b'{"do":"beat","sentAtS":1e999,"epoch":1}',
+        b'{"do":"beat","sentAtS":true,"epoch":1}',
+        b'{"do":"beat","sentAtS":1,"epoch":1.5}',
+        b'{"do":"beat","sentAtS":1,"epoch":99999999999999999999}',
+        b'{"do":"beat","sentAtS":"1","epoch":1}',
+        b'{"do":"beat","sentAtS":1,"epoch":1,"id":"x"}',
+        b'{"do":"create-begin","runId":""}',
+        b'{"do":"create-begin","runId":5}',
+        b"[" * 4000,
+        b"9" * 4000,
+        b'{"do":"beat","epoch":1,"sentAtS":' + b"9" * 400 + b"}",
+    ],
+)
+def test_what_is_no_request_is_said_to_be_none(line: bytes) -> None:
+    with pytest.raises(Malformed):
+        parsed(line)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "ignore")))
+def test_no_bytes_bring_the_parser_down(line: bytes) -> None:
+    with contextlib.suppress(Malformed):
+        assert parsed(line)
+
+
+def test_answers_are_one_line() -> None:
+    assert json.loads(granted(3, {"gate": "open"})) == {"id": 3, "ok": True, "gate": "open"}
+    assert refused(3, "gate-shut", "a\nb").count(b"\n") == 1
