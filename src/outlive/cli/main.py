@@ -25,6 +25,12 @@ class Entry(NamedTuple):
 
     module: str
     help: str
+    app: str = "app"
+    """Its name in the module, where that has several."""
+
+    def load(self) -> Any:
+        """The command itself; imports its module."""
+        return typer.main.get_command(getattr(importlib.import_module(f"outlive.cli.{self.module}"), self.app))
 
 
 COMMANDS: Final[dict[str, Entry]] = {
@@ -35,6 +41,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "survive": Entry("surviving", "Whether every VM keeps a slot of its own when hosts fail."),
     "whatif": Entry("whatif", "What would happen if hosts or VMs came or went."),
     "guard": Entry("guarding", "Empty this host when it cannot prove any more that it is alive."),
+    "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
+    "fence": Entry("acting", "Have a host declared dead, or assert that it is off.", "fencing"),
+    "maintenance": Entry("acting", "Condemn no host, or go back to condemning silent ones.", "maintenance"),
+    "drain": Entry("acting", "Empty a host of its VMs.", "draining"),
+    "ready": Entry("acting", "Let a host take VMs again.", "readying"),
+    "arm": Entry("acting", "Let a host empty itself when it cannot prove that it lives.", "arming"),
+    "disarm": Entry("acting", "Take that back.", "disarming"),
     "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them."),
     "get": Entry("getting", "List resources of a kind, or show some by name."),
     "describe": Entry("describing", "One resource in full, with its events and what belongs to it."),
@@ -60,8 +73,7 @@ class LazyGroup(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         if name is None:
             return None, None, rest
-        module = importlib.import_module(f"outlive.cli.{COMMANDS[name].module}")
-        loaded = typer.main.get_command(module.app)
+        loaded = COMMANDS[name].load()
         loaded.name = name
         return name, loaded, rest
 

@@ -6,7 +6,6 @@ this makes, so that an option or a setting never exists without its page.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -28,8 +27,7 @@ def commands_text() -> str:
     root = typer.main.get_command(app)
     parts.extend(_sections(root, "outlive", listed=tuple(COMMANDS)))
     for name, entry in COMMANDS.items():
-        module = importlib.import_module(f"outlive.cli.{entry.module}")
-        parts.extend(_sections(typer.main.get_command(module.app), f"outlive {name}"))
+        parts.extend(_sections(entry.load(), f"outlive {name}"))
     return "\n".join(parts)
 
 

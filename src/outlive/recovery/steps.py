@@ -7,10 +7,11 @@ the VM (``outlive.node.membership.holding``) or rejects it with a reason.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from outlive.node.membership.death import MemberView, Reach, mute, of_holder, proof_of
 from outlive.resources import Assigned, Consumer, Holder, ObjectRef, Part, Proof
+from outlive.runtime.decisions import Decision
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
 
@@ -155,3 +156,8 @@ def done(view: DoneView) -> DoneResult:
     here = holder.hypervisor == view.assigned.hypervisor and holder.role == "" and holder.seen == "running"
     present = member is not None and member.record.epoch == holder.epoch and member.record.state == "Held"
     return DoneResult(recovered=here and present)
+
+
+STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN)
+DONE: Final = Decision("recovery.done", done, DoneView, DoneResult, "Whether a VM is recovered")
+PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (*(step.decision for step in STEPS), DONE)

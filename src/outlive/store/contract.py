@@ -60,6 +60,11 @@ class Store(Protocol):
     ``Forbidden``, ``Unavailable`` (certainly not applied) and ``Unknown`` (may have been applied).
     """
 
+    @property
+    def embedded(self) -> bool:
+        """Whether it lives in one process on one machine, so that it is away whenever that is."""
+        ...
+
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """The object; ``NotFound``. With ``fresh`` the read is linearizable."""
         ...

@@ -60,6 +60,9 @@ _log = get_logger("store.http")
 class HttpStore:
     """The store behind ``base_url``. ``token`` is sent as a bearer token."""
 
+    embedded = True
+    """What it speaks to is ``outlive up``."""
+
     def __init__(
         self,
         base_url: str,

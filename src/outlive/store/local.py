@@ -30,6 +30,9 @@ Judge = Callable[[Batch], Write]
 class LocalStore(abc.ABC):
     """Reads and observers over ``Tables``; writes go through ``_submit``."""
 
+    embedded: bool = True
+    """See ``outlive.store.contract.Store``."""
+
     def __init__(
         self, clock: Clock, ids: Ids, *, kinds: Mapping[str, type[Resource]] = KINDS, revision: int = 0
     ) -> None:

@@ -22,6 +22,9 @@ from outlive.store.tables import Batch, key_of
 class MemoryStore(LocalStore):
     """A store that lives as long as its process."""
 
+    embedded = False
+    """In simulation it stands for any store, so that all that needs a replicated one runs on it."""
+
     def __init__(self, clock: Clock, ids: Ids, *, kinds: Mapping[str, type[Resource]] = KINDS) -> None:
         super().__init__(clock, ids, kinds=kinds)
         self.incarnation = ids.uuid()

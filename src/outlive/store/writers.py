@@ -62,6 +62,11 @@ class WriterStore:
         self._writer = writer
         self._report = report
 
+    @property
+    def embedded(self) -> bool:
+        """As the inner store."""
+        return self._inner.embedded
+
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """Reading is free."""
         return await self._inner.get(kind, name, namespace=namespace, fresh=fresh)

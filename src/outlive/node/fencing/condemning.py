@@ -24,6 +24,8 @@ class CondemnView(Part, frozen=True, kw_only=True):
     host: str
     record: MemberRecord
     """As it was in the version that was seen unchanged."""
+    version: str = ""
+    """That version, for those who ask why later."""
     unchanged_s: float
     """On my monotonic clock, since I first received that version."""
     silence_s: float

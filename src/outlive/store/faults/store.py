@@ -42,6 +42,11 @@ class FaultStore:
         self.network = Network(rates or FaultRates())
         """Set ``network.rates``; call ``network.cut()`` and ``network.heal()``."""
 
+    @property
+    def embedded(self) -> bool:
+        """As the inner store."""
+        return self._inner.embedded
+
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """As the inner store, delayed or refused."""
         return await self._read(lambda: self._inner.get(kind, name, namespace=namespace, fresh=fresh))

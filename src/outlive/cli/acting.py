@@ -1,0 +1,149 @@
+"""``outlive fence``, ``maintenance``, ``drain``, ``ready``, ``arm``, ``disarm``: what an operator asks of hosts."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from typing import Annotated
+
+import typer
+
+from outlive.base.errors import ExitCode, Refused, Usage
+from outlive.cli.access import Access
+from outlive.cli.commands import command, group, single
+from outlive.cli.output import write
+
+WAIT_LIMIT_S = 4 * 3600.0
+"""How long ``--wait`` waits at most."""
+LOOK_S = 1.0
+"""Pause between two looks while waiting."""
+
+Host = Annotated[str, typer.Argument(metavar="HOST", help="Which host.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
+
+
+async def fence(
+    access: Access,
+    host: Host,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the fence.")],
+    confirm_off: Annotated[
+        bool,
+        typer.Option("--confirm-off", help="Assert that the condemned host is off: its VMs restart."),
+    ] = False,
+    name: Annotated[str, typer.Option("--name", help="Who says so; otherwise the login name.")] = "",
+    yes: Yes = False,
+) -> None:
+    """Have a host declared dead, or assert that a condemned one is off."""
+    from outlive.roles.operating import confirm_off as assert_off
+    from outlive.roles.operating import request_fence
+
+    who = name or getpass.getuser()
+    if confirm_off:
+        _ask(f"If {host} still runs, its VMs will be corrupted. Is it switched off, by your own eyes?", yes)
+    async with access.open(write=True) as store:
+        acting = assert_off if confirm_off else request_fence
+        write(await acting(store, host, name=who, reason=reason) + "\n")
+
+
+async def maintenance_on(
+    access: Access,
+    duration: Annotated[str, typer.Option("--for", metavar="2h", help="End by itself after this time.")] = "",
+    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")] = None,
+) -> None:
+    """Nobody is condemned from now on."""
+    from outlive.base.duration import parse_duration
+    from outlive.roles.operating import set_maintenance
+
+    for_s = parse_duration(duration) if duration else None
+    if for_s is not None and for_s <= 0:
+        raise Usage(f"maintenance for {duration}", place="--for", remedy="write a duration such as 2h or 90m")
+    async with access.open(write=True) as store:
+        write(await set_maintenance(store, access.clock, True, for_s=for_s, hosts=tuple(host or ())) + "\n")
+
+
+async def maintenance_off(
+    access: Access,
+    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")] = None,
+) -> None:
+    """Silent hosts are condemned again."""
+    from outlive.roles.operating import set_maintenance
+
+    async with access.open(write=True) as store:
+        write(await set_maintenance(store, access.clock, False, hosts=tuple(host or ())) + "\n")
+
+
+async def drain(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
+    """Empty a host: its VMs move away, and it takes no new ones."""
+    return await _drain(access, host, wait, drained=True)
+
+
+async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
+    """Let a host take VMs again; those that were moved away come home."""
+    return await _drain(access, host, wait, drained=False)
+
+
+async def _drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
+    from outlive.resources import Hypervisor
+    from outlive.roles.operating import set_drain
+
+    wanted = "flushed" if drained else "ready"
+    async with access.open(write=True) as store:
+        write(await set_drain(store, host, drained) + "\n")
+        began = access.clock.monotonic()
+        while wait and access.clock.monotonic() - began < WAIT_LIMIT_S:
+            found = await store.get(Hypervisor, host, fresh=True)
+            if found.spec.drain is not drained:
+                raise Refused(f"{host} was asked for the opposite meanwhile", remedy="find out by whom, and ask again")
+            if found.status.domain_state == wanted:
+                write(f"{host} is {wanted}, with {found.status.num_instances} VMs\n")
+                return None
+            await access.clock.sleep(LOOK_S)
+    return ExitCode.NO if wait else None
+
+
+async def arm(access: Access, host: Host, yes: Yes = False) -> None:
+    """Have a host's guard armed: the host empties itself when it cannot prove any more that it lives."""
+    await _arm(access, host, armed=True, yes=yes)
+
+
+async def disarm(access: Access, host: Host, yes: Yes = False) -> None:
+    """Have a host's guard disarmed."""
+    await _arm(access, host, armed=False, yes=yes)
+
+
+async def _arm(access: Access, host: str, *, armed: bool, yes: bool) -> None:
+    from outlive.roles.operating import refuse_arming, set_armed
+
+    async with access.open(write=True) as store:
+        if armed:
+            await refuse_arming(store, host)
+            _ask(
+                f"An armed host kills its VMs when its renewals are not acknowledged, also when it is only the store "
+                f"that is away. Arm {host}?",
+                yes,
+            )
+        write(await set_armed(store, host, armed) + "\n")
+
+
+def _ask(question: str, yes: bool) -> None:
+    """Go on only if somebody agrees; a program has to say ``--yes``."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Usage("this asks before it acts, and nobody is there to answer", remedy="give --yes")
+    sys.stderr.write(f"{question} [yes/no] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("nothing was done", remedy="answer yes, or give --yes")
+
+
+maintenance = group("Whether silent hosts are condemned.")
+command(maintenance, "on")(maintenance_on)
+command(maintenance, "off")(maintenance_off)
+
+fencing = single("fence", fence)
+draining = single("drain", drain)
+readying = single("ready", ready)
+arming = single("arm", arm)
+disarming = single("disarm", disarm)

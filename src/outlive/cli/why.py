@@ -1,0 +1,53 @@
+"""``outlive why``: the chain of proofs from the last renewal seen to the VM running."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.base.errors import ExitCode
+from outlive.cli.access import Access
+from outlive.cli.commands import single
+from outlive.cli.output import Output
+
+if TYPE_CHECKING:
+    from outlive.roles.why import Why
+
+
+async def why(
+    access: Access,
+    output: Output,
+    name: Annotated[str, typer.Argument(metavar="VM|HOST", help="A VM, or a host.")],
+) -> ExitCode | None:
+    """How a VM came to run where it runs, or why a host is thought dead; exit code 1 while something is left to do."""
+    from outlive.roles.why import why as ask
+
+    async with access.open() as store:
+        told = await ask(store, name)
+    output.show(told, lambda: why_lines(told, wide=output.wide))
+    return None if told.settled else ExitCode.NO
+
+
+def why_lines(told: Why, *, wide: bool) -> list[Any]:
+    """The answer for people: the summary, the chain in order, what helps, and by which decisions."""
+    from outlive.cli.output import table
+
+    lines: list[Any] = [f"{told.summary}."]
+    if told.chain:
+        rows = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in told.chain]
+        lines += ["", table(("When", "What"), rows)]
+    if told.remedy:
+        lines += ["", f"What helps: {told.remedy}."]
+    if told.decisions:
+        decided = [(f"{one.at:%H:%M:%S}", one.decision, one.subject, one.by, one.name) for one in told.decisions]
+        lines += ["", table(("At", "Decision", "About", "By", "Record"), decided)]
+        if wide:
+            for one in told.decisions:
+                lines += ["", f"{one.decision} on", bytes(one.input).decode(), "answered", bytes(one.output).decode()]
+        else:
+            lines.append("inputs and outputs: -o wide or -o json; outlive decide NAME repeats one")
+    return lines
+
+
+app = single("why", why)

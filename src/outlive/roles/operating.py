@@ -1,0 +1,167 @@
+"""What an operator asks of hosts: to be fenced, declared off, left alone, emptied, armed. Each is one write of a spec.
+
+The write says what is wanted; daemons and fencers act on it in their own time and by the rules of the safety protocol.
+Every function reads fresh, changes one field and swaps, a bounded number of times, and answers with a sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refused, Usage
+from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
+from outlive.resources.meta import Resource
+from outlive.store import Store
+
+ATTEMPTS: Final = 5
+"""Swaps that are tried before a command gives up against other writers."""
+WORDS_LIMIT: Final = 500
+"""Characters of a name or a reason."""
+
+_replace = msgspec.structs.replace
+K = TypeVar("K", bound=Resource)
+
+
+async def request_fence(store: Store, host: str, *, name: str, reason: str) -> str:
+    """Ask for a live host to be fenced; a coordinator does it by the usual rules. ``NotFound``, ``InUse``."""
+    _check_words(name, reason)
+    member = await _member(store, host)
+    record = member.record
+    if record.state == "Released":
+        raise InUse(f"{host} runs nothing and is not watched", remedy="there is nothing to fence")
+    if record.state == "Revoked":
+        return f"{host} is condemned already: fence {record.fence.id}, {record.fence.reason}"
+    wish = f"{record.epoch}|{name}|{reason}"
+    await _change_fencing(store, host, lambda fencing: _replace(fencing, requested=wish))
+    return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"
+
+
+async def confirm_off(store: Store, host: str, *, name: str, reason: str) -> str:
+    """Assert that a condemned host is off. It becomes the proof of its fence, with name and reason.
+
+    ``Refused`` where the host is not condemned: an assertion is about one fence, and never starts one.
+    """
+    _check_words(name, reason)
+    record = (await _member(store, host)).record
+    view = OperatorView(
+        host=host,
+        record=record,
+        observer=name,
+        epoch=record.fence.epoch,
+        fence=record.fence.id,
+        name=name,
+        reason=reason,
+    )
+    outcome = PROVE_OPERATOR.attempt(view)
+    if outcome.refused is not None:
+        raise Refused(outcome.refused.why, remedy=f"outlive fence {host} --reason … condemns it first")
+    if record.dead_through >= record.fence.epoch:
+        return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
+    wish = f"{record.fence.id}|{name}|{reason}"
+    await _change_fencing(store, host, lambda fencing: _replace(fencing, operator_proof=wish))
+    return f"recorded for fence {record.fence.id}: {name} says that {host} is off"
+
+
+async def set_maintenance(
+    store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...] = ()
+) -> str:
+    """Nobody, or none of these hosts, is condemned while it is on. The same again is fine."""
+    until: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    for host in hosts:
+        await store.get(Hypervisor, host)
+    told = f"until {until:%Y-%m-%d %H:%M:%S} UTC" if until else "until somebody ends it"
+    if not hosts:
+        await _change_cluster(store, lambda spec: _replace(spec, maintenance=on, maintenance_until=until))
+        return f"maintenance is on {told}: no host is condemned" if on else "maintenance is off"
+    for host in hosts:
+        await _change_fencing(store, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=until))
+    names = ", ".join(hosts)
+    return f"{names}: not condemned {told}" if on else f"{names}: maintenance is off"
+
+
+async def set_drain(store: Store, host: str, drain: bool) -> str:
+    """Ask for a host to be emptied, or to take VMs again. Asked again while it happens, nothing changes."""
+    found = await store.get(Hypervisor, host)
+    if found.spec.management != "node":
+        raise Refused(
+            f"{host} is managed by {found.spec.management}", remedy="empty it there; outlive whatif drain says where to"
+        )
+    await _change(store, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
+    return f"{host} is to be emptied" if drain else f"{host} is to take VMs again"
+
+
+async def refuse_arming(store: Store, host: str) -> None:
+    """``Refused`` on an embedded store: one server is no quorum, and its restart would empty the cluster."""
+    await store.get(Hypervisor, host)
+    if store.embedded:
+        raise Refused(
+            f"{host} is not armed: this store is embedded in one server, and its outage would empty every armed host",
+            remedy="use a replicated store",
+        )
+
+
+async def set_armed(store: Store, host: str, armed: bool) -> str:
+    """Ask for a host's guard to be armed or disarmed."""
+    if armed:
+        await refuse_arming(store, host)
+    await _change_fencing(store, host, lambda fencing: _replace(fencing, armed=armed))
+    if armed:
+        return (
+            f"{host} will be armed: without acknowledged renewals its VMs are killed, also when only the store is away"
+        )
+    return f"{host} will be disarmed"
+
+
+def _check_words(name: str, reason: str) -> None:
+    for what, text in (("name", name), ("reason", reason)):
+        if not text.strip() or "|" in text or len(text) > WORDS_LIMIT or not text.isprintable():
+            raise Usage(
+                f"{text[:80]!r} is no {what}", remedy=f"write one line of at most {WORDS_LIMIT} characters without |"
+            )
+
+
+async def _member(store: Store, host: str) -> Membership:
+    try:
+        return await store.get(Membership, host, fresh=True)
+    except NotFound:
+        await store.get(Hypervisor, host)
+        raise NotFound(f"host {host} has no membership", remedy="only hosts with our daemon are fenced by us") from None
+
+
+async def _change_fencing(store: Store, host: str, change: Callable[[FencingSpec], FencingSpec]) -> None:
+    await _change(
+        store,
+        Hypervisor,
+        host,
+        lambda one: _replace(one, spec=_replace(one.spec, fencing=change(one.spec.fencing))),
+    )
+
+
+async def _change_cluster(store: Store, change: Callable[..., object]) -> None:
+    try:
+        await store.get(Cluster, "default")
+    except NotFound:
+        with contextlib.suppress(AlreadyExists):
+            await store.create(Cluster(metadata=ObjectMeta(name="default")))
+    await _change(store, Cluster, "default", lambda one: _replace(one, spec=change(one.spec)))
+
+
+async def _change(store: Store, kind: type[K], name: str, change: Callable[[K], K]) -> K:
+    for attempt in range(ATTEMPTS):
+        found = await store.get(kind, name, fresh=True)
+        wanted = change(found)
+        if wanted == found:
+            return found
+        try:
+            return await store.replace(wanted)
+        except Conflict:
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")

@@ -1,0 +1,238 @@
+"""Why a VM runs where it runs, or why a host is thought dead: the chain from the last renewal that was seen.
+
+It is told from what is stored and nothing else: the VM's own record of its recovery, the Memberships with their
+proofs, and the records of the decisions that were acted on, each with its input, so that ``outlive decide`` repeats it.
+Where a record is missing (they are kept for a week) the chain is shorter, and says nothing that nobody wrote down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import NotFound
+from outlive.node.fencing.condemning import CondemnView, FenceOutcome
+from outlive.resources import DecisionRecord, Membership, Proof, Reservation, VirtualMachine
+from outlive.resources.codec import decode_as
+from outlive.store import Store, list_all
+
+DECISIONS_LIMIT: Final = 200
+"""Decisions that one answer tells, the last ones."""
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One link of the chain."""
+
+    at: datetime | None = None
+    text: str
+    decision: str = ""
+    """Name of the ``DecisionRecord`` that it comes from."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A decision as it was taken: ``outlive decide NAME`` on the input gives the output again."""
+
+    name: str
+    decision: str
+    at: datetime
+    by: str
+    subject: str
+    input: msgspec.Raw = msgspec.Raw(b"null")
+    output: msgspec.Raw = msgspec.Raw(b"null")
+    input_digest: str = ""
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The whole answer."""
+
+    subject: str
+    summary: str
+    settled: bool
+    """Whether nothing is left to be done: the VM runs, the host lives or everything on it is recovered."""
+    chain: tuple[Link, ...]
+    remedy: str = ""
+    decisions: tuple[Told, ...] = ()
+
+
+async def why(store: Store, name: str) -> Why:
+    """Of a VM, else of a host; ``NotFound``."""
+    records = [one async for one in list_all(store, DecisionRecord)]
+    try:
+        vm = await store.get(VirtualMachine, name)
+    except NotFound:
+        return await _why_host(store, name, records)
+    return await _why_vm(store, vm, records)
+
+
+async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord]) -> Why:
+    status, recovery = vm.status, vm.status.recovery
+    if recovery is None:
+        where = status.assigned.hypervisor if status.assigned else ""
+        summary = f"{vm.name} is assigned to {where or 'no host'}, and was never recovered from a dead one"
+        mine = [one for one in records if one.subject == vm.name]
+        links = tuple(_held(vm))
+        return Why(subject=vm.name, summary=summary, settled=True, chain=links, decisions=_told(mine))
+    fenced = _about_fence(records, recovery.origin, recovery.fence)
+    mine = [one for one in records if one.subject == vm.name]
+    chain: list[Link] = [*_condemned(fenced), *_proofs(recovery.proofs)]
+    chain += [Link(at=step.at, text=f"{step.what}: {step.detail}" if step.detail else step.what)
+              for step in recovery.steps]  # fmt: skip
+    if recovery.slot:
+        chain += await _slot(store, recovery.slot)
+    chain += _held(vm)
+    return Why(
+        subject=vm.name,
+        summary=_summary(vm),
+        settled=recovery.phase == "recovered",
+        chain=tuple(chain),
+        remedy=recovery.remedy,
+        decisions=_told([*fenced, *mine]),
+    )
+
+
+def _summary(vm: VirtualMachine) -> str:
+    recovery = vm.status.recovery
+    assert recovery is not None
+    lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
+    match recovery.phase:
+        case "recovered":
+            place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
+            return f"{lost} and runs on {recovery.host} again, {place}"
+        case "held":
+            return f"{lost} and is held: {recovery.reason}"
+        case "assigned":
+            return f"{lost} and is assigned to {recovery.host}, where it has not been seen running yet"
+        case "claimed":
+            return f"{lost} and has claimed slot {recovery.slot} on {recovery.host}"
+        case "waiting":
+            return f"{lost} and waits: {recovery.reason or 'its host is not proven dead yet'}"
+
+
+async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
+    try:
+        member = await store.get(Membership, name)
+    except NotFound:
+        raise NotFound(
+            f"there is no VM and no membership {name[:80]!r}", remedy="outlive get vms, or outlive get memberships"
+        ) from None
+    record = member.record
+    fence = record.fence
+    mine = [one for one in records if one.subject == name]
+    dead = fence.id != "" and record.dead_through >= fence.epoch
+    chain: list[Link] = list(_condemned([one for one in mine if _is_fence(one, fence.id)])) if fence.id else []
+    if fence.id and not chain:
+        chain.append(Link(text=f"{fence.by} condemned it as fence {fence.id}: {fence.reason}"))
+    chain += _proofs(fence.findings if fence.findings else (() if record.proof is None else (record.proof,)))
+    moved = await _moved(store, fence.id) if fence.id else []
+    chain += moved
+    if record.state == "Held":
+        chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
+    remedy = ""
+    if record.state == "Revoked" and not dead:
+        remedy = f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
+    return Why(
+        subject=name,
+        summary=_host_summary(member, dead),
+        settled=record.state != "Revoked" or (dead and all("held" not in one.text for one in moved)),
+        chain=tuple(chain),
+        remedy=remedy,
+        decisions=_told(mine),
+    )
+
+
+def _host_summary(member: Membership, dead: bool) -> str:
+    record, name = member.record, member.name
+    if record.state == "Revoked":
+        told = (
+            f"proven dead by {record.proof.kind}"
+            if dead and record.proof
+            else f"not proven dead: {record.fence.reason}"
+        )
+        return f"{name} was condemned in epoch {record.fence.epoch} and is {told}"
+    if record.state == "Released":
+        return f"{name} was stopped on purpose and runs nothing"
+    through = f"; epochs through {record.dead_through} are dead" if record.dead_through else ""
+    return f"{name} is alive as far as the store knows, in epoch {record.epoch}{through}"
+
+
+def _condemned(records: Iterable[DecisionRecord]) -> Iterator[Link]:
+    """The last renewal that was seen, and who condemned the host for it."""
+    for record in records:
+        if record.decision != "safety.condemn" or not record.input:
+            continue
+        view = decode_as(CondemnView, record.input.encode())
+        at_version = f", version {view.version}" if view.version else ""
+        yield Link(
+            text=f"the last renewal of {view.host} that {view.observer} saw is number {view.record.seq} "
+            f"of epoch {view.record.epoch}{at_version}",
+            decision=record.name,
+        )
+        yield Link(
+            at=record.at,
+            text=f"{view.observer} had seen it unchanged for {view.unchanged_s:.1f} s (limit {view.silence_s:g} s) "
+            f"and condemned {view.host} on exactly that version",
+            decision=record.name,
+        )
+
+
+def _proofs(proofs: Iterable[Proof]) -> Iterator[Link]:
+    for proof in proofs:
+        by = f", recorded by {proof.by}" if proof.by else ""
+        yield Link(at=proof.at, text=f"proof of epoch {proof.epoch} by {proof.kind}: {proof.evidence}{by}")
+
+
+async def _slot(store: Store, name: str) -> list[Link]:
+    try:
+        slot = await store.get(Reservation, name)
+    except NotFound:
+        return []
+    taken = slot.status.consumer
+    return [Link(text=f"slot {name} on {slot.status.host} is taken by {taken.vm if taken else 'nobody'}")]
+
+
+def _held(vm: VirtualMachine) -> Iterator[Link]:
+    for holder in vm.status.holders:
+        seen = f", seen {holder.seen}" if holder.seen else ", not seen running"
+        role = " (incoming)" if holder.role else ""
+        yield Link(text=f"{holder.hypervisor} holds it in epoch {holder.epoch}, run {holder.run_id}{role}{seen}")
+
+
+async def _moved(store: Store, fence: str) -> list[Link]:
+    """What became of the VMs of a fenced host."""
+    links = []
+    async for vm in list_all(store, VirtualMachine):
+        recovery = vm.status.recovery
+        if recovery is not None and recovery.fence == fence:
+            links.append(Link(at=recovery.steps[-1].at if recovery.steps else None, text=_summary(vm)))
+    return links
+
+
+def _about_fence(records: Iterable[DecisionRecord], host: str, fence: str) -> list[DecisionRecord]:
+    return [one for one in records if one.subject == host and _is_fence(one, fence)]
+
+
+def _is_fence(record: DecisionRecord, fence: str) -> bool:
+    if record.decision == "safety.condemn":
+        outcome = decode_as(FenceOutcome, record.output.encode()) if record.output else None
+        return outcome is not None and outcome.record is not None and outcome.record.fence.id == fence
+    return record.decision.startswith("safety.") and f'"{fence}"' in record.input
+
+
+def _told(records: Iterable[DecisionRecord]) -> tuple[Told, ...]:
+    ordered = sorted(records, key=lambda one: (one.at, one.decision, one.name))[-DECISIONS_LIMIT:]
+    return tuple(
+        Told(
+            name=one.name,
+            decision=one.decision,
+            at=one.at,
+            by=one.by,
+            subject=one.subject,
+            input=msgspec.Raw(one.input.encode() or b"null"),
+            output=msgspec.Raw(one.output.encode() or b"null"),
+            input_digest=one.input_digest,
+        )
+        for one in ordered
+    )

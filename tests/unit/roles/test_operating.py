@@ -1,0 +1,153 @@
+"""What operators ask of hosts: one write each, refused where it could not mean what they think."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Usage
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.fencing.condemning import CONDEMN, CondemnView
+from outlive.resources import (
+    Cluster,
+    Hypervisor,
+    HypervisorSpec,
+    MemberRecord,
+    Membership,
+    MemberState,
+    ObjectMeta,
+)
+from outlive.roles.operating import confirm_off, request_fence, set_armed, set_drain, set_maintenance
+from outlive.store.memory import MemoryStore
+from outlive.store.writers import WriterStore
+
+HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, nonce="abcdefgh")
+CLOCK = LoopClock()
+
+
+def condemned() -> MemberRecord:
+    view = CondemnView(host="h1", record=HELD, unchanged_s=9.0, silence_s=7.0, observer="h2")
+    record = CONDEMN.attempt(view).record
+    assert record is not None
+    return record
+
+
+def cluster(record: MemberRecord, *, management: str = "node") -> WriterStore:
+    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    spec = msgspec.convert({"management": management}, HypervisorSpec)
+    meta = ObjectMeta(name="h1")
+    store.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=record)])
+    return WriterStore(store, writer="users")
+
+
+def asked(store: WriterStore, asking: Coroutine[Any, Any, str]) -> tuple[str, Hypervisor]:
+    async def scene() -> tuple[str, Hypervisor]:
+        told = await asking
+        return told, await store.get(Hypervisor, "h1")
+
+    return run(scene())
+
+
+def refused(asking: Coroutine[Any, Any, str], kind: type[OutliveError]) -> OutliveError:
+    async def scene() -> OutliveError:
+        with pytest.raises(kind) as caught:
+            await asking
+        return caught.value
+
+    return run(scene())
+
+
+def test_a_request_to_fence_names_the_epoch_that_it_is_about() -> None:
+    store = cluster(HELD)
+    told, host = asked(store, request_fence(store, "h1", name="eve", reason="smells of smoke"))
+    assert host.spec.fencing.requested == "3|eve|smells of smoke"
+    assert "epoch 3" in told
+
+
+def test_a_condemned_host_is_not_asked_for_twice() -> None:
+    store = cluster(condemned())
+    told, host = asked(store, request_fence(store, "h1", name="eve", reason="smells"))
+    assert "condemned already" in told
+    assert host.spec.fencing.requested == ""
+
+
+def test_a_host_that_runs_nothing_is_not_fenced() -> None:
+    state: MemberState = "Released"
+    store = cluster(msgspec.structs.replace(HELD, state=state))
+    assert "nothing to fence" in str(refused(request_fence(store, "h1", name="eve", reason="x"), InUse))
+
+
+def test_an_assertion_is_about_one_fence() -> None:
+    store = cluster(condemned())
+    _, host = asked(store, confirm_off(store, "h1", name="eve", reason="I pulled the plug"))
+    assert host.spec.fencing.operator_proof == "h1.3.abcdef|eve|I pulled the plug"
+
+
+def test_an_assertion_never_starts_a_fence() -> None:
+    store = cluster(HELD)
+    error = refused(confirm_off(store, "h1", name="eve", reason="off"), Refused)
+    assert "not condemned" in str(error)
+
+
+@pytest.mark.parametrize("words", ["", "  ", "a|b", "two\nlines", "x" * 501])
+def test_names_and_reasons_are_single_lines_of_words(words: str) -> None:
+    store = cluster(condemned())
+    refused(confirm_off(store, "h1", name="eve", reason=words), Usage)
+    refused(request_fence(store, "h1", name=words, reason="x"), Usage)
+
+
+def test_a_host_without_membership_says_who_can_fence_it() -> None:
+    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
+    assert "our daemon" in str(refused(request_fence(store, "h1", name="eve", reason="x"), NotFound))
+    assert "h2" in str(refused(request_fence(store, "h2", name="eve", reason="x"), NotFound))
+
+
+def test_maintenance_ends_by_itself_where_a_time_was_given() -> None:
+    store = cluster(HELD)
+
+    async def scene() -> tuple[str, Cluster]:
+        told = await set_maintenance(store, CLOCK, True, for_s=7200.0)
+        return told, await store.get(Cluster, "default")
+
+    told, found = run(scene())
+    assert found.spec.maintenance
+    assert found.spec.maintenance_until is not None
+    assert "UTC" in told
+
+
+def test_maintenance_of_one_host_leaves_the_others_alone() -> None:
+    store = cluster(HELD)
+    _, host = asked(store, set_maintenance(store, CLOCK, True, hosts=("h1",)))
+    assert host.spec.fencing.maintenance
+    _, host = asked(store, set_maintenance(store, CLOCK, False, hosts=("h1",)))
+    assert not host.spec.fencing.maintenance
+    refused(set_maintenance(store, CLOCK, True, hosts=("h9",)), NotFound)
+
+
+def test_a_host_of_another_management_is_not_emptied_by_us() -> None:
+    store = cluster(HELD, management="nova")
+    assert "managed by nova" in str(refused(set_drain(store, "h1", True), Refused))
+
+
+def test_draining_and_arming_are_wishes() -> None:
+    store = cluster(HELD)
+    _, host = asked(store, set_drain(store, "h1", True))
+    assert host.spec.drain
+    _, host = asked(store, set_armed(store, "h1", True))
+    assert host.spec.fencing.armed
+
+
+def test_nobody_is_armed_on_an_embedded_store() -> None:
+    class Embedded(MemoryStore):
+        embedded = True
+
+    store = Embedded(CLOCK, SeededIds(Random(1)))
+    store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
+    assert "embedded" in str(refused(set_armed(store, "h1", True), Refused))

@@ -1,0 +1,132 @@
+"""The chain is told from what is stored, in order, and says what is left to be done."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock, as_datetime
+from outlive.base.errors import NotFound
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.cli.why import why_lines
+from outlive.node.fencing.condemning import CONDEMN, CondemnView
+from outlive.resources import (
+    Assigned,
+    Holder,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Proof,
+    Recovery,
+    RecoveryStep,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
+from outlive.resources.codec import encode
+from outlive.roles.decisions import decision_table
+from outlive.roles.why import Why, why
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.trail import Trail
+from outlive.store.memory import MemoryStore
+
+CLOCK = LoopClock()
+HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, seq=41, nonce="abcdefgh")
+VIEW = CondemnView(host="h1", record=HELD, version="77", unchanged_s=7.2, silence_s=7.0, observer="h2")
+PROOF = Proof(kind="power", evidence="said off twice", epoch=3, by="h2", fence="h1.3.abcdef")
+MOMENT = as_datetime(1_800_000_000.0)
+
+
+def recovery(**changes: object) -> Recovery:
+    whole = Recovery(
+        fence="h1.3.abcdef",
+        phase="recovered",
+        origin="h1",
+        slot="slot-1",
+        host="h3",
+        promised=True,
+        proofs=(PROOF,),
+        steps=(RecoveryStep(at=MOMENT, what="claimed", detail="slot-1"), RecoveryStep(at=MOMENT, what="running")),
+    )
+    return msgspec.structs.replace(whole, **changes)
+
+
+def told(name: str, story: Recovery | None, *, dead_through: int = 3) -> Why:
+    async def scene() -> Why:
+        store = MemoryStore(CLOCK, SeededIds(Random(1)))
+        record = CONDEMN.attempt(VIEW).record
+        assert record is not None
+        record = msgspec.structs.replace(record, dead_through=dead_through, proof=PROOF if dead_through else None)
+        holders = (Holder(hypervisor="h3", member_uid="u", epoch=1, run_id="r", seen="running"),)
+        status = VirtualMachineStatus(assigned=Assigned(hypervisor="h3"), holders=holders, recovery=story)
+        store.load(
+            [
+                Membership(metadata=ObjectMeta(name="h1"), record=record),
+                VirtualMachine(metadata=ObjectMeta(name="vm-1"), status=status),
+            ]
+        )
+        log, trail = DecisionLog(CLOCK), Trail(store, by="h2", clock=CLOCK)
+        trail.follow(log)
+        log.use(CONDEMN.decision, VIEW, subject="h1")
+        await trail.flush()
+        return await why(store, name)
+
+    return run(scene())
+
+
+def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
+    answer = told("vm-1", recovery())
+    texts = [link.text for link in answer.chain]
+    assert texts[0] == "the last renewal of h1 that h2 saw is number 41 of epoch 3, version 77"
+    assert "7.2 s (limit 7 s)" in texts[1]
+    assert texts[2] == "proof of epoch 3 by power: said off twice, recorded by h2"
+    assert texts[3:5] == ["claimed: slot-1", "running"]
+    assert texts[-1] == "h3 holds it in epoch 1, run r, seen running"
+    assert answer.settled
+    assert "in its promised slot slot-1" in answer.summary
+
+
+def test_every_decision_of_the_chain_can_be_repeated() -> None:
+    (decision,) = told("vm-1", recovery()).decisions
+    again = decision_table().decide(decision.decision, bytes(decision.input))
+    assert json.loads(again) == json.loads(bytes(decision.output))
+
+
+def test_a_vm_that_is_held_says_why_and_what_helps() -> None:
+    answer = told("vm-1", recovery(phase="held", reason="nobody has room", remedy="add a host"))
+    assert not answer.settled
+    assert answer.summary.endswith("is held: nobody has room")
+    assert answer.remedy == "add a host"
+
+
+def test_a_vm_that_never_lost_its_host_has_a_short_story() -> None:
+    answer = told("vm-1", None)
+    assert answer.settled
+    assert "never recovered" in answer.summary
+
+
+def test_a_dead_host_says_by_what_proof_and_where_its_vms_are() -> None:
+    answer = told("h1", recovery())
+    assert answer.summary == "h1 was condemned in epoch 3 and is proven dead by power"
+    assert any("runs on h3 again" in link.text for link in answer.chain)
+    assert answer.settled
+
+
+def test_a_host_without_a_proof_says_what_an_operator_can_do() -> None:
+    answer = told("h1", None, dead_through=0)
+    assert not answer.settled
+    assert answer.remedy.endswith("outlive fence h1 --confirm-off --reason …")
+
+
+def test_an_unknown_name_is_no_traceback() -> None:
+    with pytest.raises(NotFound, match="no VM and no membership"):
+        told("nobody", None)
+
+
+def test_the_answer_is_json_and_a_page_for_people() -> None:
+    answer = told("vm-1", recovery())
+    assert json.loads(encode(answer))["decisions"][0]["decision"] == "safety.condemn"
+    assert why_lines(answer, wide=True)[0] == f"{answer.summary}."
