@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.story import Story, play
+from tests.scenarios.upkeep.story import Story, play
 from tests.support.loops import run
 
 FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/README"))
