@@ -6,10 +6,12 @@ and W is 0.8 s, so that whatever takes an operator half a minute takes a second 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -160,6 +162,36 @@ def test_the_kernel_is_asked_to_kill_where_it_can(guard: Guard, vms: Cgroups) ->
     assert guard.in_phase("killing"), "the kernel still says that somebody is there"
     (vms.root / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     until(lambda: guard.in_phase("empty"), "the host is verified empty")
+
+
+KERNEL_TREE = """
+set -eu
+mount -t cgroup2 none /mnt 2>/dev/null && root=/mnt/outlive-try-$$ && mkdir $root 2>/dev/null || exit 77
+mkdir $root/vm $root/vm/libvirt $root/vm/libvirt/emulator
+sleep 60 & echo $! > $root/vm/libvirt/cgroup.procs
+echo threaded > $root/vm/libvirt/emulator/cgroup.type
+"$1" -c '
+import sys
+from outlive.guard import cgroups
+root = sys.argv[1]
+print(cgroups.look(root).left)
+left = cgroups.kill(root).left
+for _ in range(100_000):
+    left = left and cgroups.look(root).left
+print(left)
+' $root
+rmdir $root/vm/libvirt/emulator $root/vm/libvirt $root/vm $root
+umount /mnt
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_a_tree_of_the_real_kernel_with_threaded_groups_is_seen_killed_and_seen_empty() -> None:
+    command = ["unshare", "-m", "sh", "-c", KERNEL_TREE, "sh", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode == 77:
+        pytest.skip("no cgroup v2 may be mounted here")
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "0"]), done.stderr
 
 
 # --- the gate
@@ -432,6 +464,39 @@ def test_while_an_armed_guard_does_not_answer_nothing_is_created(guard: Guard) -
         guard.again()
         assert not (await port.report()).armed
         assert await port.begin_create("r"), "the new guard is not armed, and says so"
+        await port.close()
+
+    run_real(main())
+
+
+@pytest.mark.parametrize("said", [b"hello\n", b'{"id":99,"ok":true}\n', b"{}\n", b"", b"x" * 300_000])
+def test_whoever_answers_like_no_guard_is_none(tmp_path: Path, said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readline()
+            writer.write(said)
+            await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_unix_server(answer, tmp_path / "s"):
+            port = SocketGuard(str(tmp_path / "s"))
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                await port.beat(port.boot_time(), 1)
+            assert not (await port.report()).armed
+            await port.close()
+
+    run_real(main())
+
+
+def test_calls_at_once_each_get_their_own_answer(guard: Guard) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(guard.socket))
+        await port.beat(port.boot_time(), 1)
+        await port.arm(30.0, 5.0)
+        calls = [port.begin_create(f"r{n}") for n in range(20)] + [port.begin_create("x" * 500) for _ in range(5)]
+        assert await asyncio.gather(*calls) == [True] * 20 + [False] * 5
+        assert guard.status()["creates"] == 20
         await port.close()
 
     run_real(main())

@@ -64,7 +64,8 @@ def wake_s(state: State, now: float) -> float | None:
         return None
     due = state.acted_s + interval_s(state)
     if state.phase is Phase.WATCHING:
-        due = min(due, _beat_s(state) + state.timeout_s)
+        late_s = state.timeout_s if state.warned else state.timeout_s / 2
+        due = min(due, _beat_s(state) + late_s)
     elif state.phase is Phase.KILLING:
         due = min(due, state.shut_s + state.watchdog_s)
     return max(0.0, due - now)
@@ -165,7 +166,7 @@ def _tick(state: State, now: float) -> Step:
     forgotten = _without_old_creates(state, now)
     notes = (Action.FORGET_CREATE,) if forgotten is not state else ()
     state = forgotten
-    if state.phase is Phase.WATCHING and not state.warned and now - _beat_s(state) > state.timeout_s / 2:
+    if state.phase is Phase.WATCHING and not state.warned and now - _beat_s(state) >= state.timeout_s / 2:
         state = state._replace(warned=True)
         notes = (*notes, Action.WARN_LATE)
     if state.phase is Phase.UNARMED or 0 <= now - state.acted_s < interval_s(state):
