@@ -109,6 +109,11 @@ def test_wakes_at_the_very_end_of_t() -> None:
     assert core.wake_s(late, 104.75) == pytest.approx(0.25)
 
 
+def test_a_clock_that_went_back_is_no_proof() -> None:
+    assert not core.may_feed(ARMED, 99.0)
+    assert actions(ARMED, Tick(), 99.0)[0] is Action.CLOSE_GATE
+
+
 def test_says_once_that_renewals_are_late() -> None:
     step = core.step(ARMED, Tick(), 102.6)
     assert Action.WARN_LATE in step.actions
@@ -235,10 +240,18 @@ def test_a_vm_that_appears_late_is_killed_and_nothing_is_fed_until_it_is_gone() 
     assert step.state.service is Service.STOPPING
 
 
+def test_who_relapses_gets_w_anew_to_be_emptied() -> None:
+    relapsed = after(EMPTY, (500.0, Looked(1)), (500.0, ServiceStopped(True)), (501.0, Tick()))
+    assert relapsed.phase is Phase.KILLING
+    assert after(relapsed, (501.0, Looked(0))).phase is Phase.EMPTY
+    assert after(relapsed, (500.0 + W, Tick())).phase is Phase.LOST
+
+
 def test_a_fresh_beat_opens_the_gate_of_an_empty_host() -> None:
     step = core.step(EMPTY, Beat(105.5, 8), 106.0)
     assert step.actions == (Action.OPEN_GATE, Action.START_SERVICE, Action.FEED)
     assert step.state.gate_open
+    assert after(step.state, (106.5, ServiceStopped(True))).service is Service.UNTOUCHED, "that was the start"
 
 
 def test_an_old_beat_does_not_open_the_gate() -> None:
@@ -259,6 +272,13 @@ def test_creates_under_way_are_limited_and_forgotten_in_the_end() -> None:
     assert code(core.step(full, CreateBegin("r0"), 101.0)) == ""
     later = 101.0 + CREATE_LIMIT_S
     assert not after(full, (later, Beat(later, 7)), (later, Tick())).creates
+
+
+def test_no_create_is_forgotten_while_the_gate_is_shut() -> None:
+    patient = after(State(), (100.0, Beat(100.0, 7)), (100.0, CreateBegin("r")), (100.0, Arm(T, 3600.0)))
+    shut = after(patient, (105.0, Tick()), (105.0, ServiceStopped(True)))
+    later = 105.0 + 2 * CREATE_LIMIT_S
+    assert after(shut, (later, Tick()), (later, Looked(0))).phase is Phase.KILLING
 
 
 @pytest.mark.parametrize("run_id", ["", "x" * 129])
