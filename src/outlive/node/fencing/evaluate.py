@@ -69,6 +69,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     fence_owner_live: bool = False
     domain: str | None = None
     """What fails together with it; none: it fails alone."""
+    silence: Amount | None = None
+    """Seconds of silence that count for this host; none: as the intervals say."""
 
 
 class EvaluateInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,8 @@ def evaluate(given: EvaluateInput) -> EvaluateResult:
     others = sorted((peer for peer in given.nodes if peer.name != me), key=lambda peer: natural_key(peer.name))
     adopt = tuple(peer.name for peer in others if peer.daemon_state == "dead" and not _owned(peer))
     limit = config.keepalive_interval * config.fence_intervals
-    silent = [peer for peer in others if peer.daemon_state == "run" and peer.age > limit]
+    running = [peer for peer in others if peer.daemon_state == "run"]
+    silent = [peer for peer in running if peer.age > (limit if peer.silence is None else peer.silence)]
     if _storm(given, silent):
         return EvaluateResult(suspects=(), adopt=adopt, reason=Why.STORM)
     stuck = [peer for peer in others if _stuck(peer, config.transition_grace)]

@@ -1,0 +1,180 @@
+"""What is left to do around fences: faults that end, cuts that are kept and lifted, trust, and switching on again.
+
+None of it is urgent, and all of it is found again by looking. What everybody could do is done by the first of the
+coordinators; a second one doing the same would change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.fencing.carrying import Desk
+from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.proving import LIFT_CUT, LiftView
+from outlive.node.fencing.trusting import TRUST_AGAIN, TrustView
+from outlive.resources import MemberRecord, ObjectRef, VirtualMachine
+from outlive.store import Store, list_all
+
+LOOK_S: Final = 5.0
+"""How often is looked for what is left to do."""
+EMPTY_LOOK_S: Final = 5.0
+"""How often is looked whether a dead host's VMs are all placed."""
+EMPTY_LOOKS: Final = 720
+"""Looks before a dead host is left switched off."""
+
+_log = get_logger("fencing")
+
+
+class Aftermath:
+    """See the module. ``leads``: whether this fencer is the one that does what everybody could."""
+
+    def __init__(self, desk: Desk, store: Store, leads: Callable[[], bool]) -> None:
+        self._desk = desk
+        self._store = store
+        self._leads = leads
+        self._back: dict[str, None] = {}
+        """Hosts that came back from a fence: their faults end."""
+        self._dead: dict[str, str] = {}
+        """Hosts that were proven dead, and how: a fault is raised."""
+        self._words: dict[str, tuple[str, str]] = {}
+        """Hosts whose word of trust has changed: before, and now."""
+        self._cuts: dict[str, float] = {}
+        """Cut hosts, and when the cut is due to be renewed."""
+
+    def changed(self, host: str, before: MemberRecord | None, now: MemberRecord) -> None:
+        """A Membership that has had a fence changed."""
+        if now.cut.through:
+            self._cuts.setdefault(host, 0.0)
+        if before is None:
+            if now.state == "Held":
+                self._back[host] = None
+            return
+        if before.state == "Revoked" and now.state == "Held":
+            self._back[host] = None
+            self._dead.pop(host, None)
+        elif now.state == "Revoked" and now.dead_through >= now.fence.epoch and before.dead_through < now.dead_through:
+            self._dead[host] = "" if now.proof is None else f"{now.proof.kind}: {now.proof.evidence}"
+            self._back.pop(host, None)
+
+    def trust_word(self, host: str, before: str, now: str) -> None:
+        """An operator may have changed the word that lets distrusted proofs count again."""
+        if now not in ("", before):
+            self._words[host] = (before, now)
+
+    async def proven(self, host: str, fence: str, epoch: int) -> None:
+        """A fence of mine has ended in a proof. Switch the host on again, if wanted, once it holds nothing."""
+        await self._desk.faults.end(FaultCode.FENCE_UNCONFIRMED, ObjectRef(kind="Hypervisor", name=host))
+        for _ in range(EMPTY_LOOKS):
+            seen = self._desk.watching.get(host)
+            if seen is None or seen.record.state != "Revoked" or seen.record.fence.id != fence:
+                return
+            settings = self._desk.rules.settings(host)
+            if not settings.cluster.fencing.power_on_after or settings.hypervisor is None:
+                return
+            if not await self._holds_anything(host, epoch):
+                why = await self._desk.power.switch_on(settings.hypervisor)
+                _log.info("fence.switched_on", host=host, fence=fence, failed=why)
+                return
+            await self._desk.clock.sleep(EMPTY_LOOK_S)
+
+    async def _holds_anything(self, host: str, epoch: int) -> bool:
+        async for vm in list_all(self._store, VirtualMachine):
+            if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
+                return True
+        return False
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except OutliveError as error:
+                _log.info("fence.aftermath_put_off", error=str(error))
+            await self._desk.clock.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        leads = self._leads()
+        for host in list(self._dead):
+            how = self._dead.pop(host)
+            if leads:
+                await self._tell_dead(host, how)
+        for host in list(self._back):
+            del self._back[host]
+            if leads:
+                await self._tell_back(host)
+        for host in list(self._words):
+            before, word = self._words.pop(host)
+            await self._trust(host, before, word)
+        for host in list(self._cuts):
+            await self._mind_cut(host, leads)
+
+    async def _tell_dead(self, host: str, how: str) -> None:
+        await self._desk.faults.raise_(
+            FaultCode.HOST_DEAD,
+            ObjectRef(kind="Hypervisor", name=host),
+            f"{host} is dead ({how})",
+            remedy=f"see what happened to {host}; outlive why {host} tells the story",
+            delta=FaultCode.HOST_DEAD.delta,
+        )
+
+    async def _tell_back(self, host: str) -> None:
+        for code in (FaultCode.HOST_DEAD, FaultCode.FENCE_UNCONFIRMED, FaultCode.POWER_UNREACHABLE):
+            await self._desk.faults.end(code, ObjectRef(kind="Hypervisor", name=host))
+
+    async def _trust(self, host: str, before: str, word: str) -> None:
+        written = await self._desk.writer.take(
+            host,
+            TRUST_AGAIN,
+            lambda record: TrustView(host=host, record=record, word=word, before=before),
+            lambda record: not record.distrusted,
+        )
+        if written.refused is None:
+            _log.info("fence.trusted_again", host=host, word=word)
+            await self._desk.faults.end(FaultCode.CONTRADICTED, ObjectRef(kind="Hypervisor", name=host))
+
+    # Cuts
+
+    async def _mind_cut(self, host: str, leads: bool) -> None:
+        """Renew a cut whose host came back before it was proven dead; lift one whose host is back for good."""
+        seen, cutting = self._desk.watching.get(host), self._desk.cutting
+        if seen is None or not seen.record.cut.through:
+            del self._cuts[host]
+            return
+        if cutting is None or not leads or seen.record.state != "Held":
+            return
+        record, now = seen.record, self._desk.clock.monotonic()
+        if record.dead_through >= record.cut.through:
+            await self._lift(host)
+        elif now >= self._cuts[host]:
+            result = await cutting.renew(host, record.cut.through, record.cut.scope)
+            self._cuts[host] = now + result.renew_in_s
+            if set(result.scope) < set(record.cut.scope):
+                await self._tell_failing(host, result.why_not or "a part of it could not be read back")
+
+    async def _lift(self, host: str) -> None:
+        assert self._desk.cutting is not None
+        why = await self._desk.cutting.lift(host)
+        if why:
+            _log.warning("fence.cut_not_lifted", host=host, why=why)
+            return
+        written = await self._desk.writer.take(
+            host,
+            LIFT_CUT,
+            lambda record: LiftView(host=host, record=record, observer=self._desk.me, epoch=record.cut.through),
+            lambda record: record.cut.through == 0,
+        )
+        if written.refused is None:
+            _log.info("fence.cut_lifted", host=host)
+            await self._desk.faults.end(FaultCode.CUT_FAILING, ObjectRef(kind="Hypervisor", name=host))
+
+    async def _tell_failing(self, host: str, why: str) -> None:
+        await self._desk.faults.raise_(
+            FaultCode.CUT_FAILING,
+            ObjectRef(kind="Hypervisor", name=host),
+            f"what keeps {host} off its VMs' disks and networks could not be renewed: {why}",
+            remedy=f"see to it that {host} is off, at once",
+            delta=FaultCode.CUT_FAILING.delta,
+        )

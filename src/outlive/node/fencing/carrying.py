@@ -1,0 +1,387 @@
+"""One open fence, carried on by this fencer until its epoch is proven dead or somebody else decides.
+
+All kinds of proof are tried at once, each by a task of its own, and the first that the policy lets count ends it:
+the power controller, the wait for the guard, a cut, an operator's word. Whoever reads the Membership knows as much as
+this task does, so that another fencer can go on at any step. Where nothing proves anything the fence says so
+(``unconfirmed``, a fault, the reasons) and tries again, for ever (docs/concepts/safety.md#proofs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.faults import FaultRecorder
+from outlive.node.fencing.condemning import ATTEMPT, AttemptView, FenceOutcome
+from outlive.node.fencing.cutting import CutResult, Cutting
+from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.powering import PowerSequence
+from outlive.node.fencing.proving import (
+    PROVE_CUT,
+    PROVE_OPERATOR,
+    PROVE_POWER,
+    PROVE_WATCHDOG,
+    CutView,
+    FencedView,
+    OperatorView,
+    PowerView,
+    WatchdogView,
+    safe_after_s,
+)
+from outlive.node.fencing.rehearsing import Rehearsals
+from outlive.node.fencing.rules import HostSettings, Rules
+from outlive.node.fencing.watching import Watching, is_open
+from outlive.node.fencing.writing import FenceWriter, Written
+from outlive.resources import MemberRecord, ObjectRef, ProofKind
+from outlive.runtime.steps import ProtocolStep
+from outlive.runtime.tasks import OrderedTaskGroup
+
+BACKOFF_S: Final = (30.0, 60.0, 120.0, 300.0)
+"""Pauses between attempts that proved nothing; the last one for ever."""
+RETRY_S: Final = 1.0
+"""Pause after the store failed."""
+LOOK_S: Final = 5.0
+"""How often a fence that waits (for the end of maintenance, an operator, a setting) looks again."""
+POWER_AT_ONCE: Final = 64
+"""Power sequences of one fencer at the same time."""
+
+CUT_OFF: Final = "it is cut off, and may still run"
+
+V = TypeVar("V", bound=FencedView)
+
+_log = get_logger("fencing")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all fences of one fencer share."""
+
+    me: str
+    clock: Clock
+    watching: Watching
+    rules: Rules
+    writer: FenceWriter
+    power: PowerSequence
+    power_slots: asyncio.Semaphore
+    cutting: Cutting | None
+    rehearsals: Rehearsals
+    faults: FaultRecorder
+
+
+class OpenFence:
+    """See the module. ``quiet_since``: since when no renewal can have happened, on my monotonic clock."""
+
+    def __init__(self, desk: Desk, host: str, record: MemberRecord, quiet_since: float) -> None:
+        self.host = host
+        self.epoch = record.fence.epoch
+        self.id = record.fence.id
+        self.dead = False
+        """Whether it ended in a proof."""
+        self._desk = desk
+        self._clock = desk.clock
+        self._record = record
+        self._quiet_since = quiet_since
+        self._over = asyncio.Event()
+        self._stir = asyncio.Event()
+        self._why_not: dict[ProofKind, str] = {}
+        """Kinds that have proven nothing so far, and why."""
+        self._kinds: tuple[ProofKind, ...] = ("power", "watchdog", "cut")
+        """Kinds that are waited for before the fence counts as unconfirmed."""
+        self._said = ""
+
+    @property
+    def ref(self) -> ObjectRef:
+        """Its host."""
+        return ObjectRef(kind="Hypervisor", name=self.host)
+
+    def seen(self, record: MemberRecord | None) -> None:
+        """The document changed."""
+        if record is None or not self._is_mine(record):
+            self.dead = self.dead or (record is not None and record.dead_through >= self.epoch)
+            self._over.set()
+        else:
+            self._record = record
+
+    def stir(self) -> None:
+        """What operators want has changed."""
+        self._stir.set()
+
+    async def run(self) -> None:
+        """Return when the epoch is proven dead, the host came back, or another fencer carries it on."""
+        async with OrderedTaskGroup() as group:
+            proofs = (self._by_power, self._by_watchdog, self._by_cut, self._by_operator)
+            tasks = [group.create_task(self._persist(one), name=f"fence {self.host} {one.__name__}") for one in proofs]
+            await self._over.wait()
+            for task in tasks:
+                task.cancel()
+
+    def _is_mine(self, record: MemberRecord) -> bool:
+        return is_open(record) and record.fence.id == self.id and record.fence.by == self._desk.me
+
+    async def _persist(self, prove: Callable[[], Awaitable[None]]) -> None:
+        """Try again while it is the store that fails."""
+        while not self._over.is_set():
+            try:
+                await prove()
+            except OutliveError as error:
+                _log.warning("fence.store_failed", host=self.host, fence=self.id, error=str(error))
+                await self._clock.sleep(RETRY_S)
+            else:
+                return
+
+    # The kinds
+
+    async def _by_power(self) -> None:
+        tries = 0
+        while True:
+            settings = await self._unless_maintenance()
+            if "power" not in self._found():
+                why = await self._attempt(settings)
+                if self._over.is_set():
+                    return
+                await self._nothing_by("power", why)
+            elif tries == 0:
+                await self._nothing_by("power", "it is off, and another kind of proof is demanded")
+            pause = BACKOFF_S[min(tries, len(BACKOFF_S) - 1)]
+            tries += 1
+            await self._pause(pause)
+
+    async def _attempt(self, settings: HostSettings) -> str:
+        """One attempt with the power controller; why it proved nothing, where it did not."""
+        desk, host = self._desk, settings.hypervisor
+        if "power" in self._record.distrusted:
+            return "a power proof of it was contradicted before"
+        if host is None:
+            return "nothing is known of its power controller"
+        tried = self._record.fence.attempt
+        written = await desk.writer.take(
+            self.host,
+            ATTEMPT,
+            lambda record: AttemptView(host=self.host, record=record, observer=desk.me),
+            lambda record: self._is_mine(record) and record.fence.attempt > tried,
+        )
+        if self._learn(written) or written.refused is not None:
+            return "another fencer carries it on"
+        async with desk.power_slots:
+            look = await desk.power.look(host)
+            why = look.why_not or desk.rehearsals.vouch(host, self._quiet_since)
+            if why:
+                await self._tell_power(why)
+                return why
+            if (await desk.writer.settings(self.host)).maintenance(self._clock.now()):
+                return "maintenance began before it was switched off"
+            attempt = await desk.power.switch_off(host)
+        if not attempt.fenced:
+            await self._tell_power(attempt.why)
+            return attempt.why
+        return await self._prove(
+            "power",
+            PROVE_POWER,
+            lambda record, demanded: PowerView(
+                host=self.host,
+                record=record,
+                observer=desk.me,
+                epoch=self.epoch,
+                demanded=demanded,
+                system_uuid=attempt.system_uuid,
+                expected_uuid=host.spec.fencing.system_uuid,
+                rehearsed=True,
+                off_after_command=attempt.off_after_s,
+            ),
+        )
+
+    async def _by_watchdog(self) -> None:
+        if not self._record.guard.armed:
+            await self._nothing_by("watchdog", "its guard was not armed")
+            return
+        if "watchdog" in self._record.distrusted:
+            await self._nothing_by("watchdog", "a watchdog proof of it was contradicted before")
+            return
+        need = safe_after_s(self._record)
+        while (left := self._quiet_since + need - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+        await self._unless_maintenance()
+        why = await self._prove(
+            "watchdog",
+            PROVE_WATCHDOG,
+            lambda record, demanded: WatchdogView(
+                host=self.host,
+                record=record,
+                observer=self._desk.me,
+                epoch=self.epoch,
+                demanded=demanded,
+                unchanged_s=self._clock.monotonic() - self._quiet_since,
+            ),
+        )
+        await self._nothing_by("watchdog", why)
+
+    async def _by_cut(self) -> None:
+        cutting = self._desk.cutting
+        if cutting is None:
+            await self._nothing_by("cut", "nobody here can shut it out")
+            return
+        if "cut" in self._record.distrusted:
+            await self._nothing_by("cut", "a cut of it was contradicted before")
+            return
+        while True:
+            await self._unless_maintenance()
+            report = await cutting.cut(self.host, self.epoch)
+            await self._nothing_by("cut", report.why_not or await self._prove_cut(report))
+            await self._pause(report.renew_in_s)
+
+    async def _prove_cut(self, report: CutResult) -> str:
+        cut = self._record.cut
+        if cut.through >= self.epoch and set(report.scope) <= set(cut.scope):
+            return CUT_OFF
+        return await self._prove(
+            "cut",
+            PROVE_CUT,
+            lambda record, demanded: CutView(
+                host=self.host,
+                record=record,
+                observer=self._desk.me,
+                epoch=self.epoch,
+                demanded=demanded,
+                scope=report.scope,
+                written=True,
+                read_back=True,
+                evidence=report.evidence,
+            ),
+        )
+
+    async def _by_operator(self) -> None:
+        """An operator's word counts in maintenance too: somebody stands before the machine."""
+        while True:
+            said = _assertion(self._desk.rules.settings(self.host).fencing.operator_proof)
+            if said is not None and said[0] == self.id and "operator" not in self._found():
+                await self._prove_word(*said)
+            await self._pause(LOOK_S)
+
+    async def _prove_word(self, fence: str, name: str, reason: str) -> None:
+        why = await self._prove(
+            "operator",
+            PROVE_OPERATOR,
+            lambda record, demanded: OperatorView(
+                host=self.host,
+                record=record,
+                observer=self._desk.me,
+                epoch=self.epoch,
+                demanded=demanded,
+                fence=fence,
+                name=name,
+                reason=reason,
+            ),
+        )
+        _log.info("fence.operator", host=self.host, fence=self.id, name=name, outcome=why or "proven")
+
+    # What they share
+
+    def _found(self) -> set[str]:
+        return {one.kind for one in self._record.fence.findings}
+
+    async def _prove(
+        self,
+        kind: ProofKind,
+        step: ProtocolStep[V, FenceOutcome],
+        view: Callable[[MemberRecord, int], V],
+    ) -> str:
+        """Write the proof; why the fence is still open, where it is."""
+        settings = await self._desk.writer.settings(self.host)
+        written = await self._desk.writer.take(
+            self.host,
+            step,
+            lambda record: view(record, settings.demanded),
+            lambda record: (
+                record.dead_through >= self.epoch
+                or any(one.kind == kind and one.fence == self.id for one in record.fence.findings)
+            ),
+        )
+        if written.refused is not None:
+            _log.info("fence.refused", host=self.host, fence=self.id, kind=kind, why=written.refused.why)
+            self._learn(written)
+            return written.refused.why
+        if self._learn(written):
+            return ""
+        if kind == "cut":
+            return CUT_OFF
+        return f"it is proven by {kind}, and {settings.demanded} kinds of proof are demanded"
+
+    def _learn(self, written: Written) -> bool:
+        """Take what was written or read; whether the fence is over."""
+        if written.membership is not None and written.record is not None:
+            self.seen(written.record)
+        else:
+            self._over.set()
+        return self._over.is_set()
+
+    async def _nothing_by(self, kind: ProofKind, why: str) -> None:
+        """This kind proves nothing for now. If that holds for all, the fence is unconfirmed, and people are told."""
+        if self._over.is_set():
+            return
+        self._why_not[kind] = why
+        if any(one not in self._why_not for one in self._kinds):
+            return
+        reason = "; ".join(f"{one}: {self._why_not[one]}" for one in self._kinds)
+        fence = self._record.fence
+        if fence.phase != "unconfirmed" or reason != fence.reason:
+            written = await self._desk.writer.take(
+                self.host,
+                ATTEMPT,
+                lambda record: AttemptView(
+                    host=self.host, record=record, observer=self._desk.me, phase="unconfirmed", reason=reason
+                ),
+                lambda record: record.fence.phase == "unconfirmed",
+            )
+            if self._learn(written):
+                return
+        if reason != self._said:
+            self._said = reason
+            _log.warning("fence.unconfirmed", host=self.host, fence=self.id, epoch=self.epoch, reason=reason)
+        await self._desk.faults.raise_(
+            FaultCode.FENCE_UNCONFIRMED,
+            self.ref,
+            f"{self.host} is silent and cannot be proven dead, so its VMs wait: {reason}",
+            remedy=f"see to it that it is off, then: outlive fence {self.host} --confirm-off --reason ...",
+            delta=FaultCode.FENCE_UNCONFIRMED.delta,
+        )
+
+    async def _tell_power(self, why: str) -> None:
+        code = FaultCode.POWER_UNREACHABLE
+        await self._desk.faults.raise_(
+            code,
+            self.ref,
+            f"{self.host} cannot be switched off: {why}",
+            remedy="check its power controller, address, credentials and system uuid (spec.fencing)",
+            delta=code.delta,
+        )
+
+    async def _unless_maintenance(self) -> HostSettings:
+        """Wait until neither the cluster nor the host is in maintenance, by a fresh look; what operators want."""
+        while True:
+            settings = await self._desk.writer.settings(self.host)
+            why = settings.maintenance(self._clock.now())
+            if not why:
+                return settings
+            _log.info("fence.waits", host=self.host, fence=self.id, why=why)
+            await self._pause(LOOK_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Rest, or until operators change something."""
+        self._stir.clear()
+        async with OrderedTaskGroup() as group:
+            rest = group.create_task(self._clock.sleep(seconds))
+            stirred = group.create_task(self._stir.wait())
+            await asyncio.wait((rest, stirred), return_when=asyncio.FIRST_COMPLETED)
+            rest.cancel()
+            stirred.cancel()
+
+
+def _assertion(text: str) -> tuple[str, str, str] | None:
+    """``<fence>|<name>|<reason>``."""
+    parts = text.split("|", 2)
+    return (parts[0].strip(), parts[1].strip(), parts[2].strip()) if len(parts) == 3 else None

@@ -1,0 +1,97 @@
+"""Shutting a host out of the disks and networks of the VMs that it holds, and keeping it out.
+
+A cut says nothing of a host that still runs; it says that what runs there reaches nothing. So it has to be read back,
+renewed before it ends, and kept until the epoch is proven dead. It is lifted when the host has come back in a later
+epoch, and not earlier: until then it is the second line of defence (docs/concepts/safety.md#proofs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.ports.fencing import CutPort, CutReport
+from outlive.resources import VirtualMachine
+from outlive.store import Store, list_all
+
+CALL_LIMIT_S: Final = 20.0
+"""How long one call may take."""
+RENEW_PART: Final = 0.4
+"""A cut is renewed after this part of the time that it lasts."""
+RENEW_S: Final = 60.0
+"""How often a cut without an end is looked at."""
+AGAIN_S: Final = 10.0
+"""When a cut that failed is tried again."""
+LEAST_S: Final = 1.0
+"""Renewals lie at least so far apart."""
+
+_log = get_logger("fencing.cut")
+
+
+@dataclass(frozen=True, slots=True)
+class CutResult:
+    """What is shut out now, or why nothing is."""
+
+    why_not: str = ""
+    scope: tuple[str, ...] = ()
+    evidence: str = ""
+    renew_in_s: float = AGAIN_S
+
+
+class Cutting:
+    """See the module."""
+
+    def __init__(self, port: CutPort, store: Store) -> None:
+        self._port = port
+        self._store = store
+
+    async def scope(self, host: str, epoch: int) -> tuple[str, ...]:
+        """Disks and ports of every VM that this epoch of the host, or an older one, holds. Errors of the store."""
+        found: dict[str, None] = {}
+        async for vm in list_all(self._store, VirtualMachine):
+            if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
+                found.update((f"disk:{disk}", None) for disk in vm.spec.disks)
+                found.update((f"port:{port}", None) for port in vm.spec.ports)
+        return tuple(sorted(found))
+
+    async def cut(self, host: str, epoch: int) -> CutResult:
+        """Shut the host out, or renew that, and read it back. Errors of the store."""
+        return await self.renew(host, epoch, await self.scope(host, epoch))
+
+    async def renew(self, host: str, epoch: int, scope: tuple[str, ...]) -> CutResult:
+        """Shut the host out of exactly this, and read it back."""
+        if not scope:
+            return CutResult(why_not="it holds no VM with a disk or port")
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                await self._port.cut(host, epoch, scope)
+                report = await self._port.read_back(host, epoch)
+        except TimeoutError:
+            return CutResult(why_not=f"no answer in {CALL_LIMIT_S:g} s")
+        except OutliveError as error:
+            _log.warning("fence.cut_failed", host=host, epoch=epoch, error=str(error))
+            return CutResult(why_not=error.message)
+        there = tuple(one for one in scope if one in set(report.scope))
+        if not there:
+            return CutResult(why_not="nothing was found shut out when it was read back")
+        return CutResult(scope=there, evidence=report.evidence, renew_in_s=_renew_in_s(report))
+
+    async def lift(self, host: str) -> str:
+        """Let the host in again; why not, where that failed."""
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                await self._port.lift(host)
+        except TimeoutError:
+            return f"no answer in {CALL_LIMIT_S:g} s"
+        except OutliveError as error:
+            return error.message
+        return ""
+
+
+def _renew_in_s(report: CutReport) -> float:
+    if report.expires_in_s is None:
+        return RENEW_S
+    return min(RENEW_S, max(LEAST_S, RENEW_PART * report.expires_in_s))

@@ -1,0 +1,458 @@
+"""The fencer: watches all hosts, condemns the silent ones, and sees every open fence through.
+
+Every coordinator runs one, and all are equal: each step is a compare-and-swap on what was seen, so two that race do no
+harm, and what one leaves lying another takes up. One loop looks at those whose time has come, a few times a
+second at most; each host under suspicion is looked at again for as many times as its profile says; each condemned host
+is a task of its own, so that a rack takes no longer than one host (docs/concepts/safety.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Conflict, OutliveError, Unknown
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.base.random import Random
+from outlive.node.decisions import FENCE_EVALUATE
+from outlive.node.faults import FaultRecorder
+from outlive.node.fencing.aftermath import Aftermath
+from outlive.node.fencing.carrying import POWER_AT_ONCE, Desk, OpenFence
+from outlive.node.fencing.condemning import CONDEMN, TAKE_OVER, CondemnView, TakeOverView
+from outlive.node.fencing.cutting import Cutting
+from outlive.node.fencing.evaluate import EvaluateResult, Why
+from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.powering import PowerSequence
+from outlive.node.fencing.rehearsing import Rehearsals
+from outlive.node.fencing.rules import PRESENT_S, Observer, Rules, refuses
+from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
+from outlive.node.fencing.writing import FenceWriter, decision_of
+from outlive.node.names import natural_key
+from outlive.node.ports.fencing import CutPort, PowerPort
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.informer import Informer
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Store
+
+ROUND_S: Final = 0.25
+"""Two looks at the silent hosts lie at least so far apart."""
+IDLE_S: Final = 1.0
+"""And at most so far."""
+TASKS_LIMIT: Final = 1_000
+"""Fences that one fencer carries on at the same time; the others wait, or another fencer takes them."""
+RETRY_S: Final = 1.0
+"""Pause before a fence is looked at again whose task failed."""
+CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
+
+_log = get_logger("fencing")
+
+
+class FencerStores(Protocol):
+    """The store as the fencer may use it."""
+
+    @property
+    def fencer(self) -> Store:
+        """Under the fencer's own name."""
+        ...
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """A silent host that is looked at a few times more."""
+
+    version: str
+    left: int
+    next_at: float
+    throw_s: float
+
+
+class Fencer:
+    """See the module. ``run`` may be called once."""
+
+    def __init__(
+        self,
+        stores: FencerStores,
+        *,
+        host: str,
+        observer: Observer,
+        power: PowerPort,
+        cut: CutPort | None,
+        clock: Clock,
+        random: Random,
+        ids: Ids,
+        decisions: DecisionLog,
+        faults: FaultRecorder,
+        metrics: Metrics,
+    ) -> None:
+        store = stores.fencer
+        random = random.fork("fencer")
+        self.me = host
+        self.watching: Watching
+        self._clock = clock
+        self._ids = ids
+        self._decisions = decisions
+        self._faults = faults
+        self._memberships = Informer(store, Membership, clock=clock, random=random)
+        self._hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
+        self._clusters = Informer(store, Cluster, clock=clock, random=random)
+        self.watching = Watching(self._memberships, clock, host)
+        self._rules = Rules(host, observer, self.watching, self._clusters, self._hypervisors, clock)
+        self._writer = FenceWriter(store, self._memberships, clock, decisions)
+        sequence = PowerSequence(power, clock, decisions)
+        self._rehearsals = Rehearsals(sequence, self._hypervisors, store, clock, self._leads)
+        self._cutting = None if cut is None else Cutting(cut, store)
+        self._desk = Desk(
+            me=host,
+            clock=clock,
+            watching=self.watching,
+            rules=self._rules,
+            writer=self._writer,
+            power=sequence,
+            power_slots=asyncio.Semaphore(POWER_AT_ONCE),
+            cutting=self._cutting,
+            rehearsals=self._rehearsals,
+            faults=faults,
+        )
+        self._aftermath = Aftermath(self._desk, store, self._leads)
+        self._suspicions: dict[str, Suspicion] = {}
+        self._asked: dict[str, None] = {}
+        """Hosts that somebody asks to have fenced."""
+        self._tasks: dict[str, OpenFence | None] = {}
+        """Hosts that a task of mine is busy with; its fence once there is one."""
+        self._group: OrderedTaskGroup | None = None
+        self._present: tuple[float, EvaluateResult] | None = None
+        self._holding: dict[FaultCode, None] = {}
+        """Faults of mine that say why nobody is condemned."""
+        self._fences = metrics.counter(
+            "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)
+        )
+        self._took = metrics.histogram("fence_seconds", "From the last renewal seen to the proof", ())
+
+    async def run(self) -> None:
+        """Watch and fence until cancelled."""
+        async with OrderedTaskGroup() as group:
+            self._group = group
+            for informer in (self._clusters, self._hypervisors, self._memberships):
+                group.create_task(informer.run(), name=f"fencer follows {informer.name}")
+            for informer in (self._clusters, self._hypervisors, self._memberships):
+                await informer.wait_synced()
+            self._memberships.subscribe(self._membership_changed)
+            self._hypervisors.subscribe(self._hypervisor_changed)
+            self._clusters.subscribe(self._cluster_changed)
+            group.create_task(self._rehearsals.run(), name="fencer rehearses")
+            group.create_task(self._aftermath.run(), name="fencer tidies up")
+            while True:
+                with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
+                    await self._round()
+                await self._clock.sleep(self._pause_s())
+
+    # What changes
+
+    def _membership_changed(self, old: Membership | None, new: Membership | None) -> None:
+        self.watching.changed(old, new)
+        host = new.name if new is not None else old.name if old is not None else ""
+        record = None if new is None else new.record
+        fence = self._tasks.get(host)
+        if fence is not None:
+            fence.seen(record)
+        if record is None or record.fence.id == "":
+            return
+        before = None if old is None else old.record
+        moved = is_open(record) if before is None else record.state == "Revoked" and before.fence != record.fence
+        if moved:
+            self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
+        self._aftermath.changed(host, before, record)
+
+    def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        if new is None or (old is not None and old.spec.fencing == new.spec.fencing):
+            return
+        if new.spec.fencing.requested:
+            self._asked[new.name] = None
+        if old is not None:
+            self._aftermath.trust_word(new.name, old.spec.fencing.trust_again, new.spec.fencing.trust_again)
+        fence = self._tasks.get(new.name)
+        if fence is not None:
+            fence.stir()
+
+    def _cluster_changed(self, old: Cluster | None, new: Cluster | None) -> None:
+        for fence in self._tasks.values():
+            if fence is not None:
+                fence.stir()
+
+    def _leads(self) -> bool:
+        """Whether I am the first of the coordinators that are not silent: who writes what all know."""
+        for host, seen in self.watching:
+            hypervisor = self._hypervisors.get(host)
+            if hypervisor is None or hypervisor.spec.mode != "coordinator" or host == self.me:
+                continue
+            silent = self._clock.monotonic() - seen.since > self._rules.silence_s(host, seen)
+            if seen.record.state == "Held" and not silent and natural_key(host) < natural_key(self.me):
+                return False
+        return True
+
+    # One round
+
+    def _pause_s(self) -> float:
+        now = self._clock.monotonic()
+        at = [self.watching.next_at(), *(one.next_at for one in self._suspicions.values())]
+        return min(IDLE_S, max(ROUND_S, min(at) - now + HAIR_S))
+
+    async def _round(self) -> None:
+        now = self._clock.monotonic()
+        self._rules.look()
+        if self._rules.heed_release():
+            await self._no_longer_held(FaultCode.STORM)
+            await self._no_longer_held(FaultCode.RATE)
+        self._look_at_requests()
+        for host in self.watching.due(now, self._rules.silence_s):
+            self._suspicions.setdefault(host, self._suspect(host, now))
+        self._drop_those_that_renewed()
+        if not self._suspicions:
+            await self._no_longer_held(FaultCode.RATE)
+        takeable = self._look_at_open_fences(now)
+        if takeable or any(one.next_at <= now for one in self._suspicions.values()):
+            await self._judge(now, takeable)
+
+    def _suspect(self, host: str, now: float) -> Suspicion:
+        seen = self.watching.get(host)
+        assert seen is not None
+        profile = self._rules.profile(host, seen.record)
+        return Suspicion(seen.version, profile.throws, now, profile.throw_s)
+
+    def _drop_those_that_renewed(self) -> None:
+        for host, suspicion in list(self._suspicions.items()):
+            seen = self.watching.get(host)
+            if seen is None or seen.version != suspicion.version or seen.record.state != "Held":
+                del self._suspicions[host]
+                _log.info("fence.lives", host=host)
+
+    def _look_at_requests(self) -> None:
+        for host in list(self._asked):
+            del self._asked[host]
+            seen = self.watching.get(host)
+            asked = requested(self._rules.settings(host).fencing.requested)
+            if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
+                continue
+            self._start(host, self._condemn_asked(host, seen, asked[1], asked[2]))
+
+    def _look_at_open_fences(self, now: float) -> list[str]:
+        """Carry mine on; say which of the others nobody carries on."""
+        takeable: list[str] = []
+        for host in list(self.watching.open):
+            seen = self.watching.get(host)
+            if seen is None or host in self._tasks:
+                continue
+            if seen.record.fence.by == self.me:
+                self._start(host, self._carry(host, seen.record))
+            elif self._rules.orphaned(host, seen, now):
+                takeable.append(host)
+        return takeable
+
+    async def _judge(self, now: float, takeable: list[str]) -> None:
+        result = self._decisions.use(FENCE_EVALUATE, self._rules.evaluation(), subject=self.me)
+        self._present = (now, result)
+        for host in result.adopt:
+            seen = self.watching.get(host)
+            if host in takeable and seen is not None:
+                self._start(host, self._take_over(host, seen))
+        if result.reason is not None:
+            await self._held_back(result.reason)
+            return
+        await self._no_longer_held(FaultCode.STORM)
+        for host in result.suspects:
+            suspicion, seen = self._suspicions.get(host), self.watching.get(host)
+            if seen is None or seen.record.state != "Held":
+                continue
+            if suspicion is None:
+                suspicion = self._suspicions[host] = self._suspect(host, now)
+            if suspicion.next_at > now or host in self._tasks:
+                continue
+            if suspicion.left > 0:
+                _log.info("fence.suspected", host=host, left=suspicion.left, age_s=round(now - seen.since, 3))
+                suspicion.left -= 1
+                suspicion.next_at = now + suspicion.throw_s
+                continue
+            suspicion.next_at = now + IDLE_S
+            await self._condemn_if_allowed(host, seen, now)
+        for host, suspicion in self._suspicions.items():
+            if host not in result.suspects and suspicion.next_at <= now:
+                suspicion.next_at = now + IDLE_S
+
+    async def _held_back(self, reason: Why) -> None:
+        """Nobody is suspected now. A fresh observer goes on where it was; after a storm it begins anew."""
+        now = self._clock.monotonic()
+        for suspicion in self._suspicions.values():
+            suspicion.next_at = max(suspicion.next_at, now + ROUND_S)
+        if reason in (Why.STORM, Why.MAINTENANCE):
+            self._suspicions.clear()
+        if reason is Why.STORM:
+            await self._hold(
+                FaultCode.STORM,
+                "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
+                "look at the network between hosts and store; outlive fence --release lets fencing go on",
+            )
+
+    async def _hold(self, code: FaultCode, message: str, remedy: str) -> None:
+        self._holding[code] = None
+        await self._faults.raise_(code, CLUSTER, message, remedy=remedy, delta=code.delta)
+
+    async def _no_longer_held(self, code: FaultCode) -> None:
+        if code in self._holding:
+            del self._holding[code]
+            await self._faults.end(code, CLUSTER)
+
+    async def _condemn_if_allowed(self, host: str, seen: Seen, now: float) -> None:
+        policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
+        if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
+            await self._hold(
+                FaultCode.RATE,
+                f"{host} is silent and is not condemned: {policy.fences_limit} failure domains were fenced within "
+                f"{policy.fences_window_s:g} s",
+                "see what goes on; outlive fence --release lets fencing go on",
+            )
+            return
+        if not self._start(host, self._condemn_reserved(host, seen, unit)):
+            self._rules.rate.release(unit)
+
+    # One host
+
+    def _start(self, host: str, work: Coroutine[Any, Any, None]) -> bool:
+        if self._group is None or host in self._tasks or len(self._tasks) >= TASKS_LIMIT:
+            work.close()
+            return False
+        self._tasks[host] = None
+        self._group.create_task(self._busy(host, work), name=f"fence {host}")
+        return True
+
+    async def _busy(self, host: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            with request_context(greq=new_global_request_id(self._ids, "fence"), req=host):
+                await work
+        except OutliveError as error:
+            _log.warning("fence.put_off", host=host, error=str(error))
+            await self._clock.sleep(RETRY_S)
+        except Exception:  # noqa: BLE001 - one host's fence must not end the others'
+            _log.exception("fence.crashed", host=host)
+            await self._clock.sleep(RETRY_S)
+        finally:
+            self._tasks.pop(host, None)
+
+    async def _condemn_reserved(self, host: str, seen: Seen, unit: str) -> None:
+        try:
+            condemned = await self._condemn(host, seen)
+        finally:
+            self._rules.rate.release(unit)
+        if condemned is not None:
+            await self._carry(host, *condemned)
+
+    async def _condemn_asked(self, host: str, seen: Seen, by: str, reason: str) -> None:
+        condemned = await self._condemn(host, seen, asked_by=by, reason=reason)
+        if condemned is not None:
+            await self._carry(host, *condemned)
+
+    async def _condemn(
+        self, host: str, seen: Seen, *, asked_by: str = "", reason: str = ""
+    ) -> tuple[MemberRecord, float] | None:
+        """Condemn on exactly the version that was seen, after everything was read fresh.
+
+        Answers the record as written, and since when no renewal can have happened; ``None`` if the host lives.
+        """
+        on, since = seen.membership, seen.since
+        settings = await self._writer.settings(host)
+        current = await self._writer.membership(host)
+        if current is None or current.metadata.resource_version != on.metadata.resource_version:
+            if not asked_by or current is None:
+                return None
+            on, since = current, self._clock.monotonic()
+        hold = settings.maintenance(self._clock.now())
+        if not hold and not asked_by:
+            hold = refuses(self._evaluated(), host)
+        now = self._clock.monotonic()
+        view = CondemnView(
+            host=host,
+            record=on.record,
+            unchanged_s=now - since,
+            silence_s=self._rules.profile(host, on.record).silence_s,
+            observer=self.me,
+            hold=hold,
+            asked_by=asked_by,
+            reason=f"{asked_by}: {reason}" if asked_by else "",
+        )
+        outcome = self._decisions.use(decision_of(CONDEMN), view, subject=host)
+        if outcome.refused is not None or outcome.record is None:
+            _log.info("fence.not_condemned", host=host, why=outcome.refused.why if outcome.refused else "")
+            return None
+        self.watching.condemning(host, on, since)
+        try:
+            written = await self._writer.swap(on, outcome.record)
+        except Conflict:
+            self._fences.labels("lives").inc()
+            _log.info("fence.lives", host=host, why="it changed before it was condemned")
+            return None
+        except Unknown:
+            found = await self._writer.membership(host)
+            if found is None or found.record != outcome.record:
+                return None
+            written = found
+        fence = written.record.fence
+        self._fences.labels("condemned").inc()
+        _log.warning("fence.condemned", host=host, fence=fence.id, epoch=fence.epoch, why=fence.reason)
+        return written.record, since
+
+    def _evaluated(self) -> EvaluateResult:
+        """The evaluation of this very moment, shared by hosts that are condemned together."""
+        now = self._clock.monotonic()
+        if self._present is None or now - self._present[0] > PRESENT_S:
+            self._present = (now, self._decisions.use(FENCE_EVALUATE, self._rules.evaluation(), subject=self.me))
+        return self._present[1]
+
+    async def _take_over(self, host: str, seen: Seen) -> None:
+        now = self._clock.monotonic()
+        view = TakeOverView(
+            host=host,
+            record=seen.record,
+            observer=self.me,
+            unchanged_s=now - seen.since,
+            limit_s=self._rules.take_over_s(host, seen, now),
+        )
+        outcome = self._decisions.use(decision_of(TAKE_OVER), view, subject=host)
+        if outcome.refused is not None or outcome.record is None:
+            return
+        try:
+            written = await self._writer.swap(seen.membership, outcome.record)
+        except (Conflict, Unknown):
+            return
+        _log.warning("fence.taken_over", host=host, fence=written.record.fence.id, before=seen.record.fence.by)
+        await self._carry(host, written.record)
+
+    async def _carry(self, host: str, record: MemberRecord, quiet_since: float | None = None) -> None:
+        """See an open fence through. Without ``quiet_since``: since I first saw it."""
+        if quiet_since is None:
+            seen = self.watching.get(host)
+            known = seen is not None and seen.fence == record.fence.id
+            quiet_since = seen.quiet_since if seen is not None and known else self._clock.monotonic()
+        fence = OpenFence(self._desk, host, record, quiet_since)
+        self._tasks[host] = fence
+        await fence.run()
+        if not fence.dead:
+            return
+        took_s = self._clock.monotonic() - quiet_since
+        self._took.labels().observe(took_s)
+        self._fences.labels("proven").inc()
+        _log.warning("fence.proven", host=host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
+        await self._aftermath.proven(host, fence.id, fence.epoch)
+
+
+def requested(text: str) -> tuple[int, str, str] | None:
+    """``<epoch>|<name>|<reason>``; ``None`` for anything else."""
+    epoch, _, rest = text.partition("|")
+    name, _, reason = rest.partition("|")
+    if not epoch.strip().isdecimal() or not name.strip() or not reason.strip():
+        return None
+    return int(epoch), name.strip(), reason.strip()

@@ -1,0 +1,170 @@
+"""Switching a host off and seeing that it is off: one attempt, bounded in every part.
+
+A controller is first asked who it is: one that is wired to another machine is never told to switch that off. Then
+``off``; a controller that does not answer it ends the attempt at once. Then readings: the first that says off, and
+another one two seconds later, both sent after the command was acknowledged. What the readings are worth is decided by
+the proof (``outlive.node.fencing.proving``); a controller that lies cannot be seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.base.logging import get_logger
+from outlive.node.decisions import FENCE_POWER
+from outlive.node.fencing.power_reading import Answer, PowerInput
+from outlive.node.fencing.proving import READINGS_APART_S
+from outlive.node.ports.fencing import PowerPort, PowerReading, PowerState
+from outlive.resources import Hypervisor
+from outlive.runtime.decisions import DecisionLog
+
+OFF_LIMIT_S: Final = 20.0
+"""How long the command to switch off may take."""
+READ_LIMIT_S: Final = 10.0
+"""How long one reading may take."""
+FIRST_READ_S: Final = 0.1
+"""The first reading follows the command so soon."""
+POLL_S: Final = 1.0
+"""Between readings, until one says off."""
+POLLS_FOR_S: Final = 10.0
+"""For how long readings may go on saying that the host is on."""
+APART_S: Final = READINGS_APART_S + 0.05
+"""Between the first reading that says off and the second: a little more than what is asked for."""
+
+_log = get_logger("fencing.power")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a controller says of itself before anything is done."""
+
+    why_not: str = ""
+    """Why its host cannot be switched off by it now."""
+    foreign: bool = False
+    """It speaks of another machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one attempt came to."""
+
+    fenced: bool
+    why: str
+    system_uuid: str = ""
+    off_after_s: tuple[float, ...] = ()
+    """Seconds after the acknowledged command at which readings said off, the last ones in a row."""
+
+
+class PowerSequence:
+    """See the module."""
+
+    def __init__(self, port: PowerPort, clock: Clock, decisions: DecisionLog) -> None:
+        self._port = port
+        self._clock = clock
+        self._decisions = decisions
+
+    async def look(self, host: Hypervisor) -> Look:
+        """Whether the host's controller answers and is the host's own."""
+        fencing = host.spec.fencing
+        if not fencing.driver:
+            return Look(why_not="it has no power controller")
+        try:
+            reading = await self._read(host)
+        except OutliveError as error:
+            return Look(why_not=f"its power controller at {fencing.address} does not answer: {error.message}")
+        return self.judge(host, reading)
+
+    def judge(self, host: Hypervisor, reading: PowerReading) -> Look:
+        """Whether a reading is of this host at all."""
+        expected, said = host.spec.fencing.system_uuid, reading.system_uuid
+        if not expected:
+            return Look(why_not=f"no system uuid is recorded for it (its controller says {said or 'none'})")
+        if said != expected:
+            why = f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
+            return Look(why_not=why, foreign=True)
+        return Look()
+
+    async def switch_off(self, host: Hypervisor) -> Attempt:
+        """One attempt; the caller has looked, and has written down that it tries."""
+        answer = await self._off(host)
+        if answer == "timeout":
+            self._decisions.use(FENCE_POWER, PowerInput(off="timeout"), subject=host.name)
+            return Attempt(fenced=False, why="its power controller did not answer the command to switch off")
+        readings, off = await self._readings(host, self._clock.monotonic())
+        middle, last = (readings[0], readings[-1]) if readings else (None, None)
+        given = PowerInput(off=answer, mid=_text(middle), final=_text(last))
+        result = self._decisions.use(FENCE_POWER, given, subject=host.name)
+        said = last.system_uuid if last is not None else ""
+        if result.fenced and len(off) > 1:
+            return Attempt(fenced=True, why="", system_uuid=said, off_after_s=off)
+        state = "nothing" if last is None else last.state
+        why = f"its power controller still said {state} {POLLS_FOR_S:g} s after the command ({result.reason})"
+        return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
+
+    async def switch_on(self, host: Hypervisor) -> str:
+        """Switch on again; why not, where that failed."""
+        look = await self.look(host)
+        if look.why_not:
+            return look.why_not
+        try:
+            async with asyncio.timeout(OFF_LIMIT_S):
+                await self._port.on(host)
+        except TimeoutError:
+            return f"no answer in {OFF_LIMIT_S:g} s"
+        except OutliveError as error:
+            return error.message
+        return ""
+
+    async def _off(self, host: Hypervisor) -> Answer:
+        try:
+            async with asyncio.timeout(OFF_LIMIT_S):
+                await self._port.off(host)
+        except (TimeoutError, Unavailable, NotFound) as error:
+            _log.warning("fence.off_unanswered", host=host.name, error=str(error))
+            return "timeout"
+        except OutliveError as error:
+            # It may have worked all the same: only readings count.
+            _log.warning("fence.off_failed", host=host.name, error=str(error))
+            return "error"
+        return "ok"
+
+    async def _readings(self, host: Hypervisor, acknowledged: float) -> tuple[list[PowerReading], tuple[float, ...]]:
+        """All readings, and when the last ones in a row said off."""
+        readings: list[PowerReading] = []
+        off: list[float] = []
+        next_at = acknowledged + FIRST_READ_S
+        while len(off) < 2:
+            await self._clock.sleep(next_at - self._clock.monotonic())
+            sent = self._clock.monotonic()
+            if sent - acknowledged > POLLS_FOR_S + (APART_S if off else 0.0):
+                break
+            next_at = sent + POLL_S
+            try:
+                reading = await self._read(host)
+            except OutliveError as error:
+                _log.info("fence.reading_failed", host=host.name, error=str(error))
+                off.clear()
+                continue
+            readings.append(reading)
+            if reading.state is not PowerState.OFF or self.judge(host, reading).why_not:
+                off.clear()
+                continue
+            # The first counts from when it was received and the last from when it was sent: the least time between.
+            off.append(sent - acknowledged if off else self._clock.monotonic() - acknowledged)
+            next_at = self._clock.monotonic() + APART_S
+        return readings, tuple(off)
+
+    async def _read(self, host: Hypervisor) -> PowerReading:
+        try:
+            async with asyncio.timeout(READ_LIMIT_S):
+                return await self._port.read(host)
+        except TimeoutError:
+            raise Unavailable(f"no reading in {READ_LIMIT_S:g} s") from None
+
+
+def _text(reading: PowerReading | None) -> str | None:
+    return None if reading is None or reading.state is PowerState.UNKNOWN else f"power is {reading.state}"

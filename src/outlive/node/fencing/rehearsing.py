@@ -1,0 +1,152 @@
+"""Rehearsals: whether every power controller answers, is its own host's, and knows its state, before it is needed.
+
+Each fencer rehearses for itself and remembers on its own clock; the first of the coordinators also writes the
+result to ``Hypervisor.status.rehearsed``. A power proof needs a rehearsal that was in date when its host fell silent,
+so a controller that was re-wired while its host lay dead proves nothing. A fencer that was started since then goes by
+the result that others wrote (docs/concepts/safety.md#proofs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.fencing.powering import PowerSequence
+from outlive.resources import Hypervisor
+from outlive.runtime.informer import Informer
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Store
+
+EVERY_S: Final = 60.0
+"""Between two rehearsals of one controller."""
+IN_DATE_S: Final = 600.0
+"""For how long a rehearsal counts."""
+TRIES: Final = 3
+"""Readings of one rehearsal before it failed."""
+TRY_LIMIT_S: Final = 2.0
+"""How long one of them may take."""
+PAUSES_S: Final = (1.0, 2.0)
+"""Between them."""
+AT_ONCE: Final = 64
+"""Rehearsals at the same time."""
+WRITE_TRIES: Final = 4
+"""Writes of one result."""
+OK: Final = "ok"
+"""The result of a good one."""
+
+_log = get_logger("fencing.rehearsal")
+
+
+@dataclass(slots=True)
+class _Result:
+    said: str
+    good: tuple[float, float] | None
+    """First and last of the latest good ones in a row."""
+
+
+class Rehearsals:
+    """See the module. ``leads``: whether this fencer writes the results."""
+
+    def __init__(
+        self,
+        power: PowerSequence,
+        hypervisors: Informer[Hypervisor],
+        store: Store,
+        clock: Clock,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._power = power
+        self._hypervisors = hypervisors
+        self._store = store
+        self._clock = clock
+        self._leads = leads
+        self._results: dict[str, _Result] = {}
+
+    def vouch(self, host: Hypervisor, silent_since: float) -> str:
+        """Why the host's controller proves nothing; empty if it was rehearsed when the host fell silent.
+
+        ``silent_since`` is on my monotonic clock.
+        """
+        mine = self._results.get(host.name)
+        if mine is None or mine.good is None or mine.good[0] > silent_since:
+            # Nothing of my own from before: what was written down by whoever rehearsed then.
+            said = host.status.rehearsed
+            return "" if said == OK else f"its power controller was not rehearsed in time ({said or 'never'})"
+        past_s = silent_since - mine.good[1]
+        if past_s > IN_DATE_S:
+            return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.said})"
+        return ""
+
+    async def run(self) -> None:
+        """Rehearse until cancelled."""
+        await self._hypervisors.wait_synced()
+        while True:
+            began = self._clock.monotonic()
+            await self._all()
+            await self._clock.sleep(max(1.0, EVERY_S - (self._clock.monotonic() - began)))
+
+    async def _all(self) -> None:
+        hosts = [one for one in self._hypervisors.items() if one.spec.fencing.driver]
+        known = {host.name for host in hosts}
+        for name in [name for name in self._results if name not in known]:
+            del self._results[name]
+        slots = asyncio.Semaphore(AT_ONCE)
+        async with OrderedTaskGroup() as group:
+            for host in hosts:
+                await slots.acquire()
+                task = group.create_task(self._rehearse(host), name=f"rehearse {host.name}")
+                task.add_done_callback(lambda _: slots.release())
+
+    async def _rehearse(self, host: Hypervisor) -> None:
+        began = self._clock.monotonic()
+        said = await self._said(host)
+        before = self._results.get(host.name)
+        good = None if before is None else before.good
+        if said == OK:
+            good = (good[0] if good is not None and before is not None and before.said == OK else began, began)
+        self._results[host.name] = _Result(said, good)
+        if before is None or before.said != said:
+            log = _log.info if said == OK else _log.warning
+            log("fence.rehearsed", host=host.name, result=said)
+        if self._leads() and host.status.rehearsed != said:
+            await self._write(host.name, said)
+
+    async def _said(self, host: Hypervisor) -> str:
+        why = ""
+        for number in range(TRIES):
+            if number:
+                await self._clock.sleep(PAUSES_S[number - 1])
+            try:
+                async with asyncio.timeout(TRY_LIMIT_S):
+                    look = await self._power.look(host)
+            except TimeoutError:
+                why = f"no answer in {TRY_LIMIT_S:g} s"
+                continue
+            if not look.why_not:
+                return OK
+            why = look.why_not
+        return why
+
+    async def _write(self, name: str, said: str) -> None:
+        try:
+            for _ in range(WRITE_TRIES):
+                host = await self._store.get(Hypervisor, name, fresh=True)
+                if host.status.rehearsed == said:
+                    return
+                status = msgspec.structs.replace(host.status, rehearsed=said)
+                try:
+                    await self._store.replace_status(msgspec.structs.replace(host, status=status))
+                except (Conflict, Unknown):
+                    continue
+                return
+        except NotFound:
+            return
+        except OutliveError as error:
+            _log.warning("fence.rehearsal_not_written", host=name, result=said, error=str(error))

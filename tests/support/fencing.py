@@ -1,0 +1,268 @@
+"""Hosts that renew, power controllers that misbehave, and fencers that watch them, on one memory store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Conflict, NotFound, Unavailable
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.faults import FaultRecorder
+from outlive.node.fencing.fencer import Fencer
+from outlive.node.ports.fencing import PowerReading, PowerState
+from outlive.resources import (
+    Cluster,
+    ClusterSpec,
+    Fault,
+    FencingPolicy,
+    FencingSpec,
+    GuardRecord,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+)
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
+from outlive.store.writers import WriterStore
+
+ARMED = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
+
+
+class Controller:
+    """The power controller of one host."""
+
+    def __init__(self, name: str) -> None:
+        self.system = f"uuid-{name}"
+        self.on = True
+        self.mode = "ok"
+        """``dead``, ``lying`` (says off and does nothing), ``stuck`` (does nothing and says so)."""
+        self.delay_s = 0.05
+        self.offs: list[float] = []
+        self.ons: list[float] = []
+
+
+class Power:
+    """All power controllers."""
+
+    def __init__(self) -> None:
+        self.controllers: dict[str, Controller] = {}
+
+    async def _reach(self, host: Hypervisor) -> Controller:
+        controller = self.controllers.get(host.name)
+        if controller is None:
+            raise NotFound("none")
+        await asyncio.sleep(controller.delay_s)
+        if controller.mode == "dead":
+            raise Unavailable("no route to it")
+        return controller
+
+    async def read(self, host: Hypervisor) -> PowerReading:
+        controller = await self._reach(host)
+        off = not controller.on or (controller.mode == "lying" and bool(controller.offs))
+        return PowerReading(state=PowerState.OFF if off else PowerState.ON, system_uuid=controller.system)
+
+    async def off(self, host: Hypervisor) -> None:
+        controller = await self._reach(host)
+        controller.offs.append(LoopClock().monotonic())
+        if controller.mode == "ok":
+            controller.on = False
+
+    async def on(self, host: Hypervisor) -> None:
+        controller = await self._reach(host)
+        controller.ons.append(LoopClock().monotonic())
+        controller.on = True
+
+
+@dataclass
+class Eyes:
+    """The observer that a fencer belongs to."""
+
+    own_age_s: float = 0.0
+    connected: bool = True
+    uptime_s: float = 1e6
+
+
+@dataclass
+class Stores:
+    fencer: object
+
+
+@dataclass
+class Watch:
+    """One fencer, and what it runs on."""
+
+    fencer: Fencer
+    eyes: Eyes
+    decisions: DecisionLog
+    task: asyncio.Task | None = None
+
+
+@dataclass
+class Site:
+    """See the module. Use ``async with``."""
+
+    store: MemoryStore
+    power: Power = field(default_factory=Power)
+    fencers: dict[str, Watch] = field(default_factory=dict)
+    renewing: dict[str, asyncio.Task] = field(default_factory=dict)
+    group: OrderedTaskGroup = field(default_factory=OrderedTaskGroup)
+    t0: float = 0.0
+
+    async def __aenter__(self) -> Site:
+        await self.group.__aenter__()
+        self.t0 = LoopClock().monotonic()
+        return self
+
+    async def __aexit__(self, *error) -> None:
+        for task in list(self.group._children):
+            task.cancel()
+        await self.group.__aexit__(*error)
+
+    def now(self) -> float:
+        return LoopClock().monotonic() - self.t0
+
+    # Making things
+
+    async def host(
+        self,
+        name: str,
+        *,
+        rack: str = "",
+        bmc: str = "ok",
+        guard: GuardRecord = GuardRecord(),
+        mode: str = "coordinator",
+        renews: float = 1.0,
+        **fencing,
+    ) -> None:
+        if bmc:
+            self.power.controllers[name] = Controller(name)
+            self.power.controllers[name].mode = bmc
+            fencing = {"driver": "redfish", "address": name, "system_uuid": f"uuid-{name}", **fencing}
+        labels = {"outlive.dev/domain-rack": rack} if rack else {}
+        spec = HypervisorSpec(mode=mode, fencing=FencingSpec(**fencing))
+        await self.store.create(Hypervisor(metadata=ObjectMeta(name=name, labels=labels), spec=spec))
+        record = MemberRecord(machine_id=f"m-{name}", boot_id="b1", nonce=f"nonce-{name}", seq=1, guard=guard)
+        await self.store.create(Membership(metadata=ObjectMeta(name=name), record=record))
+        self.renew(name, renews)
+
+    def renew(self, name: str, every_s: float = 1.0) -> None:
+        """Let the host's daemon live."""
+        self.renewing[name] = self.group.create_task(self._renew(name, every_s))
+
+    async def _renew(self, name: str, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            current = await self.store.get(Membership, name, fresh=True)
+            if current.record.state != "Held":
+                return
+            try:
+                await self.write(current, seq=current.record.seq + 1)
+            except Conflict:
+                continue
+
+    async def write(self, current: Membership, **changes) -> Membership:
+        record = msgspec.structs.replace(current.record, **changes)
+        return await self.store.replace(msgspec.structs.replace(current, record=record))
+
+    def silence(self, *names: str) -> None:
+        """The hosts' daemons die."""
+        for name in names:
+            self.renewing.pop(name).cancel()
+
+    async def come_back(self, name: str, *, boot: str = "b2") -> None:
+        """The host joins again after a boot."""
+        current = await self.store.get(Membership, name, fresh=True)
+        epoch = current.record.epoch
+        await self.write(
+            current, boot_id=boot, epoch=epoch + 1, state="Held", seq=current.record.seq + 1, dead_through=epoch
+        )
+        self.renew(name)
+
+    async def policy(self, *, cluster: dict | None = None, **fencing) -> None:
+        """Set the cluster's wishes."""
+        spec = ClusterSpec(fencing=FencingPolicy(**fencing), **(cluster or {}))
+        try:
+            current = await self.store.get(Cluster, "default")
+        except NotFound:
+            await self.store.create(Cluster(metadata=ObjectMeta(name="default"), spec=spec))
+            return
+        await self.store.replace(msgspec.structs.replace(current, spec=spec))
+
+    async def wish(self, host: str, **fencing) -> None:
+        """Change a host's own settings."""
+        current = await self.store.get(Hypervisor, host)
+        changed = msgspec.structs.replace(current.spec.fencing, **fencing)
+        spec = msgspec.structs.replace(current.spec, fencing=changed)
+        await self.store.replace(msgspec.structs.replace(current, spec=spec))
+
+    async def report(self, host: str, **status) -> None:
+        """Let the host's daemon report."""
+        current = await self.store.get(Hypervisor, host)
+        await self.store.replace_status(
+            msgspec.structs.replace(
+                current, status=msgspec.structs.replace(current.status or HypervisorStatus(), **status)
+            )
+        )
+
+    def watch(self, name: str, *, clock=None, cut=None, store=None) -> Watch:
+        """Start the fencer of that host."""
+        clock = clock or LoopClock()
+        store = WriterStore(store or self.store, writer="fencer")
+        eyes, decisions = Eyes(), DecisionLog(clock)
+        fencer = Fencer(
+            Stores(store),
+            host=name,
+            observer=eyes,
+            power=self.power,
+            cut=cut,
+            clock=clock,
+            random=Random(1),
+            ids=SeededIds(Random(2)),
+            decisions=decisions,
+            faults=FaultRecorder(store, clock, "fencer"),
+            metrics=Metrics(),
+        )
+        watch = self.fencers[name] = Watch(fencer, eyes, decisions)
+        watch.task = self.group.create_task(fencer.run())
+        return watch
+
+    def kill(self, name: str) -> None:
+        """The fencer dies where it stands."""
+        watch = self.fencers.pop(name)
+        assert watch.task is not None
+        watch.task.cancel()
+
+    # Looking
+
+    async def record(self, name: str) -> MemberRecord:
+        return (await self.store.get(Membership, name, fresh=True)).record
+
+    async def until(self, name: str, holds, *, limit_s: float = 120.0) -> float:
+        """When the record first fulfils ``holds``, looked at ten times a second."""
+        end = self.now() + limit_s
+        while self.now() < end:
+            if holds(await self.record(name)):
+                return self.now()
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{name} after {limit_s} s: {await self.record(name)}")
+
+    async def until_dead(self, name: str, *, limit_s: float = 120.0) -> float:
+        return await self.until(name, lambda record: record.dead_through >= record.epoch, limit_s=limit_s)
+
+    async def faults(self) -> dict[str, Fault]:
+        return {one.name: one async for one in list_all(self.store, Fault) if not one.ended}
+
+
+def site() -> Site:
+    """An empty one."""
+    return Site(MemoryStore(LoopClock(), SeededIds(Random(1))))
