@@ -132,6 +132,28 @@ ASSIGN: Final = ProtocolStep(
 )
 
 
+class DropOutcome(Outcome, frozen=True, kw_only=True):
+    """What goes."""
+
+    proofs: tuple[Proof, ...] = ()
+    """One for every holder that is dropped."""
+
+
+DROP: Final = ProtocolStep(
+    "safety.drop",
+    "A VM that nobody wants to run loses its holders, which are all mute",
+    AssignView,
+    DropOutcome,
+    (
+        Precondition[AssignView](
+            "not-wanted", lambda view: not view.wanted, lambda view: f"somebody wants {view.vm} to run"
+        ),
+        Precondition[AssignView]("holders-mute", lambda view: not _loud(view), _why_loud),
+    ),
+    lambda view: DropOutcome(proofs=_assign(view).proofs),
+)
+
+
 class DoneView(Part, frozen=True, kw_only=True):
     """A VM that was assigned, as its own document shows it."""
 
@@ -158,6 +180,6 @@ def done(view: DoneView) -> DoneResult:
     return DoneResult(recovered=here and present)
 
 
-STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN)
+STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP)
 DONE: Final = Decision("recovery.done", done, DoneView, DoneResult, "Whether a VM is recovered")
 PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (*(step.decision for step in STEPS), DONE)

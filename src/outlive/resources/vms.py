@@ -114,7 +114,7 @@ class Recovery(Part, frozen=True, kw_only=True):
     """How the VM came back after its host died, or why it has not yet."""
 
     fence: str
-    phase: Literal["waiting", "held", "claimed", "assigned", "recovered"] = "waiting"
+    phase: Literal["waiting", "held", "claimed", "assigned", "recovered", "dropped"] = "waiting"
     origin: str = ""
     """The host that died."""
     slot: str = ""
@@ -166,7 +166,11 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status": ("daemon", "mirror", "import"),
                 "status.assigned": ("recovery", "move", "flush", "import", "mirror"),
                 "status.home": ("recovery", "move", "flush", "import", "mirror"),
-                "status.holders": ("daemon", "recovery"),
+                "status.phase": ("daemon", "recovery", "move", "flush", "import", "mirror"),
+                "status.reason": ("daemon", "recovery", "move", "flush", "import", "mirror"),
+                "status.answered": ("daemon", "move"),
+                "status.rejection": ("daemon", "recovery", "move", "flush"),
+                "status.holders": ("daemon", "recovery", "move"),
                 "status.migration": ("move", "flush", "recovery"),
                 "status.recovery": ("recovery",),
                 f"metadata.labels.{HOST_LABEL}": ("recovery", "move", "flush", "import", "mirror"),

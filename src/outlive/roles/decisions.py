@@ -6,12 +6,12 @@ from outlive.failover import decisions as failover
 from outlive.node import decisions as node
 from outlive.node import protocol
 from outlive.placement import decisions as placement
-from outlive.recovery.steps import PROTOCOL_DECISIONS
+from outlive.recovery import decisions as recovery
 from outlive.runtime.decisions import DecisionTable
 
 
 def decision_table() -> DecisionTable:
     """The decisions of every part."""
     return DecisionTable(
-        (*failover.DECISIONS, *node.DECISIONS, *protocol.DECISIONS, *PROTOCOL_DECISIONS, *placement.DECISIONS)
+        (*failover.DECISIONS, *node.DECISIONS, *protocol.DECISIONS, *placement.DECISIONS, *recovery.DECISIONS)
     )

@@ -14,14 +14,29 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
-from outlive.failover.keeping.placing import InProcessPlacement
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.placing import InProcessPlacement, WithCandidates, free_amounts
 from outlive.failover.ports import Computer, PlacementPort, VMSource
+from outlive.failover.protection import Demands
 from outlive.failover.telling.reporting import SOURCE
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
-from outlive.resources import Flavor, FlavorGroup, Hypervisor, Pipeline, R, Reservation, VirtualMachine
+from outlive.recovery.assembly import RecoveryControllers
+from outlive.recovery.observe import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.telling import Faults
+from outlive.resources import (
+    Cluster,
+    Flavor,
+    FlavorGroup,
+    Hypervisor,
+    Membership,
+    Pipeline,
+    R,
+    Reservation,
+    VirtualMachine,
+)
 from outlive.roles.cold_start import ColdStart
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.controller import Watch
@@ -45,6 +60,12 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
+    recovery_store: Store | None = None
+    """The store in the name of recovery; ``None``: that of everything else."""
+    cluster_store: Store | None = None
+    """The store in the name of the controller that keeps the status of ``Cluster``."""
+    faults: Faults | None = None
+    """Where faults are recorded; ``None``: nowhere."""
 
 
 class UpRole:
@@ -71,10 +92,14 @@ class UpRole:
         self.informers = Informers(
             hypervisors=self._informer(Hypervisor),
             reservations=Informer(
-                store, Reservation, clock=clock, random=self._informing, indexes={HOST_INDEX: hosts_of}
+                store,
+                Reservation,
+                clock=clock,
+                random=self._informing,
+                indexes={HOST_INDEX: hosts_of, **slot_indexes()},
             ),
             groups=self._informer(FlavorGroup),
-            vms=self._informer(VirtualMachine),
+            vms=Informer(store, VirtualMachine, clock=clock, random=self._informing, indexes=vm_indexes()),
         )
         self._events = EventRecorder(store, clock=clock, ids=ids, source=SOURCE)
         self._events.expose(self.metrics)
@@ -114,6 +139,7 @@ class UpRole:
             decisions=self.decisions,
         )
         self.failover.attach(self.manager, self.elector, first=cold_start.run)
+        self.recovery = self._add_recovery(ports, ids)
         self.manager.add_task("failover-cold-start", cold_start.watch, elector=self.elector, after_sync=True)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
@@ -154,6 +180,36 @@ class UpRole:
 
     def _informer(self, kind: type[R]) -> Informer[R]:
         return Informer(self._store, kind, clock=self._clock, random=self._informing)
+
+    def _add_recovery(self, ports: Ports, ids: Ids) -> RecoveryControllers:
+        """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""
+        settings, informers = self.settings, self.informers
+        config = settings.failover.apply_defaults()
+        compat = config.deviations
+        placement = ports.placement or InProcessPlacement(self.placement, self.placement.fleet)
+        recovery = RecoveryControllers(
+            ports.recovery_store or self._store,
+            RecoveryInformers(
+                vms=informers.vms,
+                reservations=informers.reservations,
+                hypervisors=informers.hypervisors,
+                memberships=self._informer(Membership),
+                clusters=self._informer(Cluster),
+            ),
+            placement=WithCandidates(placement, self.fleet) if placement.needs_candidates else placement,
+            free=lambda: free_amounts(self.fleet, keep_unknown=compat.reverted("D13")),
+            demands=Demands(config.requirements, settings.protection),
+            caller=Caller(profile=settings.upkeep.profile, compat=compat),
+            metrics=self.metrics,
+            events=self._events,
+            decisions=self.decisions,
+            clock=self._clock,
+            ids=ids,
+            faults=ports.faults,
+            cluster_store=ports.cluster_store or self._store,
+        )
+        recovery.attach(self.manager, self.elector)
+        return recovery
 
     def _add_placement(self, random: Random) -> PlacementService:
         """The placement service with its pipelines and flavor groups, fed from the informers."""

@@ -67,6 +67,11 @@ class WriterStore:
         """As the inner store."""
         return self._inner.embedded
 
+    @property
+    def incarnation(self) -> str:
+        """That of the inner store; empty where it has none."""
+        return str(getattr(self._inner, "incarnation", ""))
+
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """Reading is free."""
         return await self._inner.get(kind, name, namespace=namespace, fresh=fresh)

@@ -161,7 +161,7 @@ def test_the_table_holds_what_safety_rests_on() -> None:
         ("Election", "`record`", "candidate", "refused"),
         ("Cluster", "`status`", "controller", "–"),
         ("VirtualMachine", "`spec`", "users, import", "all but `outlive.dev/host`"),
-        ("VirtualMachine", "`status.holders`", "daemon, recovery", "–"),
+        ("VirtualMachine", "`status.holders`", "daemon, recovery, move", "–"),
         ("Reservation", "`spec`", "failover, commitments", "refused"),
         ("Reservation", "`status`", "failover, commitments", "–"),
         ("Reservation", "`status.consumer`", "recovery", "–"),

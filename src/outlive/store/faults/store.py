@@ -47,6 +47,11 @@ class FaultStore:
         """As the inner store."""
         return self._inner.embedded
 
+    @property
+    def incarnation(self) -> str:
+        """That of the inner store; empty where it has none."""
+        return str(getattr(self._inner, "incarnation", ""))
+
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """As the inner store, delayed or refused."""
         return await self._read(lambda: self._inner.get(kind, name, namespace=namespace, fresh=fresh))

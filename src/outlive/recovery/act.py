@@ -1,0 +1,289 @@
+"""Carrying a plan of recovery out: one compare-and-swap after the other, each safe to stop after.
+
+Every write is a protocol step attempted on what a fresh read shows, so an old plan, a second leader or a crash in
+between costs a refused step and nothing else. Order of the writes for one VM: the slot's consumer, the label by which
+the target finds the VM, the assignment. What a step refuses is left to the next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import NotFound, Unknown
+from outlive.base.logging import get_logger
+from outlive.recovery import records
+from outlive.recovery.model import Action, ActionKind, Reclaim, Release
+from outlive.recovery.observe import Lookout, is_wanted, reach_of
+from outlive.recovery.steps import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
+from outlive.recovery.telling import Teller
+from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
+from outlive.runtime.informer import Informer
+from outlive.runtime.steps import Refusal
+from outlive.store import Store
+
+SHUT_DOWN: Final = frozenset({"start", "restart", "shutdown", "migrate", "migrate-live", "unmigrate"})
+"""Phases that have come to an end when nothing of the VM is left and nobody wants it to run."""
+
+_replace = msgspec.structs.replace
+_log = get_logger("recovery")
+
+
+class Refused(Exception):
+    """A step was refused on what a fresh read shows: the plan was old."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.step}: {refusal.why}")
+        self.refusal = refusal
+
+
+class Acting:
+    """Carries out actions; errors are the store's, and ``Refused``."""
+
+    def __init__(
+        self,
+        store: Store,
+        lookout: Lookout,
+        teller: Teller,
+        *,
+        vms: Informer[VirtualMachine],
+        reservations: Informer[Reservation],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._lookout = lookout
+        self._teller = teller
+        self._vms = vms
+        self._reservations = reservations
+        self._clock = clock
+
+    async def carry_out(self, action: Action) -> None:
+        """One action; ``WAIT`` and ``SEARCH`` write nothing, except that a label that leads astray is put right."""
+        match action.kind:
+            case ActionKind.SLOT | ActionKind.PLACE:
+                await self._send(action)
+            case ActionKind.HOLD:
+                await self._hold(action)
+            case ActionKind.DROP:
+                await self._drop(action)
+            case ActionKind.DONE:
+                await self._close(action)
+            case ActionKind.WAIT:
+                await self._label_as_assigned(action)
+            case ActionKind.SEARCH:
+                pass
+            case _:
+                assert_never(action.kind)
+
+    # The two writes of row R
+
+    async def _send(self, action: Action) -> None:
+        vm = await self._fresh(VirtualMachine, action.vm)
+        slot = await self._claim(action, vm) if action.slot else None
+        vm = await self._label(vm, action.host)
+        outcome = ASSIGN.attempt(self._assign_view(vm, action, slot))
+        if outcome.refused is not None:
+            raise Refused(outcome.refused)
+        record = records.assigned(
+            vm, action, outcome.proofs, as_datetime(self._clock.now()), forgiven=self._lookout.forgiven(vm)
+        )
+        status = _replace(
+            vm.status,
+            holders=(),
+            assigned=outcome.assigned,
+            home=_home(vm, action.host),
+            phase="start",
+            reason="",
+            migration=None,
+            rejection=None,
+            recovery=record,
+        )
+        written = await self._swap_status(vm, status)
+        await self._teller.assigned(vm, written, action, outcome.proofs)
+
+    def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
+        return AssignView(
+            vm=vm.name,
+            fence=action.fence,
+            wanted=is_wanted(vm),
+            holders=vm.status.holders,
+            assigned=vm.status.assigned,
+            members=self._lookout.members(vm.status.holders),
+            reach=reach_of(vm),
+            target=action.host,
+            slot=slot.name if slot is not None else "",
+            slot_uid=slot.metadata.uid if slot is not None else "",
+            consumer=slot.status.consumer if slot is not None else None,
+            settled=not self._lookout.unsettled(),
+        )
+
+    async def _claim(self, action: Action, vm: VirtualMachine) -> Reservation:
+        """The slot with the VM as its consumer, as the store acknowledged it."""
+        refusal = ASSIGN.without("slot-claimed").attempt(self._assign_view(vm, action, None)).refused
+        if refusal is not None:
+            raise Refused(refusal)
+        return await self._take(action.slot, action.vm, action.fence)
+
+    async def _take(self, name: str, vm: str, fence: str) -> Reservation:
+        slot = await self._fresh(Reservation, name)
+        members = slot.status.failover_reservation
+        outcome = CLAIM.attempt(
+            ClaimView(
+                vm=vm,
+                fence=fence,
+                slot=name,
+                members=members.allocations if members is not None else {},
+                consumer=slot.status.consumer,
+                host_held=self._lookout.lives(slot.status.host),
+            )
+        )
+        if outcome.refused is not None:
+            raise Refused(outcome.refused)
+        if slot.status.consumer == outcome.consumer:
+            return slot
+        return await self._consume(slot, outcome.consumer)
+
+    async def _consume(self, slot: Reservation, consumer: Consumer | None) -> Reservation:
+        return await self._swap(
+            slot,
+            _replace(slot, status=_replace(slot.status, consumer=consumer)),
+            self._store.replace_status,
+            lambda found: found.status.consumer == consumer,
+            self._reservations,
+        )
+
+    async def release(self, release: Release) -> None:
+        """The slot is free again, if it is still that VM's and the VM does not come in after all."""
+        slot = await self._fresh(Reservation, release.slot)
+        consumer = slot.status.consumer
+        if consumer is None or consumer.vm != release.vm or await self._comes_in(slot, consumer):
+            return
+        await self._consume(slot, None)
+        _log.info("recovery.slot_released", slot=slot.name, vm=release.vm, why=release.why)
+
+    async def _comes_in(self, slot: Reservation, consumer: Consumer) -> bool:
+        """Whether the consumer is, or may yet be, assigned into the slot."""
+        try:
+            vm = await self._store.get(VirtualMachine, consumer.vm, fresh=True)
+        except NotFound:
+            return False
+        where = vm.status.assigned
+        if where is not None and where.slot is not None and where.slot.name == slot.name:
+            return where.hypervisor == slot.status.host
+        state = self._lookout.state(vm)
+        loud = any(not holder.mute for holder in state.holders)
+        led_away = state.unfinished and bool(state.slot) and not state.holders
+        idle = not state.wanted and not state.holders and not state.unfinished
+        return not (loud or led_away or idle)
+
+    async def reclaim(self, reclaim: Reclaim) -> None:
+        """The slot is the VM's again, which is on its way into it."""
+        vm = await self._fresh(VirtualMachine, reclaim.vm)
+        where = vm.status.assigned
+        if where is None or where.slot is None or where.slot.name != reclaim.slot or where.fence != reclaim.fence:
+            return
+        await self._take(reclaim.slot, reclaim.vm, reclaim.fence)
+
+    # The other writes
+
+    async def _hold(self, action: Action) -> None:
+        known = self._vms.get(action.vm)
+        if known is not None and records.unfinished(known) and records.says(known.status.recovery, action):
+            return
+        vm = await self._fresh(VirtualMachine, action.vm)
+        record = records.held(vm, action, as_datetime(self._clock.now()))
+        await self._swap_status(vm, _replace(vm.status, recovery=record))
+        await self._teller.held(vm, action)
+
+    async def _drop(self, action: Action) -> None:
+        vm = await self._fresh(VirtualMachine, action.vm)
+        outcome = DROP.attempt(self._assign_view(vm, action, None))
+        if outcome.refused is not None:
+            raise Refused(outcome.refused)
+        status = vm.status
+        record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
+        phase = "stop" if status.phase in SHUT_DOWN else status.phase
+        status = _replace(status, holders=(), migration=None, phase=phase, recovery=record)
+        written = await self._swap_status(vm, status)
+        await self._teller.dropped(vm, written, outcome.proofs)
+
+    async def _close(self, action: Action) -> None:
+        vm = await self._fresh(VirtualMachine, action.vm)
+        members = self._lookout.members(vm.status.holders)
+        seen = done(DoneView(vm=vm.name, assigned=vm.status.assigned, holders=vm.status.holders, members=members))
+        if not seen.recovered or not records.unfinished(vm):
+            return
+        vm = await self._label(vm, action.host)
+        record = records.recovered(vm, action, as_datetime(self._clock.now()))
+        written = await self._swap_status(vm, _replace(vm.status, recovery=record))
+        await self._teller.recovered(vm, written)
+
+    async def _label_as_assigned(self, action: Action) -> None:
+        """A host finds its VMs by the label: one that was set and not followed by an assignment hides the VM."""
+        known = self._vms.get(action.vm)
+        if known is None or not _astray(known):
+            return
+        vm = await self._fresh(VirtualMachine, action.vm)
+        where = vm.status.assigned
+        if _astray(vm) and where is not None:
+            await self._label(vm, where.hypervisor)
+
+    async def _label(self, vm: VirtualMachine, host: str) -> VirtualMachine:
+        if vm.metadata.labels.get(HOST_LABEL) == host:
+            return vm
+        metadata = _replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: host})
+        return await self._swap(
+            vm,
+            _replace(vm, metadata=metadata),
+            self._store.replace,
+            lambda found: found.metadata.labels.get(HOST_LABEL) == host,
+            self._vms,
+        )
+
+    # Reading and writing
+
+    async def _fresh(self, kind: type[R], name: str) -> R:
+        return await self._store.get(kind, name, fresh=True)
+
+    async def _swap_status(self, vm: VirtualMachine, status: Any) -> VirtualMachine:
+        return await self._swap(
+            vm,
+            _replace(vm, status=status),
+            self._store.replace_status,
+            lambda found: found.status == status,
+            self._vms,
+        )
+
+    async def _swap(
+        self,
+        before: R,
+        wanted: R,
+        write: Callable[[R], Any],
+        applied: Callable[[R], bool],
+        shown: Informer[R],
+    ) -> R:
+        """Compare-and-swap; after a lost answer a fresh read says whether it was applied."""
+        try:
+            written: R = await write(wanted)
+        except Unknown:
+            written = await self._fresh(type(before), before.name)
+            if written.metadata.uid != before.metadata.uid or not applied(written):
+                raise
+            return written
+        shown.note(written, replaced=before.metadata.resource_version)
+        return written
+
+
+def _astray(vm: VirtualMachine) -> bool:
+    where = vm.status.assigned
+    return where is not None and vm.metadata.labels.get(HOST_LABEL) not in (None, where.hypervisor)
+
+
+def _home(vm: VirtualMachine, target: str) -> str:
+    """Where the VM belongs: it keeps its home; without one that is the host that it was lost on."""
+    status = vm.status
+    before = status.home or (status.assigned.hypervisor if status.assigned is not None else "")
+    return "" if before == target else before

@@ -1,0 +1,223 @@
+"""The loop of recovery: look at everything, plan, act; again whenever something has changed.
+
+Level-triggered: a pass looks at all VMs whose holders may be dead or whose recovery is unfinished, so nothing is lost
+with a crash, a change of leader or a missed event. After a proof it waits a moment for others, because hosts of one
+failure domain die together and one plan serves them better than one each. What it does not promise: that it is the
+only one; every write is a compare-and-swap that a second leader loses or makes needless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.recovery.act import Acting, Refused
+from outlive.recovery.decisions import RECOVERY_PLAN
+from outlive.recovery.hosts import Incarnation, LostHosts
+from outlive.recovery.model import ActionKind, RecoveryPlan, RecoveryView
+from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
+from outlive.recovery.places import SEARCHES, Places
+from outlive.recovery.plan import asked
+from outlive.recovery.telling import Teller
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.tasks import OrderedTaskGroup
+
+SETTLE_S: Final = 0.2
+"""After a proof: how long to wait for others."""
+SETTLE_MOST_S: Final = 1.0
+"""At most so long, however many come."""
+GATHER_S: Final = 0.02
+"""After any other change."""
+TICK_S: Final = 1.0
+"""How often to look while anything is under way: silence and limits make no event."""
+IDLE_S: Final = 10.0
+"""How often to look otherwise."""
+ACTS_AT_ONCE: Final = 16
+"""VMs that are acted on at the same time."""
+REQUEST_PREFIX: Final = "recovery"
+
+_log = get_logger("recovery")
+
+
+class RecoveryLoop:
+    """See the module. ``run`` until cancelled, which is safe at any moment."""
+
+    def __init__(
+        self,
+        informers: RecoveryInformers,
+        lookout: Lookout,
+        acting: Acting,
+        places: Places,
+        lost: LostHosts,
+        incarnation: Incarnation,
+        teller: Teller,
+        *,
+        decisions: DecisionLog,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._informers = informers
+        self._lookout = lookout
+        self._acting = acting
+        self._places = places
+        self._lost = lost
+        self._incarnation = incarnation
+        self._teller = teller
+        self._decisions = decisions
+        self._clock = clock
+        self._ids = ids
+        self._wake = asyncio.Event()
+        self._proof_at = 0.0
+
+    async def run(self) -> None:
+        """Look, plan and act, for ever."""
+        self._wake.set()
+        ends = [
+            self._informers.memberships.subscribe(self._member_changed),
+            self._informers.vms.subscribe(self._vm_changed, replay=False),
+            self._informers.reservations.subscribe(self._slot_changed, replay=False),
+            self._informers.hypervisors.subscribe(self._host_changed, replay=False),
+            self._informers.clusters.subscribe(self._cluster_changed, replay=False),
+        ]
+        try:
+            tick_s = TICK_S
+            while True:
+                await self._woken(tick_s)
+                await self._settle()
+                self._wake.clear()
+                with request_context(greq=new_global_request_id(self._ids, REQUEST_PREFIX), req=""):
+                    busy = await self.look()
+                tick_s = TICK_S if busy else IDLE_S
+        finally:
+            for end in ends:
+                end()
+
+    async def _woken(self, tick_s: float) -> None:
+        try:
+            async with asyncio.timeout(tick_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _settle(self) -> None:
+        """Let changes gather: briefly, and after a proof until no other has come for ``SETTLE_S``."""
+        began = self._clock.monotonic()
+        await self._clock.sleep(GATHER_S)
+        while True:
+            now = self._clock.monotonic()
+            left_s = min(self._proof_at + SETTLE_S, began + SETTLE_MOST_S) - now
+            if left_s <= 0:
+                return
+            await self._clock.sleep(left_s)
+
+    # One pass
+
+    async def look(self) -> bool:
+        """Look at everything once and act; whether anything is under way."""
+        view = self._lookout.look()
+        work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            (f"host {name}", partial(self._lost.put_right, name)) for name in self._lost.wrong()
+        ]
+        if self._incarnation.wrong():
+            work.append(("incarnation", self._incarnation.put_right))
+        plan = await self._plan(view)
+        self._teller.planned(view, plan)
+        work += [
+            (f"vm {action.vm}", partial(self._acting.carry_out, action))
+            for action in plan.actions
+            if action.kind is not ActionKind.SEARCH
+        ]
+        work += [(f"claim {one.slot}", partial(self._acting.reclaim, one)) for one in plan.reclaims]
+        work += [(f"release {one.slot}", partial(self._acting.release, one)) for one in plan.releases]
+        failed = await self._do(work)
+        return failed or bool(view.vms)
+
+    async def _plan(self, view: RecoveryView) -> RecoveryPlan:
+        """The plan; where VMs have no slot placement is asked, and then it is made anew."""
+        if not view.vms and not view.gone:
+            return RecoveryPlan()
+        plan = self._decisions.use(RECOVERY_PLAN, view, subject="slots")
+        searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH][:SEARCHES]
+        if not searching:
+            return plan
+        vms = [vm for name in searching if (vm := self._informers.vms.get(name)) is not None]
+        offers = await self._places.offers(vms)
+        free = self._lookout.under_way(self._places.free())
+        return self._decisions.use(RECOVERY_PLAN, asked(view, offers, free), subject="places")
+
+    async def _do(self, work: list[tuple[str, Callable[[], Awaitable[None]]]]) -> bool:
+        """All of it, some at a time, in order; whether something is to be tried again."""
+        limit = asyncio.Semaphore(ACTS_AT_ONCE)
+        failed = False
+
+        async def do(name: str, act: Callable[[], Awaitable[None]]) -> None:
+            nonlocal failed
+            async with limit:
+                try:
+                    await act()
+                except Refused as error:
+                    failed = True
+                    _log.info("recovery.step_refused", what=name, step=error.refusal.step, why=error.refusal.why)
+                except OutliveError as error:
+                    failed = True
+                    _log.info("recovery.write_failed", what=name, error=str(error), code=error.code)
+
+        async with OrderedTaskGroup() as group:
+            for name, act in work:
+                group.create_task(do(name, act), name=f"recovery {name}")
+        return failed
+
+    # What wakes
+
+    def _member_changed(self, old: Membership | None, new: Membership | None) -> None:
+        if new is None:
+            return
+        before = old.record if old is not None else None
+        if before is None or _facts(before) != _facts(new.record):
+            if _proofs(new.record) != (_proofs(before) if before is not None else (0, 0)):
+                self._proof_at = self._clock.monotonic()
+            self._wake.set()
+
+    def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
+        states = [one.status for one in (old, new) if one is not None]
+        came_or_went = len(states) < 2
+        in_recovery = any(one.recovery is not None for one in states)
+        moved = len({(one.holders, one.assigned) for one in states}) > 1
+        if came_or_went or in_recovery or moved:
+            self._wake.set()
+
+    def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
+        if any(one is not None and one.status.consumer is not None for one in (old, new)):
+            self._wake.set()
+
+    def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        if (
+            old is None
+            or new is None
+            or (old.status.lost, old.status.domain_state)
+            != (
+                new.status.lost,
+                new.status.domain_state,
+            )
+        ):
+            self._wake.set()
+
+    def _cluster_changed(self, _old: Cluster | None, new: Cluster | None) -> None:
+        if new is not None and new.name == CLUSTER:
+            self._wake.set()
+
+
+def _facts(record: MemberRecord) -> tuple[object, ...]:
+    """What of a Membership calls for a look; renewals do not."""
+    return (record.state, record.epoch, record.fence.phase, record.incarnation, *_proofs(record))
+
+
+def _proofs(record: MemberRecord) -> tuple[int, int]:
+    return record.dead_through, record.cut.through

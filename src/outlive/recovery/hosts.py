@@ -1,0 +1,114 @@
+"""Facts about hosts and store that recovery writes down: who is lost, and which incarnation of the store this is.
+
+Both are conveniences for others: no assignment waits for them, and both are put right whenever they are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import AlreadyExists, NotFound
+from outlive.base.logging import get_logger
+from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
+from outlive.recovery.telling import Faults
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, ObjectRef
+from outlive.store import Store
+
+RESTORED_FAULT: Final = "store-restored"
+RESTORED_DELTA: Final = 30
+
+_replace = msgspec.structs.replace
+_log = get_logger("recovery")
+
+
+def lost_by(record: MemberRecord) -> str | None:
+    """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
+    if record.state == "Held" and record.dead_through < record.epoch:
+        return ""
+    if record.dead_through >= record.epoch:
+        return record.fence.id or f"{record.proof.kind if record.proof else 'proof'}.{record.epoch}"
+    return None
+
+
+class LostHosts:
+    """Keeps ``Hypervisor.status.lost`` as the Memberships say."""
+
+    def __init__(self, store: Store, informers: RecoveryInformers) -> None:
+        self._store = store
+        self._informers = informers
+
+    def wrong(self) -> list[str]:
+        """Hosts whose status says something else than their Membership, by name."""
+        return [
+            one.name
+            for one in self._informers.memberships.items()
+            if (host := self._informers.hypervisors.get(one.name)) is not None
+            and (wanted := lost_by(one.record)) is not None
+            and bool(wanted) != bool(host.status.lost)
+        ]
+
+    async def put_right(self, name: str) -> None:
+        """Write what the Membership says now, read afresh."""
+        member = await self._store.get(Membership, name, fresh=True)
+        host = await self._store.get(Hypervisor, name, fresh=True)
+        wanted = lost_by(member.record)
+        if wanted is None or bool(wanted) == bool(host.status.lost):
+            return
+        written = await self._store.replace_status(_replace(host, status=_replace(host.status, lost=wanted)))
+        self._informers.hypervisors.note(written, replaced=host.metadata.resource_version)
+        _log.info("recovery.host_lost" if wanted else "recovery.host_back", host=name, fence=wanted)
+
+
+class Incarnation:
+    """Keeps ``Cluster.status.storeIncarnation`` as the store says, and a fault while hosts have not joined since."""
+
+    def __init__(self, store: Store, informers: RecoveryInformers, lookout: Lookout, faults: Faults) -> None:
+        """``store``: in the name of the controller that owns the status of ``Cluster``."""
+        self._store = store
+        self._informers = informers
+        self._lookout = lookout
+        self._faults = faults
+        self._told = False
+
+    def wrong(self) -> bool:
+        """Whether something is to be written or told."""
+        return self._says() not in ("", self._written()) or bool(self._lookout.unsettled()) != self._told
+
+    def _says(self) -> str:
+        return str(getattr(self._store, "incarnation", ""))
+
+    def _written(self) -> str:
+        known = self._informers.clusters.get(CLUSTER)
+        return known.status.store_incarnation if known is not None else ""
+
+    async def put_right(self) -> None:
+        """Write it, and raise or end the fault."""
+        says = self._says()
+        if says not in ("", self._written()):
+            await self._write(says)
+        unsettled = self._lookout.unsettled()
+        subject = ObjectRef(kind="Cluster", name=CLUSTER)
+        if unsettled and not self._told:
+            message = f"the store was restored: {len(unsettled)} hosts have not joined since, and nothing is recovered"
+            remedy = f"start their daemons, or set confirmedIncarnation of Cluster/default to {self._written()}"
+            await self._faults.raise_(RESTORED_FAULT, subject, message, remedy=remedy, delta=RESTORED_DELTA)
+        elif self._told and not unsettled:
+            await self._faults.end(RESTORED_FAULT, subject)
+        self._told = bool(unsettled)
+
+    async def _write(self, says: str) -> None:
+        try:
+            cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
+        except NotFound:
+            try:
+                cluster = await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
+            except AlreadyExists:
+                return
+        if cluster.status.store_incarnation == says:
+            return
+        status = _replace(cluster.status, store_incarnation=says)
+        written = await self._store.replace_status(_replace(cluster, status=status))
+        self._informers.clusters.note(written, replaced=cluster.metadata.resource_version)
+        _log.info("recovery.store_incarnation", incarnation=says, before=cluster.status.store_incarnation)

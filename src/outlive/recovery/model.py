@@ -1,0 +1,173 @@
+"""What the plan of recovery sees: hosts by whether they can take a VM, slots, and VMs that something is to be done for.
+
+Plain, frozen data, so that a plan can be saved, asked again and explained. Whether a holder is mute is decided before
+(``outlive.node.membership.death``); a plan never proves anything, and every write that follows from it looks again.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from outlive.resources import Consumer, Part
+
+
+class Standing(enum.StrEnum):
+    """What is known of a host's membership."""
+
+    LIVE = "live"
+    SILENT = "silent"
+    """Held, but not renewed for as long as its profile allows."""
+    REVOKED = "revoked"
+    DEAD = "dead"
+    """Its present epoch is proven dead."""
+    RELEASED = "released"
+    UNKNOWN = "unknown"
+    """It has no Membership."""
+
+
+class HostState(Part, frozen=True, kw_only=True):
+    """A host, as far as recovery cares."""
+
+    name: str
+    standing: Standing = Standing.LIVE
+    refuses: str = ""
+    """Why it takes no VM though it lives; empty: it does."""
+    unconfirmed: bool = False
+    """Condemned, and no proof was found yet."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether a VM may be sent there."""
+        return self.standing is Standing.LIVE and not self.refuses
+
+
+class SlotState(Part, frozen=True, kw_only=True):
+    """A slot that is promised to one of the VMs, or that has a consumer."""
+
+    name: str
+    uid: str = ""
+    host: str = ""
+    members: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    ready: bool = True
+    consumer: Consumer | None = None
+
+
+class HolderState(Part, frozen=True, kw_only=True):
+    """A host that may be running the VM."""
+
+    host: str
+    mute: bool = False
+    known: bool = True
+    """Whether the Membership that the entry was written under is there."""
+
+
+class VmState(Part, frozen=True, kw_only=True):
+    """A VM that something may have to be done for."""
+
+    id: str
+    fence: str = ""
+    """Identity of this recovery: it stays while the VM goes from one slot to the next."""
+    priority: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    wanted: bool = True
+    holders: tuple[HolderState, ...] = ()
+    assigned: str = ""
+    slot: str = ""
+    """Of the assignment."""
+    unfinished: bool = False
+    """Whether a recovery of it was begun and has not ended."""
+    running: bool = False
+    """Seen running where it is assigned, and held by nobody else."""
+    refusal: str = ""
+    """Why the host that it is assigned to does not start it; empty: it has not said so."""
+    avoid: tuple[str, ...] = ()
+    """Hosts that refused it, or let their time pass, in this recovery."""
+    waited_s: float = 0.0
+    """Since the assignment was first seen as it is."""
+    offers: tuple[str, ...] | None = None
+    """Hosts that placement ranks, best first; ``None``: not asked yet."""
+
+
+class Free(Part, frozen=True, kw_only=True):
+    """What a host has left after its VMs, all slots, and VMs that are on their way to it."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class RecoveryView(Part, frozen=True, kw_only=True):
+    """All that is looked at in one go: every host that died meanwhile is in the same plan."""
+
+    vms: tuple[VmState, ...] = ()
+    gone: tuple[str, ...] = ()
+    """VMs that have a slot as its consumers and that do not exist."""
+    slots: tuple[SlotState, ...] = ()
+    hosts: tuple[HostState, ...] = ()
+    free: dict[str, Free] = {}
+    """Only for VMs with ``offers``."""
+    unsettled: tuple[str, ...] = ()
+    """Hosts that have not joined since the store was restored; empty: the store is settled."""
+    incarnation: str = ""
+    """The store's, for the remedy."""
+    start_limit_s: float = 60.0
+    """How long a host may take to hold a VM that was assigned to it."""
+
+
+class ActionKind(enum.StrEnum):
+    """What is done about one VM."""
+
+    SLOT = "slot"
+    """Claim the slot, then assign the VM to its host."""
+    PLACE = "place"
+    """Assign it to a host where it has no slot."""
+    SEARCH = "search"
+    """Ask placement for a host, then plan again."""
+    HOLD = "hold"
+    """Nothing can be done until somebody acts; the reason and what to do about it are recorded."""
+    WAIT = "wait"
+    """It is somebody else's turn, and will be looked at again."""
+    DROP = "drop"
+    """Nobody wants it to run: its mute holders are taken out."""
+    DONE = "done"
+    """It runs again: the record is closed."""
+
+
+class Action(Part, frozen=True, kw_only=True):
+    """What is done about one VM, and why."""
+
+    vm: str
+    kind: ActionKind
+    fence: str = ""
+    host: str = ""
+    slot: str = ""
+    reason: str = ""
+    """A stable word."""
+    detail: str = ""
+    remedy: str = ""
+
+
+class Release(Part, frozen=True, kw_only=True):
+    """A slot that its consumer does not need any more."""
+
+    slot: str
+    vm: str
+    why: str = ""
+
+
+class Reclaim(Part, frozen=True, kw_only=True):
+    """A slot whose consumer was taken out although the VM is on its way into it."""
+
+    slot: str
+    vm: str
+    fence: str
+
+
+class RecoveryPlan(Part, frozen=True, kw_only=True):
+    """One action for every VM, most important first, and slots to be put right."""
+
+    actions: tuple[Action, ...] = ()
+    releases: tuple[Release, ...] = ()
+    reclaims: tuple[Reclaim, ...] = ()

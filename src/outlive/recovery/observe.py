@@ -1,0 +1,424 @@
+"""What recovery looks at: caches by the hosts that hold VMs, and how long each host has been silent.
+
+VMs are found by what their own documents say (who holds them, where they are assigned, whether a recovery of them was
+begun), never by a list of what ran on a host. Caches may be old: facts that a write rests on either only ever turn
+true (a proof of death) or are read again by whoever writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.vms import view_of_resource
+from outlive.node.fencing.profile import PROFILES, ProfileName, default_profile
+from outlive.node.membership.death import MemberView, Reach, dead, member_view, mute, of_holder
+from outlive.recovery.model import (
+    Free,
+    HolderState,
+    HostState,
+    RecoveryView,
+    SlotState,
+    Standing,
+    VmState,
+)
+from outlive.recovery.records import refusal_of, unfinished
+from outlive.recovery.steps import DoneView, done
+from outlive.resources import (
+    Cluster,
+    Holder,
+    Hypervisor,
+    Membership,
+    Reservation,
+    VirtualMachine,
+)
+from outlive.runtime.informer import Informer
+
+HOLDER_INDEX: Final = "holder"
+"""Index of VMs by the hosts that may be running them."""
+ASSIGNED_INDEX: Final = "assigned"
+"""Index of VMs without a holder by the host that they are assigned to."""
+RECOVERY_INDEX: Final = "recovery"
+"""Index of VMs whose recovery was begun and has not ended, all under ``UNFINISHED_KEY``."""
+UNFINISHED_KEY: Final = "unfinished"
+MEMBER_INDEX: Final = "member"
+"""Index of slots by the VMs that they are promised to."""
+CONSUMER_INDEX: Final = "consumer"
+"""Index of slots by the VM that is let in."""
+
+START_LIMIT_S: Final = 60.0
+"""How long a host may take to hold a VM that was assigned to it."""
+FORGIVE_S: Final = 30.0
+"""After so long without any other place the hosts that refused are asked again."""
+CLUSTER: Final = "default"
+NOT_WANTED: Final = frozenset({"stop", "shutdown", "disable", "fail", "SHUTOFF", "STOPPED", "DELETED", "SOFT_DELETED"})
+"""Phases of VMs that are not to run, whatever power state is wishes for."""
+TAKES_NOTHING: Final = frozenset({"flush", "flushed"})
+"""Domain states of hosts that take no VMs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryInformers:
+    """The caches that recovery reads; the indexes are those of ``vm_indexes`` and ``slot_indexes``."""
+
+    vms: Informer[VirtualMachine]
+    reservations: Informer[Reservation]
+    hypervisors: Informer[Hypervisor]
+    memberships: Informer[Membership]
+    clusters: Informer[Cluster]
+
+
+def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
+    """The indexes that the informer of VMs must have."""
+    return {HOLDER_INDEX: _holders, ASSIGNED_INDEX: _assigned, RECOVERY_INDEX: _unfinished}
+
+
+def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
+    """The indexes that the informer of reservations must have."""
+    return {MEMBER_INDEX: _members, CONSUMER_INDEX: _consumer}
+
+
+def _holders(vm: VirtualMachine) -> Iterable[str]:
+    return dict.fromkeys(holder.hypervisor for holder in vm.status.holders)
+
+
+def _assigned(vm: VirtualMachine) -> Iterable[str]:
+    return () if vm.status.holders or vm.status.assigned is None else (vm.status.assigned.hypervisor,)
+
+
+def _unfinished(vm: VirtualMachine) -> Iterable[str]:
+    return (UNFINISHED_KEY,) if unfinished(vm) else ()
+
+
+def _members(slot: Reservation) -> Iterable[str]:
+    failover = slot.status.failover_reservation
+    return tuple(failover.allocations) if failover is not None and is_slot(slot) else ()
+
+
+def _consumer(slot: Reservation) -> Iterable[str]:
+    return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
+
+
+def is_wanted(vm: VirtualMachine) -> bool:
+    """Whether the VM is to run: somebody wishes so, and it was neither stopped nor given up."""
+    return vm.spec.power_state == "running" and vm.status.phase not in NOT_WANTED
+
+
+def reach_of(vm: VirtualMachine) -> Reach:
+    """What the VM could do harm to."""
+    spec = vm.spec
+    return Reach(disks=spec.disks, ports=spec.ports, accept_duplicate=spec.network_policy == "accept-duplicate")
+
+
+class Silence:
+    """How long each host's Membership has not changed, on this process's own clock since it first saw that."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[str, str, float]] = {}
+
+    def see(self, membership: Membership) -> None:
+        """A version of it was received."""
+        meta = membership.metadata
+        known = self._seen.get(meta.name)
+        if known is None or known[:2] != (meta.uid, meta.resource_version):
+            self._seen[meta.name] = (meta.uid, meta.resource_version, self._clock.monotonic())
+
+    def forget(self, name: str) -> None:
+        """The Membership is gone."""
+        self._seen.pop(name, None)
+
+    def unchanged_s(self, name: str) -> float:
+        """Seconds since the present version was received."""
+        known = self._seen.get(name)
+        return 0.0 if known is None else self._clock.monotonic() - known[2]
+
+
+class Waiting:
+    """Since when each VM is as it is, on this process's own clock; a restart only makes it wait once more."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[str, tuple[object, float]] = {}
+
+    def waited_s(self, vm: str, state: object) -> float:
+        """Seconds since the VM was first asked about in this state."""
+        now = self._clock.monotonic()
+        known = self._since.get(vm)
+        if known is None or known[0] != state:
+            self._since[vm] = known = (state, now)
+        return now - known[1]
+
+    def keep(self, vms: Iterable[str]) -> None:
+        """Forget all others."""
+        kept = set(vms)
+        self._since = {vm: since for vm, since in self._since.items() if vm in kept}
+
+
+class Lookout:
+    """Gathers the view of a plan from the caches."""
+
+    def __init__(self, informers: RecoveryInformers, clock: Clock, priority: Callable[[VirtualMachine], int]) -> None:
+        self._informers = informers
+        self._clock = clock
+        self._priority = priority
+        self._waiting = Waiting(clock)
+        self._held = Waiting(clock)
+        self._members: dict[str, tuple[Membership, MemberView]] = {}
+        self.silence = Silence(clock)
+        informers.memberships.subscribe(self._member_changed)
+
+    def _member_changed(self, old: Membership | None, new: Membership | None) -> None:
+        if new is not None:
+            self.silence.see(new)
+        elif old is not None:
+            self.silence.forget(old.name)
+
+    # One look
+
+    def look(self) -> RecoveryView:
+        """Every VM with a mute or condemned holder, with an unfinished recovery, or with a slot as its consumer."""
+        vms = self._concerned()
+        slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
+        gone = [name for name in self._informers.reservations.index_keys(CONSUMER_INDEX) if name not in vms]
+        for name in gone:
+            slots.update({slot.name: slot for slot in self._informers.reservations.by_index(CONSUMER_INDEX, name)})
+        shown = [slots[name] for name in sorted(slots)]
+        states = tuple(self.state(vm) for vm in vms.values())
+        self._waiting.keep(vms)
+        self._held.keep(vms)
+        names = {slot.status.host for slot in shown} | {vm.assigned for vm in states}
+        names |= {holder.host for vm in states for holder in vm.holders}
+        cluster = self._informers.clusters.get(CLUSTER)
+        return RecoveryView(
+            vms=states,
+            gone=tuple(gone),
+            slots=tuple(map(_slot_state, shown)),
+            hosts=tuple(self.host(name) for name in sorted(names) if name),
+            unsettled=self.unsettled(),
+            incarnation=cluster.status.store_incarnation if cluster is not None else "",
+            start_limit_s=START_LIMIT_S,
+        )
+
+    def _slots_of(self, vm: str) -> list[Reservation]:
+        informer = self._informers.reservations
+        return [*informer.by_index(MEMBER_INDEX, vm), *informer.by_index(CONSUMER_INDEX, vm)]
+
+    def _concerned(self) -> dict[str, VirtualMachine]:
+        vms = self._informers.vms
+        found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
+        for host in vms.index_keys(HOLDER_INDEX):
+            if self._may_have_died(host):
+                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, host) if self._concerns(vm, host))
+        for host in vms.index_keys(ASSIGNED_INDEX):
+            member = self.member(host)
+            if member is not None and member.record.state != "Held":
+                found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if is_wanted(vm))
+        for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
+            vm = vms.get(name)
+            if vm is not None:
+                found[name] = vm
+        return {name: found[name] for name in sorted(found)}
+
+    def _may_have_died(self, host: str) -> bool:
+        member = self.member(host)
+        if member is None:
+            return True
+        record = member.record
+        return record.state == "Revoked" or record.dead_through > 0 or record.cut.through > 0
+
+    def _concerns(self, vm: VirtualMachine, host: str) -> bool:
+        """Whether some entry of the host is mute, of nobody, or of somebody who was condemned."""
+        reach = reach_of(vm)
+        for holder in vm.status.holders:
+            if holder.hypervisor == host:
+                members = self.members((holder,))
+                if not members or mute(holder, members, reach) or members[0].record.state == "Revoked":
+                    return True
+        return False
+
+    # Single things
+
+    def member(self, host: str) -> MemberView | None:
+        """The host's Membership."""
+        found = self._informers.memberships.get(host)
+        if found is None:
+            self._members.pop(host, None)
+            return None
+        known = self._members.get(host)
+        if known is None or known[0] is not found:
+            known = self._members[host] = (found, member_view(found))
+        return known[1]
+
+    def members(self, holders: Iterable[Holder]) -> tuple[MemberView, ...]:
+        """The Memberships that these entries were written under."""
+        found = [(holder, self.member(holder.hypervisor)) for holder in holders]
+        views = [view for holder, view in found if view is not None and of_holder(holder, (view,)) is not None]
+        return tuple({view.host: view for view in views}.values())
+
+    def host(self, name: str) -> HostState:
+        """A host as the plan sees it."""
+        member, host = self.member(name), self._informers.hypervisors.get(name)
+        return HostState(
+            name=name,
+            standing=self._standing(name, member, host),
+            refuses=_refuses(host),
+            unconfirmed=member is not None
+            and member.record.state == "Revoked"
+            and member.record.fence.phase == "unconfirmed",
+        )
+
+    def lives(self, name: str) -> bool:
+        """Whether the host holds its membership, and renews it."""
+        return self._standing(name, self.member(name), self._informers.hypervisors.get(name)) is Standing.LIVE
+
+    def _standing(self, name: str, member: MemberView | None, host: Hypervisor | None) -> Standing:
+        if member is None:
+            return Standing.UNKNOWN
+        record = member.record
+        if record.dead_through >= record.epoch:
+            return Standing.DEAD
+        if record.state == "Revoked":
+            return Standing.REVOKED
+        if record.state == "Released":
+            return Standing.RELEASED
+        silent = self.silence.unchanged_s(name) > self._silence_s(host, armed=record.guard.armed)
+        return Standing.SILENT if silent else Standing.LIVE
+
+    def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
+        cluster = self._informers.clusters.get(CLUSTER)
+        own = host.spec.fencing.profile if host is not None else ""
+        chosen = own or (cluster.spec.fencing.profile if cluster is not None else "")
+        return float(PROFILES[ProfileName(chosen) if chosen else default_profile(armed=armed)].silence_s)
+
+    def unsettled(self) -> tuple[str, ...]:
+        """Hosts that may run VMs that a restored store does not know of; none where the store was not restored."""
+        cluster = self._informers.clusters.get(CLUSTER)
+        incarnation = cluster.status.store_incarnation if cluster is not None else ""
+        if cluster is None or not incarnation or cluster.spec.confirmed_incarnation == incarnation:
+            return ()
+        return tuple(
+            one.name
+            for one in self._informers.memberships.items()
+            if one.record.state != "Released"
+            and one.record.dead_through < one.record.epoch
+            and one.record.incarnation != incarnation
+        )
+
+    def state(self, vm: VirtualMachine) -> VmState:
+        """A VM as the plan sees it."""
+        status, reach = vm.status, reach_of(vm)
+        members = self.members(status.holders)
+        where, record = status.assigned, status.recovery
+        begun = record if unfinished(vm) else None
+        view = view_of_resource(vm)
+        signature = (where, status.holders, status.rejection)
+        waited_s = self._waiting.waited_s(vm.name, signature)
+        refusal = _refusal(vm) if begun is not None else ""
+        avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
+        if where is not None and (refusal or waited_s >= START_LIMIT_S):
+            avoid.append(where.hypervisor)
+        if self.forgiven(vm):
+            avoid = []
+        return VmState(
+            id=vm.name,
+            fence=self._fence(vm),
+            priority=self._priority(vm),
+            cpu_milli=view.cpu_milli,
+            memory_bytes=view.memory_bytes,
+            wanted=is_wanted(vm),
+            holders=tuple(
+                HolderState(
+                    host=one.hypervisor,
+                    mute=mute(one, members, reach),
+                    known=of_holder(one, members) is not None,
+                )
+                for one in status.holders
+            ),
+            assigned=where.hypervisor if where is not None else "",
+            slot=where.slot.name if where is not None and where.slot is not None else "",
+            unfinished=begun is not None,
+            running=done(DoneView(vm=vm.name, assigned=where, holders=status.holders, members=members)).recovered
+            and not any(dead(one, members) for one in status.holders),
+            refusal=refusal,
+            avoid=tuple(dict.fromkeys(avoid)),
+            waited_s=waited_s,
+        )
+
+    def forgiven(self, vm: VirtualMachine) -> bool:
+        """Whether the VM found no place for so long that hosts which refused it are asked again."""
+        record = vm.status.recovery
+        refused = record is not None and record.phase == "held" and record.reason.startswith("refused")
+        return self._held.waited_s(vm.name, refused) >= FORGIVE_S and refused
+
+    def _fence(self, vm: VirtualMachine) -> str:
+        """The identity of this recovery: what is stored already, else named after the host that died."""
+        record, where = vm.status.recovery, vm.status.assigned
+        if record is not None and unfinished(vm) and record.fence:
+            return record.fence
+        for slot in self._informers.reservations.by_index(CONSUMER_INDEX, vm.name):
+            consumer = slot.status.consumer
+            here = where is not None and slot.status.host == where.hypervisor
+            if consumer is not None and not here:
+                return consumer.fence
+        for holder in vm.status.holders:
+            for member in self.members((holder,)):
+                fence = member.record.fence
+                return fence.id if fence.id and fence.epoch == holder.epoch else f"{holder.hypervisor}.{holder.epoch}"
+        host = where.hypervisor if where is not None else ""
+        assigned = self.member(host) if host else None
+        return assigned.record.fence.id or f"{host}.{assigned.record.epoch}" if assigned is not None else host
+
+    def under_way(self, free: Mapping[str, tuple[int, int]]) -> dict[str, Free]:
+        """The free amounts, less VMs that were sent to a host without a slot and that it does not report yet."""
+        left = dict(free)
+        for vm in self._informers.vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY):
+            where = vm.status.assigned
+            if where is None or where.hypervisor not in left:
+                continue
+            if where.slot is not None and self._informers.reservations.get(where.slot.name) is not None:
+                continue
+            host = self._informers.hypervisors.get(where.hypervisor)
+            if host is None or any(one.id == vm.name for one in host.status.instances):
+                continue
+            cpu, memory = left[where.hypervisor]
+            resources = vm.spec.resources
+            left[where.hypervisor] = (cpu - resources.cpu_milli, memory - resources.memory_bytes)
+        return {name: Free(cpu_milli=cpu, memory_bytes=memory) for name, (cpu, memory) in left.items()}
+
+
+def _refusal(vm: VirtualMachine) -> str:
+    """What the host says that the VM is assigned to, if it refuses."""
+    record, said = vm.status.recovery, vm.status.rejection
+    if record is None or said is None:
+        return ""
+    found = refusal_of(vm, record)
+    return (found.reason or "it gave no reason") if found is said else ""
+
+
+def _refuses(host: Hypervisor | None) -> str:
+    """Why a living host takes no VM."""
+    if host is None:
+        return ""
+    if host.status.lost:
+        return f"{host.name} was lost by fence {host.status.lost} and has not come back"
+    if host.status.domain_state in TAKES_NOTHING:
+        return f"{host.name} is being emptied"
+    return f"{host.name} is to be emptied" if host.spec.drain else ""
+
+
+def _slot_state(slot: Reservation) -> SlotState:
+    view = slot_view(slot)
+    return SlotState(
+        name=view.name,
+        uid=view.uid,
+        host=view.host,
+        members=tuple(sorted(view.members)),
+        cpu_milli=view.cpu_milli,
+        memory_bytes=view.memory_bytes,
+        ready=view.ready is not False,
+        consumer=slot.status.consumer,
+    )

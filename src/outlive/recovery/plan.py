@@ -1,0 +1,289 @@
+"""Where each VM of dead hosts restarts: its best promised slot, else a place, else a reason why not.
+
+Pure. Every VM gets exactly one action. All hosts that died meanwhile are planned together, so that of two VMs that
+share a slot the one with another slot left takes that one: with slots that satisfy the rules, and no more failures
+than slots, every VM then lands in a promised slot of its own (docs/reference/failover.md#eligibility). Where that does
+not suffice the more important VM goes first (docs/concepts/safety.md#recovery).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from outlive.failover.assurance.matching import matched
+from outlive.failover.model import VmView
+from outlive.failover.protection import restart_order
+from outlive.recovery.model import (
+    Action,
+    ActionKind,
+    Free,
+    HolderState,
+    HostState,
+    Reclaim,
+    RecoveryPlan,
+    RecoveryView,
+    Release,
+    SlotState,
+    Standing,
+    VmState,
+)
+
+NAMED = 3
+"""Hosts or VMs that a message names."""
+
+
+def plan_recovery(view: RecoveryView) -> RecoveryPlan:
+    """What is done about every VM, the most important first."""
+    return _Planner(view).plan()
+
+
+class _Planner:
+    """One plan in the making."""
+
+    def __init__(self, view: RecoveryView) -> None:
+        self._view = view
+        self._hosts = {host.name: host for host in view.hosts}
+        self._vms = {vm.id: vm for vm in view.vms}
+        self._free = dict(view.free)
+
+    def plan(self) -> RecoveryPlan:
+        """See ``plan_recovery``."""
+        actions: dict[str, Action] = {}
+        homeless: list[VmState] = []
+        for vm in ordered(self._view.vms):
+            action = self._settled(vm)
+            if action is None:
+                homeless.append(vm)
+            else:
+                actions[vm.id] = action
+        actions.update(self._into_slots(homeless))
+        for vm in homeless:
+            if vm.id not in actions:
+                actions[vm.id] = self._elsewhere(vm)
+        chosen = tuple(actions[vm.id] for vm in ordered(self._view.vms))
+        return RecoveryPlan(actions=chosen, releases=self._releases(actions), reclaims=self._reclaims(actions))
+
+    # VMs for which no place has to be found
+
+    def _settled(self, vm: VmState) -> Action | None:
+        """What is done about a VM that needs no other host now; ``None`` where it does."""
+        if vm.running:
+            return _action(vm, ActionKind.DONE if vm.unfinished else ActionKind.WAIT, "running", host=vm.assigned)
+        loud = [holder for holder in vm.holders if not holder.mute]
+        if loud:
+            return self._held_back(vm, loud)
+        if not vm.wanted:
+            kind = ActionKind.DROP if vm.holders or vm.unfinished else ActionKind.WAIT
+            return _action(vm, kind, "not-wanted", "nobody wants it to run")
+        if self._view.unsettled:
+            return self._unsettled(vm)
+        return self._left_to_its_host(vm)
+
+    def _held_back(self, vm: VmState, loud: Sequence[HolderState]) -> Action:
+        """Somebody may still run it."""
+        for holder in loud:
+            host = self._host(holder.host)
+            if not holder.known:
+                return _action(
+                    vm,
+                    ActionKind.HOLD,
+                    "membership-missing",
+                    f"{host.name} may still run it, and its Membership is not there or is another one",
+                    host=host.name,
+                    remedy=f"start the daemon on {host.name}, or restore Membership/{host.name} from a backup",
+                )
+            if host.unconfirmed:
+                return _action(
+                    vm,
+                    ActionKind.HOLD,
+                    "fence-unconfirmed",
+                    f"{host.name} is silent, and nothing proves yet that it is off",
+                    host=host.name,
+                    remedy=f'outlive fence {host.name} --confirm-off --reason "..." once you know that it is off',
+                )
+        host = self._host(loud[0].host)
+        why = "its fence is under way" if host.standing is Standing.REVOKED else f"{host.name} holds it"
+        return _action(vm, ActionKind.WAIT, "held-by-host", why, host=host.name)
+
+    def _unsettled(self, vm: VmState) -> Action:
+        view = self._view
+        named = ", ".join(view.unsettled[:NAMED]) + (", ..." if len(view.unsettled) > NAMED else "")
+        return _action(
+            vm,
+            ActionKind.HOLD,
+            "store-restored",
+            f"the store was restored from a backup, and {len(view.unsettled)} hosts have not joined since: {named}",
+            remedy="start their daemons; or, once you know that they run nothing, set confirmedIncarnation of "
+            f"Cluster/default to {view.incarnation}",
+        )
+
+    def _left_to_its_host(self, vm: VmState) -> Action | None:
+        """Whether the host that it is assigned to is to start it: it lives, has not refused, and has time left."""
+        host = self._host(vm.assigned)
+        if vm.refusal:
+            return None
+        if host.takes and vm.waited_s < self._view.start_limit_s:
+            return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
+        if vm.unfinished or vm.holders:
+            return None
+        if host.standing is Standing.RELEASED:
+            return _action(
+                vm,
+                ActionKind.HOLD,
+                "host-stopped",
+                f"{host.name} was stopped in order, and the VM is assigned to it",
+                host=host.name,
+                remedy=f"start {host.name} again, or move the VM to another host",
+            )
+        if host.standing in (Standing.REVOKED, Standing.DEAD):
+            return None
+        return _action(vm, ActionKind.WAIT, "not-ours", f"it is {host.name}'s to start", host=host.name)
+
+    # VMs that need another host
+
+    def _into_slots(self, homeless: Sequence[VmState]) -> dict[str, Action]:
+        """A slot for as many as possible, the most important first; each its own if it has one."""
+        usable = [slot for slot in self._view.slots if slot.ready and self._host(slot.host).takes]
+        numbers = {slot.name: number for number, slot in enumerate(usable)}
+        ids = {vm.id for vm in homeless}
+        sharers = {slot.name: sum(1 for member in slot.members if member in ids) for slot in usable}
+        wishes: list[list[int]] = []
+        for vm in homeless:
+            mine = [slot for slot in usable if _may_take(vm, slot)]
+            mine.sort(key=lambda slot: (slot.consumer is None, sharers[slot.name], len(slot.members), slot.name))
+            wishes.append([numbers[slot.name] for slot in mine])
+        actions: dict[str, Action] = {}
+        for vm, number in zip(homeless, matched(wishes), strict=True):
+            if number is not None:
+                slot = usable[number]
+                detail = f"slot {slot.name} on {slot.host} was promised to it"
+                actions[vm.id] = _action(vm, ActionKind.SLOT, "promised", detail, host=slot.host, slot=slot.name)
+        return actions
+
+    def _elsewhere(self, vm: VmState) -> Action:
+        """No slot is left: any host with room."""
+        if vm.offers is None:
+            return _action(vm, ActionKind.SEARCH, "no-slot", self._why_no_slot(vm))
+        for name in vm.offers:
+            if name in vm.avoid or not self._host(name).takes or not self._books(vm, name):
+                continue
+            return _action(vm, ActionKind.PLACE, "no-slot", f"{self._why_no_slot(vm)}; {name} has room", host=name)
+        if vm.avoid:
+            detail = f"it was refused or not started by {', '.join(vm.avoid[:NAMED])}, and no other host has room"
+            return _action(vm, ActionKind.HOLD, "refused", detail, remedy="see why they refused it; it is tried again")
+        detail = f"{self._why_no_slot(vm)}, and no living host has room for it"
+        return _action(
+            vm, ActionKind.HOLD, "no-room", detail, remedy="add a host, stop other VMs, or repair a dead one"
+        )
+
+    def _books(self, vm: VmState, host: str) -> bool:
+        """Whether the VM fits beside everything that is planned so far; if so it counts from now on."""
+        left = self._free.get(host, Free())
+        cpu, memory = left.cpu_milli - vm.cpu_milli, left.memory_bytes - vm.memory_bytes
+        if cpu < 0 or memory < 0:
+            return False
+        self._free[host] = Free(cpu_milli=cpu, memory_bytes=memory)
+        return True
+
+    def _why_no_slot(self, vm: VmState) -> str:
+        mine = [slot for slot in self._view.slots if vm.id in slot.members]
+        told = (self._why_not(vm, slot) for slot in mine[:NAMED])
+        return "; ".join(told) if mine else "no slot was promised to it"
+
+    def _why_not(self, vm: VmState, slot: SlotState) -> str:
+        """Why it does not go into this slot of its own."""
+        host = self._host(slot.host)
+        said = f"slot {slot.name} on {slot.host}"
+        if host.standing is not Standing.LIVE:
+            return f"{said}: its host is {host.standing.value}"
+        if host.refuses:
+            return f"{said}: {host.refuses}"
+        if slot.consumer is not None and slot.consumer.vm != vm.id:
+            return f"{said} was taken by {slot.consumer.vm}"
+        if slot.host in vm.avoid:
+            return f"{said}: its host did not start it"
+        if not slot.ready:
+            return f"{said} is not ready"
+        if not _fits(vm, slot):
+            return f"{said} is too small for it"
+        return f"{said} goes to a VM that has no other"
+
+    # Slots to be put right
+
+    def _releases(self, actions: dict[str, Action]) -> tuple[Release, ...]:
+        """Slots whose consumer can never come in, or is somewhere else.
+
+        A claim is taken back only where the VM's own document already leads elsewhere: whoever would still act on the
+        claim then loses his compare-and-swap on the VM.
+        """
+        found: list[Release] = []
+        for slot in self._view.slots:
+            consumer = slot.consumer
+            if consumer is None:
+                continue
+            vm = self._vms.get(consumer.vm)
+            if vm is None:
+                if consumer.vm in self._view.gone:
+                    found.append(Release(slot=slot.name, vm=consumer.vm, why="the VM is gone"))
+                continue
+            if vm.slot == slot.name and vm.assigned == slot.host:
+                continue
+            loud = any(not holder.mute for holder in vm.holders)
+            led_away = vm.unfinished and vm.slot and not vm.holders and vm.slot != slot.name
+            nobody = not vm.wanted and not vm.holders and not vm.unfinished
+            if (loud or led_away or nobody) and actions[vm.id].slot != slot.name:
+                where = f"it is on its way to {vm.assigned}" if led_away else f"{vm.assigned or 'nobody'} has it"
+                found.append(Release(slot=slot.name, vm=vm.id, why="nobody wants it to run" if nobody else where))
+        return tuple(found)
+
+    def _reclaims(self, actions: dict[str, Action]) -> tuple[Reclaim, ...]:
+        slots = {slot.name: slot for slot in self._view.slots}
+        found: list[Reclaim] = []
+        for vm in self._view.vms:
+            slot = slots.get(vm.slot)
+            under_way = vm.unfinished and actions[vm.id].kind is ActionKind.WAIT and slot is not None
+            if under_way and slot is not None and slot.consumer is None and slot.host == vm.assigned:
+                found.append(Reclaim(slot=slot.name, vm=vm.id, fence=vm.fence))
+        return tuple(found)
+
+    def _host(self, name: str) -> HostState:
+        return self._hosts.get(name) or HostState(name=name, standing=Standing.UNKNOWN)
+
+
+def ordered(vms: Iterable[VmState]) -> list[VmState]:
+    """In the order in which they restart."""
+    by_id = {vm.id: vm for vm in vms}
+    views = [VmView(id=vm.id, host="", memory_bytes=vm.memory_bytes) for vm in by_id.values()]
+    return [by_id[view.id] for view in restart_order(views, {vm.id: vm.priority for vm in by_id.values()})]
+
+
+def asked(view: RecoveryView, offers: dict[str, tuple[str, ...]], free: dict[str, Free]) -> RecoveryView:
+    """The view with placement's answers."""
+    vms = tuple(msgspec.structs.replace(vm, offers=offers.get(vm.id, vm.offers)) for vm in view.vms)
+    return msgspec.structs.replace(view, vms=vms, free=free)
+
+
+def _may_take(vm: VmState, slot: SlotState) -> bool:
+    free = slot.consumer is None or (slot.consumer.vm, slot.consumer.fence) == (vm.id, vm.fence)
+    return vm.id in slot.members and free and slot.host not in vm.avoid and _fits(vm, slot)
+
+
+def _fits(vm: VmState, slot: SlotState) -> bool:
+    return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
+
+
+def _action(
+    vm: VmState,
+    kind: ActionKind,
+    reason: str,
+    detail: str = "",
+    *,
+    host: str = "",
+    slot: str = "",
+    remedy: str = "",
+) -> Action:
+    return Action(
+        vm=vm.id, kind=kind, fence=vm.fence, host=host, slot=slot, reason=reason, detail=detail, remedy=remedy
+    )

@@ -1,0 +1,173 @@
+"""What recovery tells: events on the VM, structured logs, metrics, and faults where somebody has to act.
+
+Times are measured on this process's own clock from when it first saw the fact; after a change of leader a VM that
+was under way is counted from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from outlive.base.clock import Clock
+from outlive.base.logging import get_logger
+from outlive.failover.telling.reporting import Events
+from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
+from outlive.resources import ObjectRef, Proof, VirtualMachine
+from outlive.runtime.metrics import Metrics
+
+HELD_FAULT: Final = "vm-held"
+"""A VM that should run and cannot, for a reason of its own; that of a whole host is the fencer's to tell."""
+HELD_DELTA: Final = 5
+"""What one held VM takes off the cluster's health."""
+TOLD_ELSEWHERE: Final = frozenset({"fence-unconfirmed", "store-restored"})
+"""Reasons that are a fault of the host, or of the store, and not of each VM."""
+SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+_log = get_logger("recovery")
+
+
+class Faults(Protocol):
+    """Whoever records faults; never fails."""
+
+    async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
+        """Something is wrong with this object."""
+        ...
+
+    async def end(self, code: str, subject: ObjectRef) -> None:
+        """It is no more."""
+        ...
+
+
+class NoFaults:
+    """Records nothing: held VMs show in their own status, in events and in metrics."""
+
+    async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
+        """Nothing."""
+
+    async def end(self, code: str, subject: ObjectRef) -> None:
+        """Nothing."""
+
+
+class Teller:
+    """See the module."""
+
+    def __init__(self, events: Events, metrics: Metrics, faults: Faults, clock: Clock) -> None:
+        self._events = events
+        self._faults = faults
+        self._clock = clock
+        self._concerned_at: dict[str, float] = {}
+        self._mute_at: dict[str, float] = {}
+        self._recovered = metrics.counter(
+            "recovery_recovered_total", "VMs seen running again after their host died, by where they went", ("into",)
+        )
+        self._rejected = metrics.counter("recovery_rejections_total", "Hosts that refused or did not start a VM")
+        self._held = metrics.gauge("recovery_held", "VMs that wait for somebody to act, by reason", ("reason",))
+        self._under_way = metrics.gauge("recovery_under_way", "VMs whose recovery has begun and is not over")
+        self._seconds = metrics.histogram(
+            "recovery_seconds", "From the first sign of trouble to the VM seen running", buckets=SECONDS
+        )
+        self._from_proof = metrics.histogram(
+            "recovery_from_proof_seconds",
+            "From the proof that its host is dead to the VM seen running",
+            buckets=SECONDS,
+        )
+        self._reasons: set[str] = set()
+
+    def planned(self, view: RecoveryView, plan: RecoveryPlan) -> None:
+        """A plan was made."""
+        now = self._clock.monotonic()
+        for vm in view.vms:
+            self._concerned_at.setdefault(vm.id, now)
+            if all(holder.mute for holder in vm.holders):
+                self._mute_at.setdefault(vm.id, now)
+            elif not vm.unfinished:
+                self._mute_at.pop(vm.id, None)
+        here = {vm.id for vm in view.vms}
+        for times in (self._concerned_at, self._mute_at):
+            for vm_id in [one for one in times if one not in here]:
+                del times[vm_id]
+        self._gauge(plan.actions)
+        self._under_way.set(sum(1 for vm in view.vms if vm.unfinished))
+
+    def _gauge(self, actions: Sequence[Action]) -> None:
+        found: dict[str, int] = {}
+        for action in actions:
+            if action.kind is ActionKind.HOLD:
+                found[action.reason] = found.get(action.reason, 0) + 1
+        for reason in sorted(self._reasons | found.keys()):
+            self._held.labels(reason).set(found.get(reason, 0))
+        self._reasons |= found.keys()
+
+    async def assigned(
+        self, before: VirtualMachine, vm: VirtualMachine, action: Action, proofs: Sequence[Proof]
+    ) -> None:
+        """The VM was sent to a host."""
+        if vm.status.recovery is not None and before.status.recovery is not None:
+            news = len(vm.status.recovery.rejected) - len(before.status.recovery.rejected)
+            self._rejected.inc(max(0, news))
+        where = f"slot {action.slot} on {action.host}" if action.slot else action.host
+        by = "; ".join(f"{proof.kind}: {proof.evidence}" for proof in proofs)
+        self._events.emit(
+            vm.ref, "RecoveryAssigned", f"goes into {where}; {by}"[:1000], type="Normal", action="Recover"
+        )
+        _log.info(
+            "recovery.assigned",
+            vm=vm.name,
+            host=action.host,
+            slot=action.slot,
+            fence=action.fence,
+            proofs=[proof.kind for proof in proofs],
+            detail=action.detail,
+        )
+        await self._no_more(before)
+
+    async def held(self, vm: VirtualMachine, action: Action) -> None:
+        """The VM waits for somebody to act."""
+        note = f"{action.reason}: {action.detail}; {action.remedy}"
+        self._events.emit(vm.ref, "RecoveryHeld", note, type="Warning", action="Recover")
+        _log.warning("recovery.held", vm=vm.name, reason=action.reason, detail=action.detail, remedy=action.remedy)
+        if action.reason not in TOLD_ELSEWHERE:
+            message = f"VM {vm.name} is not running: {action.detail}"
+            await self._faults.raise_(HELD_FAULT, vm.ref, message, remedy=action.remedy, delta=HELD_DELTA)
+
+    async def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
+        """Nobody wants the VM, and nothing of it is left."""
+        _log.info("recovery.dropped", vm=vm.name, proofs=[proof.kind for proof in proofs])
+        await self._no_more(before)
+
+    async def recovered(self, before: VirtualMachine, vm: VirtualMachine) -> None:
+        """The VM was seen running."""
+        record = vm.status.recovery
+        if record is None:
+            return
+        into = "slot" if record.promised else "placed" if record.steps and _was_sent(vm) else "own-host"
+        now = self._clock.monotonic()
+        took_s = now - self._concerned_at.pop(vm.name, now)
+        from_proof_s = now - self._mute_at.pop(vm.name, now)
+        self._recovered.labels(into).inc()
+        self._seconds.observe(took_s)
+        self._from_proof.observe(from_proof_s)
+        where = f"slot {record.slot} on {record.host}" if record.slot else record.host
+        self._events.emit(vm.ref, "Recovered", f"runs in {where}", type="Normal", action="Recover")
+        _log.info(
+            "recovery.done",
+            vm=vm.name,
+            host=record.host,
+            slot=record.slot,
+            fence=record.fence,
+            promised=record.promised,
+            took_s=round(took_s, 3),
+            from_proof_s=round(from_proof_s, 3),
+        )
+        await self._no_more(before)
+
+    async def _no_more(self, before: VirtualMachine) -> None:
+        """The VM is not held any more."""
+        if any(step.what == "held" for step in (before.status.recovery.steps if before.status.recovery else ())):
+            await self._faults.end(HELD_FAULT, before.ref)
+
+
+def _was_sent(vm: VirtualMachine) -> bool:
+    record, where = vm.status.recovery, vm.status.assigned
+    return record is not None and where is not None and where.fence == record.fence
