@@ -9,12 +9,11 @@ a single word stands for a list with one entry, and null for nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from outlive.base.errors import NotFound
 from outlive.resources import (
     FAILOVER,
     Coverage,
@@ -25,7 +24,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.documents import Problems
-from outlive.store import Store, list_all
+from outlive.simulation.stores import WorldStore
 
 SHOWN_CHARACTERS: Final = 80
 """How much of a wrong value a complaint shows."""
@@ -117,7 +116,7 @@ class Seen(Protocol):
     """The part of a world that is looked at."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> WorldStore:
         """The store itself, past all faults."""
         ...
 
@@ -163,12 +162,12 @@ def _facts(known: Mapping[str, str], value: Any, place: str, problems: Problems)
     return facts
 
 
-async def differences(world: Seen, states: States) -> list[str]:
+def differences(world: Seen, states: States) -> list[str]:
     """What is not as wanted, one line each."""
     found: list[str] = []
     for subject, things in states.wanted.items():
         for name, wanted in things.items():
-            facts = await _GATHER[subject](world, name)
+            facts = _GATHER[subject](world, name)
             found += [
                 f"{subject} {name}: {fact} is {_told(facts.get(fact))}, not {_told(value)}".replace("  ", " ")
                 for fact, value in wanted.items()
@@ -209,11 +208,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
-async def vm_facts(world: Seen, name: str) -> dict[str, Any]:
+def vm_facts(world: Seen, name: str) -> dict[str, Any]:
     """All facts of a VM."""
-    try:
-        vm = await world.store.get(VirtualMachine, name)
-    except NotFound:
+    vm = world.store.look(VirtualMachine, name)
+    if vm is None:
         return {"exists": False, "runs": world.running(name)}
     status, recovery = vm.status, vm.status.recovery
     facts: dict[str, Any] = {
@@ -240,11 +238,11 @@ async def vm_facts(world: Seen, name: str) -> dict[str, Any]:
     return facts
 
 
-async def _membership_facts(world: Seen, name: str) -> dict[str, Any]:
-    try:
-        record = (await world.store.get(Membership, name)).record
-    except NotFound:
+def _membership_facts(world: Seen, name: str) -> dict[str, Any]:
+    found = world.store.look(Membership, name)
+    if found is None:
         return {"exists": False}
+    record = found.record
     return {
         "exists": True,
         "state": record.state,
@@ -261,11 +259,11 @@ async def _membership_facts(world: Seen, name: str) -> dict[str, Any]:
     }
 
 
-async def _host_facts(world: Seen, name: str) -> dict[str, Any]:
-    try:
-        status = (await world.store.get(Hypervisor, name)).status
-    except NotFound:
+def _host_facts(world: Seen, name: str) -> dict[str, Any]:
+    found = world.store.look(Hypervisor, name)
+    if found is None:
         return {}
+    status = found.status
     return {
         "lost": status.lost != "",
         "domainState": status.domain_state,
@@ -274,11 +272,11 @@ async def _host_facts(world: Seen, name: str) -> dict[str, Any]:
     }
 
 
-async def _coverage_facts(world: Seen, name: str) -> dict[str, Any]:
-    try:
-        status = (await world.store.get(Coverage, name)).status
-    except NotFound:
+def _coverage_facts(world: Seen, name: str) -> dict[str, Any]:
+    found = world.store.look(Coverage, name)
+    if found is None:
         return {}
+    status = found.status
     return {
         "covered": status.covered,
         "required": status.required,
@@ -287,22 +285,21 @@ async def _coverage_facts(world: Seen, name: str) -> dict[str, Any]:
     }
 
 
-async def _fault_facts(world: Seen, name: str) -> dict[str, Any]:
-    try:
-        fault = await world.store.get(Fault, name)
-    except NotFound:
+def _fault_facts(world: Seen, name: str) -> dict[str, Any]:
+    fault = world.store.look(Fault, name)
+    if fault is None:
         return {"exists": False}
     return {"exists": True, "ended": fault.ended, "message": fault.message, "remedy": fault.remedy}
 
 
-async def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
+def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
     """All facts of everything together; ``name`` is empty."""
-    vms = [vm async for vm in list_all(world.store, VirtualMachine)]
-    coverages = [one.status async for one in list_all(world.store, Coverage)]
-    slots = [one async for one in list_all(world.store, Reservation) if one.spec.type == FAILOVER]
+    vms = world.store.all_of(VirtualMachine)
+    coverages = [one.status for one in world.store.all_of(Coverage)]
+    slots = [one for one in world.store.all_of(Reservation) if one.spec.type == FAILOVER]
     required = [one for one in coverages if one.required > 0]
     phases = [vm.status.recovery.phase for vm in vms if vm.status.recovery is not None]
-    codes = {one.code async for one in list_all(world.store, Fault) if not one.ended}
+    codes = {one.code for one in world.store.all_of(Fault) if not one.ended}
     return {
         "running": sum(len(world.running(vm.name)) == 1 for vm in vms),
         "covered": sum(one.covered for one in required),
@@ -315,7 +312,7 @@ async def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
     }
 
 
-_GATHER: Final[Mapping[str, Callable[[Seen, str], Awaitable[dict[str, Any]]]]] = {
+_GATHER: Final[Mapping[str, Callable[[Seen, str], dict[str, Any]]]] = {
     "vm": vm_facts,
     "membership": _membership_facts,
     "host": _host_facts,

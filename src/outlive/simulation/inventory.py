@@ -1,0 +1,212 @@
+"""The user's own cluster as a virtual one: what happens to *my* VMs when rack 3 loses power?
+
+An imported inventory becomes the cluster of a story: its hosts, VMs, failure domains and, where there are any, its
+slots. What an inventory does not say is assumed, and each assumption is told: that hosts imported from Nova have our
+daemon, that power controllers work, which three hosts coordinate, and that controllers have machines of their own.
+Nothing is assumed about room, zones, projects or traits: those are the imported ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.base.quantity import format_bytes, format_milli
+from outlive.base.wording import count_of, listing
+from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
+    FAILOVER,
+    ZONE_LABEL,
+    Amounts,
+    Cluster,
+    Flavor,
+    Hypervisor,
+    Reservation,
+    Resource,
+    VirtualMachine,
+)
+from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
+from outlive.simulation.timeline import Act
+
+COORDINATORS: Final = 3
+"""Hosts that coordinate, where there are so many."""
+RACK: Final = "rack"
+NAMES_SHOWN: Final = 8
+"""Names that a complaint lists."""
+_STOPPED: Final = frozenset(("SHUTOFF", "stop", "shutdown", "disable", "PAUSED", "SUSPENDED", "ERROR", "fail"))
+
+
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to fail: a host, or a failure domain."""
+
+    kind: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Failing:
+        """Of ``rack=r3`` or ``host=NAME``; ``BadInput`` otherwise."""
+        kind, _, value = text.partition("=")
+        if not kind.strip() or not value.strip():
+            raise BadInput(f"{text!r} names nothing that fails", place="--fail", remedy="write rack=r3 or host=NAME")
+        return cls(kind=kind.strip(), value=value.strip())
+
+
+class Virtual(msgspec.Struct, frozen=True, kw_only=True):
+    """An inventory, ready to be played."""
+
+    spec: WorldSpec
+    objects: tuple[Resource, ...] = ()
+    """As imported, to be laid over what is built of ``spec``: they know more than it."""
+    failed: tuple[str, ...] = ()
+    """Hosts that are to fail."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+
+    def acts(self, at_s: float) -> tuple[Act, ...]:
+        """The loss of power of all that is to fail."""
+        if not self.failed:
+            return ()
+        return (Act(verb="power-off", arguments={"hosts": self.failed}, at_s=at_s, place="--fail"),)
+
+
+def virtual_of(objects: Iterable[Resource], failing: Sequence[Failing]) -> Virtual:
+    """The virtual cluster of an inventory. ``BadInput`` if there are no hosts, or nothing of that name to fail."""
+    kept = tuple(objects)
+    hosts = [one for one in kept if isinstance(one, Hypervisor)]
+    if not hosts:
+        raise BadInput("there are no hosts", place="--inventory", remedy="import an inventory, and dump its state")
+    failed = _failed(hosts, failing)
+    coordinators = _coordinators(hosts, frozenset(failed))
+    notes = [*_about_hosts(hosts), f"{listing(coordinators)} coordinate; controllers have machines of their own"]
+    vms = _vms(kept, {host.name for host in hosts}, notes)
+    cluster = next((one for one in kept if isinstance(one, Cluster)), Cluster())
+    spec = WorldSpec(
+        hosts=tuple(_host(host, coordinator=host.name in coordinators) for host in hosts),
+        vms=vms,
+        policy=cluster.spec.fencing,
+    )
+    laid_over = tuple(one for one in kept if isinstance(one, Hypervisor | VirtualMachine | Flavor) or _is_slot(one))
+    if not any(map(_is_slot, laid_over)):
+        notes.append("there are no slots yet: they are planned when the simulation begins")
+    return Virtual(spec=spec, objects=laid_over, failed=failed, notes=tuple(notes))
+
+
+def _is_slot(one: Resource) -> bool:
+    return isinstance(one, Reservation) and one.spec.type == FAILOVER
+
+
+def _domains(host: Hypervisor) -> dict[str, str]:
+    """Kind of failure domain → its value."""
+    labels = host.metadata.labels
+    return {
+        name.removeprefix(DOMAIN_LABEL_PREFIX): value
+        for name, value in labels.items()
+        if name.startswith(DOMAIN_LABEL_PREFIX)
+    }
+
+
+def _failed(hosts: Sequence[Hypervisor], failing: Sequence[Failing]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for one in failing:
+        if one.kind == "host":
+            names = [host.name for host in hosts if host.name == one.value]
+            known = [host.name for host in hosts]
+        else:
+            names = [host.name for host in hosts if _domains(host).get(one.kind) == one.value]
+            known = sorted({_domains(host).get(one.kind, "") for host in hosts} - {""})
+        if not names:
+            few = ", ".join([*known[:NAMES_SHOWN], *(["…"] if len(known) > NAMES_SHOWN else [])])
+            remedy = f"there are {few}" if known else f"no host has a label {DOMAIN_LABEL_PREFIX}{one.kind}"
+            raise BadInput(f"there is no {one.kind} {one.value!r}", place="--fail", remedy=remedy)
+        found |= dict.fromkeys(names)
+    if len(found) == len(hosts):
+        raise BadInput("every host is to fail", place="--fail", remedy="leave some of them")
+    return tuple(found)
+
+
+def _coordinators(hosts: Sequence[Hypervisor], failed: frozenset[str]) -> tuple[str, ...]:
+    """Hosts of different racks that do not fail; of the same rack only where there are not enough racks."""
+    living = [host for host in hosts if host.name not in failed]
+    marked = [host for host in living if host.spec.mode == "coordinator"]
+    chosen: list[str] = []
+    racks: set[str] = set()
+    for host in [*marked, *living]:
+        rack = _domains(host).get(RACK, host.name)
+        if len(chosen) < COORDINATORS and rack not in racks:
+            chosen.append(host.name)
+            racks.add(rack)
+    for host in living:
+        if len(chosen) < COORDINATORS and host.name not in chosen:
+            chosen.append(host.name)
+    return tuple(chosen)
+
+
+def _about_hosts(hosts: Sequence[Hypervisor]) -> list[str]:
+    notes: list[str] = []
+    foreign = sum(host.spec.management != "node" for host in hosts)
+    if foreign:
+        notes.append(f"{count_of(foreign, 'host')} without our daemon are treated as if they had it")
+    blind = sum(not host.spec.fencing.driver for host in hosts)
+    if blind:
+        notes.append(f"{count_of(blind, 'host')} without a known power controller are treated as if they had one")
+    return notes
+
+
+def _host(host: Hypervisor, *, coordinator: bool) -> HostSpec:
+    capacity = host.effective_capacity() or Amounts()
+    domains = _domains(host)
+    fencing = host.spec.fencing
+    return HostSpec(
+        name=host.name,
+        zone=host.metadata.labels.get(ZONE_LABEL, ""),
+        rack=domains.pop(RACK, ""),
+        domains=domains,
+        cpu=format_milli(capacity.cpu_milli),
+        memory=format_bytes(capacity.memory_bytes),
+        armed=fencing.armed,
+        profile=fencing.profile,
+        proofs=fencing.proofs,
+        mode="coordinator" if coordinator else "hypervisor",
+    )
+
+
+def _vms(objects: Sequence[Resource], hosts: set[str], notes: list[str]) -> tuple[VmSpec, ...]:
+    found: list[VmSpec] = []
+    nowhere = 0
+    for vm in objects:
+        if not isinstance(vm, VirtualMachine):
+            continue
+        if vm.status.assigned is None or vm.status.assigned.hypervisor not in hosts:
+            nowhere += 1
+            continue
+        found.append(_vm(vm, vm.status.assigned.hypervisor))
+    if nowhere:
+        notes.append(f"{count_of(nowhere, 'VM')} on no known host are left out")
+    return tuple(found)
+
+
+def _vm(vm: VirtualMachine, host: str) -> VmSpec:
+    spec = vm.spec
+    stopped = spec.power_state == "stopped" or vm.status.phase in _STOPPED
+    return VmSpec(
+        name=vm.name,
+        host=host,
+        cpu=format_milli(spec.resources.cpu_milli),
+        memory=format_bytes(spec.resources.memory_bytes),
+        project=spec.project,
+        flavor=spec.flavor,
+        zone=spec.zone,
+        protection=spec.protection,
+        priority=spec.restart_priority,
+        disks=spec.disks or None,
+        ports=spec.ports or None,
+        network_policy=spec.network_policy,
+        power_state="stopped" if stopped else "running",
+        autostart=spec.autostart,
+        migration_method=spec.migration_method,
+        server_group=spec.server_group,
+        server_group_policy=spec.server_group_policy,
+    )
