@@ -85,6 +85,14 @@ class TestSuspicion:
         one_each = [each | {"age": 99} if each["name"] in ("hv4", "hv7", "hv10") else each for each in racks]
         assert evaluate(*one_each)["suspects"] == ["hv4", "hv7", "hv10"]
 
+    def test_both_hosts_and_domains_must_be_more_than_the_fraction(self) -> None:
+        # One of two racks; half of four hosts, in two of three racks.
+        rack = [peer("hv2", age=99, domain="r2"), peer("hv3", age=99, domain="r2")]
+        assert evaluate(*rack, peer("hv1", domain="r1"))["suspects"] == ["hv2", "hv3"]
+        half = [peer("hv2", age=99, domain="r2"), peer("hv3", age=99, domain="r3")]
+        assert evaluate(*half, peer("hv1", domain="r1"), peer("hv4", domain="r1"))["suspects"] == ["hv2", "hv3"]
+        assert evaluate(*half, peer("hv1", domain="r1"))["reason"] == "storm"
+
     def test_a_host_stuck_in_transition_is_suspected_only_with_vms_and_after_the_grace(self) -> None:
         def suspects(**more: Any) -> list[str]:
             found: list[str] = evaluate(peer("hv2", **({"state": "init", "age": 301, "assigned_vms": 1} | more)))[
@@ -191,6 +199,10 @@ class TestTimeline:
         assert timeline([], fence_intervals=0) == []
         assert timeline([0], first_tick=300) == []
 
+    def test_only_the_distance_to_the_horizon_is_limited(self) -> None:
+        late = timeline([10**9], first_tick=10**9, horizon=10**9 + 35)
+        assert late == [{"t": 10**9 + 35, "event": "dead"}]
+
     def test_without_saving_throws_power_is_cut_at_once(self) -> None:
         assert timeline([0], saving_throws=0) == [{"t": 35, "event": "dead"}, {"t": 35, "event": "power"}]
 
@@ -278,6 +290,7 @@ class TestImportedConfiguration:
         assert validated(failed_fence="none", watchdog_mode="off", watchdog_timeout=99)["errors"] == []
 
     def test_what_is_doubtful_is_warned_of(self) -> None:
+        assert validated(fence_intervals=5, saving_throws=7)["warnings"] == []
         assert validated(fence_intervals=4)["warnings"] == ["self_fence_exceeds_fence"]
         assert validated(successful_fence="none")["warnings"] == ["no_recovery"]
         short = validated(keepalive_interval=1, successful_fence="none", self_fence_intervals=7, watchdog_timeout=1)
