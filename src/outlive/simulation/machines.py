@@ -140,6 +140,10 @@ class Machine:
             self._end("was reset by its watchdog")
             self._boot(RESET_S + self.boot_s)
 
+    def become_another(self) -> None:
+        """Other hardware under the same name, with an empty disk."""
+        self.machine_id, self.system_uuid, self.remembered = self._ids.uuid(), self._ids.uuid(), None
+
     def _end(self, how: str) -> None:
         if self._booting is not None:
             self._booting.cancel()

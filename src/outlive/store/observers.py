@@ -88,16 +88,21 @@ class Observation(Generic[R]):
         if change is None:
             return
         if len(self._queue) >= self._limit:
-            self._overflowed = True
-            self._queue.clear()
-            self._listing = iter(())
-        else:
-            self._queue.append(change)
+            self.relist()
+            return
+        self._queue.append(change)
         self._rouse()
 
     def fail(self, why: str) -> None:
         """End the stream with ``Unavailable``."""
         self._failure = why
+        self._rouse()
+
+    def relist(self) -> None:
+        """What was delivered may be out of date: ``Reset`` and a new listing come next."""
+        self._overflowed = True
+        self._queue.clear()
+        self._listing = iter(())
         self._rouse()
 
     def _begin(self) -> None:
@@ -179,6 +184,13 @@ class Observers:
                 observation.offer(write)
         if gone:
             self._all[write.kind.kind()] = [r for r in watching if (o := r()) is not None and o.wants]
+
+    def relist(self) -> None:
+        """Let all streams begin again: the tables were exchanged."""
+        for watching in self._all.values():
+            for reference in watching:
+                if (observation := reference()) is not None:
+                    observation.relist()
 
     def fail(self, why: str) -> None:
         """End all streams with ``Unavailable``."""

@@ -1,0 +1,96 @@
+"""The store's first content: hosts, VMs, policies, as an operator would have entered them before the daemons start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
+    HOST_LABEL,
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    Cluster,
+    Condition,
+    DomainCapabilities,
+    FencingSpec,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.resources.cluster import ClusterSpec, ClusterStatus
+from outlive.simulation.controllers import Bmc
+from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec, disks_of, hosts_of, ports_of, vms_of
+
+
+def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) -> Iterator[Resource]:
+    """Everything that the spec says, as resources."""
+    yield Cluster(
+        metadata=ObjectMeta(name="default"),
+        spec=ClusterSpec(fencing=spec.policy),
+        status=ClusterStatus(store_incarnation=incarnation),
+    )
+    for host in hosts_of(spec):
+        yield hypervisor_of(host, bmcs[host.name].owner.system_uuid)
+    for vm in vms_of(spec):
+        yield vm_of(vm)
+
+
+def hypervisor_of(host: HostSpec, system_uuid: str) -> Hypervisor:
+    """A host that has not reported yet."""
+    labels = {ZONE_LABEL: host.zone}
+    labels |= {DOMAIN_LABEL_PREFIX + name: value for name, value in host.domains.items()}
+    if host.rack:
+        labels[DOMAIN_LABEL_PREFIX + "rack"] = host.rack
+    controlled = host.bmc != "none"
+    fencing = FencingSpec(
+        driver="simulated" if controlled else "",
+        address=f"{host.name}.bmc" if controlled else "",
+        system_uuid=system_uuid if controlled else "",
+        armed=host.armed,
+        profile=host.profile,
+        proofs=host.proofs,
+    )
+    return Hypervisor(
+        metadata=ObjectMeta(name=host.name, labels=labels),
+        spec=HypervisorSpec(management="node", mode=host.mode, fencing=fencing),
+        status=HypervisorStatus(
+            capacity=Amounts.parse({"cpu": host.cpu, "memory": host.memory}),
+            allocation=Amounts(cpu=0, memory=0),
+            domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+            conditions=(Condition(type="Ready", status="True"),),
+            domain_state="ready",
+            rehearsed="ok" if controlled and host.rehearsed else "",
+        ),
+    )
+
+
+def vm_of(vm: VmSpec) -> VirtualMachine:
+    """A VM that is assigned and does not run yet."""
+    spec = VirtualMachineSpec(
+        project=vm.project,
+        flavor=vm.flavor,
+        zone=vm.zone,
+        resources=Amounts.parse({"cpu": vm.cpu, "memory": vm.memory}),
+        protection=vm.protection,
+        restart_priority=vm.priority,
+        power_state=vm.power_state,
+        disks=disks_of(vm),
+        ports=ports_of(vm),
+        network_policy=vm.network_policy,
+        autostart=vm.autostart,
+        migration_method=vm.migration_method,
+        server_group=vm.server_group,
+        server_group_policy=vm.server_group_policy,
+    )
+    phase = "start" if vm.power_state == "running" else "stop"
+    return VirtualMachine(
+        metadata=ObjectMeta(name=vm.name, labels={HOST_LABEL: vm.host}),
+        spec=spec,
+        status=VirtualMachineStatus(phase=phase, assigned=Assigned(hypervisor=vm.host), home=vm.host),
+    )

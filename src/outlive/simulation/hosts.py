@@ -1,0 +1,216 @@
+"""One virtual host: a machine with a hypervisor, a guard, a node daemon and a service manager that starts them again.
+
+The daemon is the product's; everything below it is virtual. When the machine ends, all of it ends; when it is halted,
+all of it stands still but the watchdog device and the world around.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from outlive.runtime.virtual import outside_parts
+from outlive.simulation.controllers import Bmc
+from outlive.simulation.guards import GuardSlot, SimGuard
+from outlive.simulation.history import History
+from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.machines import Machine
+from outlive.simulation.process import Process
+from outlive.simulation.spec import HostSpec
+
+START_S: Final = 0.2
+"""From the boot of the kernel to the start of the daemon."""
+RESTART_S: Final = 2.0
+"""From the end of a service to its next start."""
+RESTART_CAP_S: Final = 30.0
+"""The same after many failures in a row."""
+
+
+class Role(Protocol):
+    """The program that a process runs."""
+
+    async def run(self) -> None:
+        """Until cancelled or stopped."""
+        ...
+
+
+class StoppableRole(Role, Protocol):
+    """A program that can be asked to end."""
+
+    def stop(self, *, leave_vms: bool = False) -> None:
+        """End in good order."""
+        ...
+
+
+class Service:
+    """One program under a service manager: started, and started again when it ends without being asked to."""
+
+    def __init__(self, name: str, make: Callable[[Process], Role], history: History, restart_s: float) -> None:
+        self.name = name
+        self.process: Process | None = None
+        self.role: Role | None = None
+        self.runs = 0
+        self.wanted = False
+        self._make = make
+        self._history = history
+        self._restart_s = restart_s
+        self._failures = 0
+        self._halts = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of it runs, halted or not."""
+        return self.process is not None and self.process.alive
+
+    @property
+    def active(self) -> bool:
+        """Whether a process of it runs and is not halted."""
+        return self.process is not None and self.process.alive and not self.process.part.halted
+
+    def start(self, after_s: float = 0.0) -> None:
+        """See to it that it runs, from then on."""
+        self.wanted = True
+        self._cancel()
+        if not self.alive:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(after_s, self._start, context=outside_parts())
+
+    def kill(self, *, again: bool = True) -> None:
+        """Kill it; the service manager starts it again, unless it is gone as well."""
+        self._cancel()
+        if self.process is not None and self.process.alive:
+            self.process.kill()
+            self._history.add("process", self.name, "killed")
+        self.wanted = again
+        if again:
+            self.start(self._restart_s)
+
+    def stop(self, *, leave_vms: bool = False) -> None:
+        """Ask it to end, and do not start it again."""
+        self.wanted = False
+        self._cancel()
+        ask = getattr(self.role, "stop", None)
+        if self.alive and ask is not None:
+            assert self.process is not None
+            context = self.process.part.context()
+            asyncio.get_running_loop().call_soon(lambda: ask(leave_vms=leave_vms), context=context)
+
+    def halt(self) -> None:
+        """Let it stand still."""
+        self._halts += 1
+        if self.process is not None:
+            self.process.halt()
+
+    def go_on(self) -> None:
+        """Let it go on, once for each halt."""
+        if self._halts:
+            self._halts -= 1
+            if self.process is not None:
+                self.process.go_on()
+
+    def forget_halts(self) -> None:
+        """The machine boots."""
+        self._halts = 0
+
+    def _start(self) -> None:
+        self._timer = None
+        if not self.wanted or self.alive:
+            return
+        self.runs += 1
+        process = Process(self.name, self.runs)
+        self.process = process
+        self.role = self._make(process)
+        process.start(self._main(self.role), self._ended)
+        for _ in range(self._halts):
+            process.halt()
+        if self.runs > 1:
+            self._history.add("process", self.name, "started again")
+
+    @staticmethod
+    def _main(role: Role) -> Callable[[], Coroutine[Any, Any, None]]:
+        return role.run
+
+    def _ended(self, process: Process) -> None:
+        why = "ended" if process.error is None else f"failed: {process.error}"
+        self._history.add("process", self.name, why)
+        if self.wanted:
+            self._failures = self._failures + 1 if process.error is not None else 0
+            self.start(min(RESTART_CAP_S, self._restart_s * 2 ** min(self._failures, 8)))
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class SimHost:
+    """See the module."""
+
+    def __init__(
+        self,
+        spec: HostSpec,
+        *,
+        machine: Machine,
+        hypervisor: SimHypervisor,
+        bmc: Bmc,
+        daemon: Callable[[SimHost, Process], Role],
+        history: History,
+    ) -> None:
+        self.name = spec.name
+        self.spec = spec
+        self.machine = machine
+        self.hypervisor = hypervisor
+        self.bmc = bmc
+        self.guard_slot = GuardSlot()
+        self.paused = False
+        self.guard = Service(f"{spec.name}/guard", self._guard, history, 1.0)
+        self.daemon = Service(f"{spec.name}/daemon", lambda process: daemon(self, process), history, RESTART_S)
+        self._history = history
+
+    @property
+    def lives(self) -> bool:
+        """Whether its machine runs."""
+        return self.machine.running
+
+    def booted(self) -> None:
+        """The kernel has started."""
+        self.hypervisor.boot()
+        self.paused = False
+        for service in (self.guard, self.daemon):
+            service.forget_halts()
+        self.guard.start()
+        self.daemon.start(START_S)
+        self._history.add("machine", self.name, f"booted ({self.machine.boots}. boot)")
+
+    def ended(self, how: str) -> None:
+        """The machine has ended."""
+        for service in (self.daemon, self.guard):
+            service.kill(again=False)
+        self.hypervisor.lose_power()
+        self.paused = False
+        self._history.add("machine", self.name, how)
+
+    def pause(self) -> None:
+        """Everything on it stands still."""
+        if self.lives and not self.paused:
+            self.paused = True
+            self.daemon.halt()
+            self.guard.halt()
+            self.hypervisor.pause()
+            self._history.add("machine", self.name, "stands still")
+
+    def go_on(self) -> None:
+        """It goes on."""
+        if self.paused:
+            self.paused = False
+            self._history.add("machine", self.name, "goes on")
+            self.hypervisor.go_on()
+            self.guard.go_on()
+            self.daemon.go_on()
+
+    def _guard(self, process: Process) -> Role:
+        guard = SimGuard(self.machine, self.hypervisor, process)
+        self.guard_slot.guard = guard
+        return guard

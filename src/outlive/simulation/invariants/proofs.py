@@ -1,0 +1,96 @@
+"""S2: nobody else's entry goes, and nothing is recovered, before every holder is mute, each with a recorded proof.
+
+Stated here once more, from the words of the promise and not from the steps of the product.
+"""
+
+from __future__ import annotations
+
+from outlive.node.ports.hypervisor import DomainState
+from outlive.resources import Holder, MemberRecord, VirtualMachine
+from outlive.simulation.invariants.truth import Truth
+from outlive.simulation.stores import Author
+
+
+def mute(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
+    """Whether it is proven, on record, that this holder can do the VM no harm."""
+    record = truth.member(holder)
+    if record is None:
+        return False
+    if record.dead_through >= holder.epoch:
+        return record.proof is not None
+    if record.cut.through < holder.epoch or not vm.spec.disks:
+        return False
+    wanted = [f"disk:{disk}" for disk in vm.spec.disks]
+    if vm.spec.network_policy != "accept-duplicate":
+        wanted += [f"port:{port}" for port in vm.spec.ports]
+    return all(one in record.cut.scope for one in wanted) and any(
+        finding.kind == "cut" for finding in record.fence.findings
+    )
+
+
+def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
+    """S2, on each write of a VM: entries that went were the writer's own, or mute."""
+    old, new = before.status.holders, after.status.holders
+    if old == new:
+        return ""
+    for holder in old:
+        if any(one.hypervisor == holder.hypervisor and one.run_id == holder.run_id for one in new):
+            continue
+        if mute(truth, before, holder):
+            continue
+        if author.host != holder.hypervisor:
+            return (
+                f"{author.process} dropped the entry of {holder.hypervisor}, epoch {holder.epoch}, "
+                "which is not proven dead or cut off"
+            )
+        domain = truth.hypervisors[author.host].domains.get(after.name)
+        if domain is not None and domain.run_id == holder.run_id and domain.state is not DomainState.OFF:
+            return f"{author.host} took its own entry back while the domain of run {holder.run_id} is {domain.state}"
+    return ""
+
+
+def recovered_only_when_mute(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
+    """S2, on each write of a VM by recovery: it moves only what no host may still run."""
+    if "recovery" not in author.writers or before.status.assigned == after.status.assigned:
+        return ""
+    if after.status.assigned is None or not after.status.assigned.fence:
+        return ""
+    loud = [one for one in before.status.holders if not mute(truth, before, one)]
+    if loud:
+        return f"assigned to {after.status.assigned.hypervisor} while {loud[0].hypervisor} may still run it"
+    return ""
+
+
+def dead_with_proof(before: MemberRecord | None, after: MemberRecord) -> str:
+    """S2, on each write of a Membership: what is proven dead only grows, and only with a proof."""
+    through = before.dead_through if before is not None else 0
+    if after.dead_through < through:
+        return f"dead through {through} became dead through {after.dead_through}"
+    if after.dead_through == through:
+        return ""
+    if after.proof is None:
+        return f"dead through {after.dead_through} without a proof"
+    if after.proof.epoch < after.dead_through:
+        return f"dead through {after.dead_through} by a proof of epoch {after.proof.epoch}"
+    return ""
+
+
+def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
+    """A proof says what is so: nothing of the epochs that it declares dead can run any more.
+
+    Hosts about which somebody lied on purpose are excepted: there the other kinds of proof, or policy, must do.
+    """
+    through = before.dead_through if before is not None else 0
+    if after.dead_through <= through or host in truth.lied or host not in truth.hypervisors:
+        return ""
+    hypervisor = truth.hypervisors[host]
+    for vm, domain in hypervisor.domains.items():
+        if domain.state is DomainState.OFF or not hypervisor.powered:
+            continue
+        found = truth.vm(vm)
+        entries = found.status.holders if found is not None else ()
+        mine = [one.epoch for one in entries if one.hypervisor == host and one.run_id == domain.run_id]
+        epoch = max([domain.epoch, *mine])
+        if epoch <= after.dead_through:
+            return f"proven dead through {after.dead_through}, and {vm} is {domain.state} there in epoch {epoch}"
+    return ""

@@ -1,0 +1,128 @@
+"""What must hold once nothing changes any more: L1, S3, and no room counted twice.
+
+S3 is stated as the promise is: for a VM that is *reported* covered, and any so many hosts that fail together with its
+own, some slot of it is left that is on a living host and that no other failed VM needs. It shares nothing with the
+check of the product.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+from outlive.resources import FAILOVER, Coverage, Fault, Hypervisor, Reservation, VirtualMachine
+from outlive.simulation.invariants.truth import Truth
+
+STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
+CASES_LIMIT: Final = 20_000
+"""Sets of failed hosts that are tried for one VM."""
+
+
+def wanted(vm: VirtualMachine) -> bool:
+    """Whether somebody wants it to run."""
+    return vm.spec.power_state == "running" and vm.status.phase not in STOPPED_PHASES
+
+
+def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
+    """L1: what should run runs, once, or is held with a reason and a remedy that somebody can follow."""
+    if not wanted(vm):
+        return ""
+    running = truth.running(vm.name)
+    if len(running) == 1:
+        return ""
+    if len(running) > 1:
+        return f"runs on {' and '.join(running)}"
+    recovery = vm.status.recovery
+    if recovery is not None and recovery.phase in ("waiting", "held") and recovery.reason and recovery.remedy:
+        return ""
+    fault = any(one.subject.name == vm.name and not one.ended and one.remedy for one in truth.store.all_of(Fault))
+    if fault or (vm.status.phase == "fail" and vm.status.reason):
+        return ""
+    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else "nowhere"
+    state = f"recovery {recovery.phase}: {recovery.reason or 'no reason'}" if recovery is not None else "no recovery"
+    holders = ", ".join(f"{one.hypervisor} epoch {one.epoch}" for one in vm.status.holders) or "nobody"
+    return (
+        f"does not run; assigned to {where}, phase {vm.status.phase!r} ({vm.status.reason}), held by {holders}, {state}"
+    )
+
+
+def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
+    """S3: VMs that are reported covered and are not, with why."""
+    store = truth.store
+    vms = {vm.name: vm for vm in store.all_of(VirtualMachine)}
+    slots = {one.name: one for one in store.all_of(Reservation) if one.spec.type == FAILOVER}
+    lost = {host.name for host in store.all_of(Hypervisor) if host.status.lost}
+    home = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
+    for coverage in store.all_of(Coverage):
+        status, name = coverage.status, coverage.name
+        if not status.covered or not status.required or name not in vms or name not in home:
+            continue
+        mine = [slots[one] for one in status.slots if one in slots and slots[one].status.consumer is None]
+        size = vms[name].spec.resources
+        if len(mine) < status.required:
+            yield name, f"is reported covered by {list(status.slots)}, of which {len(mine)} are there and free"
+            continue
+        short = [one for one in mine if not _holds(one, size.cpu_milli, size.memory_bytes)]
+        if short:
+            yield name, f"is reported covered by {short[0].name}, which is smaller than it"
+        elif any(one.status.host in lost for one in mine):
+            yield name, "is reported covered by a slot on a host that is proven dead"
+        elif case := _uncovered(name, home, mine, status.required):
+            yield name, f"is reported covered, and has no slot left when {', '.join(case)} fail"
+
+
+def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
+    held = slot.spec.resources
+    return held.cpu_milli >= cpu_milli and held.memory_bytes >= memory_bytes and bool(slot.status.host)
+
+
+def _uncovered(vm: str, home: dict[str, str], slots: list[Reservation], failures: int) -> tuple[str, ...]:
+    """Hosts whose failure leaves the VM without a slot; empty if there are none."""
+    own = home[vm]
+    rivals = {one.name: {home.get(other, at) for other, at in _members(one).items() if other != vm} for one in slots}
+    hosts = sorted({own} | {one.status.host for one in slots} | {host for there in rivals.values() for host in there})
+    cases = itertools.combinations(hosts, min(failures, len(hosts)))
+    for failed in itertools.islice(cases, CASES_LIMIT):
+        gone = set(failed)
+        if own in gone and not any(one.status.host not in gone and not rivals[one.name] & gone for one in slots):
+            return failed
+    return ()
+
+
+def _members(slot: Reservation) -> dict[str, str]:
+    status = slot.status.failover_reservation
+    return status.allocations if status is not None else {}
+
+
+def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
+    """Hosts on which VMs and slots together are more than there is; a slot whose VM has landed is that VM."""
+    store = truth.store
+    slots = [one for one in store.all_of(Reservation) if one.spec.type == FAILOVER and one.status.host]
+    for host in store.all_of(Hypervisor):
+        capacity = host.effective_capacity()
+        if capacity is None or host.status.allocation is None or host.status.lost:
+            continue
+        listed = {one.id for one in host.status.instances}
+        blocks = [
+            one
+            for one in slots
+            if one.status.host == host.name
+            and not (one.status.consumer is not None and one.status.consumer.vm in listed)
+        ]
+        used_cpu = host.status.allocation.cpu_milli + sum(one.spec.resources.cpu_milli for one in blocks)
+        used_memory = host.status.allocation.memory_bytes + sum(one.spec.resources.memory_bytes for one in blocks)
+        if used_cpu > capacity.cpu_milli or used_memory > capacity.memory_bytes:
+            yield host.name, f"VMs and {len(blocks)} slots take {used_cpu} m and {used_memory} B of {dict(capacity)}"
+
+
+def instances_are_counted_once(truth: Truth) -> Iterator[tuple[str, str]]:
+    """VMs that two hosts list among theirs."""
+    seen: dict[str, str] = {}
+    for host in truth.store.all_of(Hypervisor):
+        if host.status.lost:
+            continue
+        for one in host.status.instances:
+            if one.id in seen:
+                yield one.id, f"is listed by {seen[one.id]} and by {host.name}"
+            seen[one.id] = host.name

@@ -1,0 +1,74 @@
+"""What judges look at: machines, domains and the store as they really are, never what a process believes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
+from outlive.simulation.disks import Disks
+from outlive.simulation.history import History, HistoryEvent
+from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.stores import WorldStore
+
+VIOLATIONS_LIMIT = 50
+"""Violations of one run that are kept."""
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """An invariant that did not hold."""
+
+    invariant: str
+    at_s: float
+    subject: str
+    text: str
+    last_events: tuple[HistoryEvent, ...] = ()
+    """Of the objects involved."""
+    seed: int = 0
+    replay: str = ""
+    """The command that runs the same again."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.invariant} at {self.at_s:.3f} s, {self.subject}: {self.text} (seed {self.seed})"]
+        lines += [f"  {event}" for event in self.last_events]
+        if self.replay:
+            lines.append(f"  again with: {self.replay}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Truth:
+    """See the module."""
+
+    store: WorldStore
+    hypervisors: Mapping[str, SimHypervisor]
+    disks: Disks
+    history: History
+    lied: dict[str, str] = field(default_factory=dict)
+    """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
+    holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """VM → hosts with a domain of it, kept up by whoever changes a domain."""
+
+    def running(self, vm: str) -> tuple[str, ...]:
+        """Hosts whose domain of it really runs."""
+        return tuple(host for host in self.holding.get(vm, ()) if self.hypervisors[host].runs(vm))
+
+    def noticed(self, host: str, vm: str) -> None:
+        """Its domain on that host came, changed or went."""
+        hosts = self.holding.get(vm, ())
+        there = vm in self.hypervisors[host].domains
+        if there and host not in hosts:
+            self.holding[vm] = (*hosts, host)
+        elif not there and host in hosts:
+            self.holding[vm] = tuple(one for one in hosts if one != host)
+
+    def member(self, holder: Holder) -> MemberRecord | None:
+        """The record that the entry was written under."""
+        found = self.store.look(Membership, holder.hypervisor)
+        return found.record if found is not None and found.metadata.uid == holder.member_uid else None
+
+    def vm(self, name: str) -> VirtualMachine | None:
+        """The VM's document."""
+        return self.store.look(VirtualMachine, name)

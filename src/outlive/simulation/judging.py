@@ -1,0 +1,128 @@
+"""Calls the invariants after every event, each only on what changed, and tells the history of protocol writes.
+
+What one event may break is looked at with that event: a domain that changed, a write that counted, an answer that was
+given. What only holds at rest is judged when the world asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from outlive.resources import Membership, VirtualMachine
+from outlive.simulation import telling
+from outlive.simulation.invariants import (
+    Truth,
+    Violation,
+    acknowledged_is_kept,
+    coverage_is_true,
+    dead_with_proof,
+    entries_go_with_proof,
+    held_where_it_runs,
+    instances_are_counted_once,
+    no_room_is_counted_twice,
+    one_presence,
+    one_writer,
+    proof_is_true,
+    recovered_only_when_mute,
+    runs_or_says_why,
+    within_limits,
+    written_by_its_owner,
+)
+from outlive.simulation.invariants.truth import VIOLATIONS_LIMIT
+from outlive.simulation.stores import Author
+from outlive.store.tables import Write
+
+QUOTED_ALSO: Final = 4
+"""Other objects whose events a violation quotes."""
+
+
+class Judge:
+    """See the module."""
+
+    def __init__(self, truth: Truth, *, seed: int, replay: str) -> None:
+        self.truth = truth
+        self.violations: list[Violation] = []
+        self.replay = replay
+        self.restored = False
+        """Whether a backup was put back: until hosts have joined again, the store knows less than is so."""
+        self._seed = seed
+        self._told: dict[tuple[str, str, str], None] = {}
+
+    def domain(self, host: str, vm: str, how: str) -> None:
+        """A domain came, changed or went."""
+        truth = self.truth
+        truth.noticed(host, vm)
+        truth.history.add("domain", vm, f"on {host}: {how}", also=(host,))
+        self._running(vm)
+
+    def reach(self, host: str) -> None:
+        """What the host is shut out of has changed."""
+        for vm in list(self.truth.hypervisors[host].domains):
+            self._running(vm)
+
+    def wrote(self, write: Write, author: Author) -> None:
+        """A write counts from now on."""
+        truth, before, after = self.truth, write.before, write.after
+        truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
+        self._found("one-writer", write.key, written_by_its_owner(write, author))
+        telling.tell(truth.history, before, after, author)
+        if after is None:
+            return
+        self._found("limits", write.key, within_limits(after))
+        if isinstance(after, VirtualMachine):
+            if isinstance(before, VirtualMachine) and before.status is not after.status:
+                self._found("S2", after.name, entries_go_with_proof(truth, before, after, author))
+                self._found("S2", after.name, recovered_only_when_mute(truth, before, after, author))
+                self._held(after.name)
+        elif isinstance(after, Membership):
+            old = before.record if isinstance(before, Membership) else None
+            if old is None or old.dead_through != after.record.dead_through:
+                self._found("S2", after.name, dead_with_proof(old, after.record))
+                self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
+
+    def acknowledged(self, answer: object) -> None:
+        """A writer was told that its write counts."""
+        if not self.restored:
+            self._found("S5", getattr(answer, "name", ""), acknowledged_is_kept(self.truth, answer))
+
+    def rest(self) -> None:
+        """Nothing has changed for a while: what holds only then."""
+        self.covered()
+        for vm in self.truth.store.all_of(VirtualMachine):
+            self._found("L1", vm.name, runs_or_says_why(self.truth, vm))
+        for name, text in no_room_is_counted_twice(self.truth):
+            self._found("room", name, text)
+        for name, text in instances_are_counted_once(self.truth):
+            self._found("room", name, text)
+
+    def covered(self) -> None:
+        """S3, once the last change is a second old."""
+        for name, text in coverage_is_true(self.truth):
+            self._found("S3", name, text)
+
+    def _running(self, vm: str) -> None:
+        self._found("S1a", vm, one_writer(self.truth, vm))
+        self._found("S1b", vm, one_presence(self.truth, vm))
+        self._held(vm)
+
+    def _held(self, vm: str) -> None:
+        if not self.restored:
+            self._found("held", vm, held_where_it_runs(self.truth, vm, self.truth.vm(vm)))
+
+    def _found(self, invariant: str, subject: str, text: str) -> None:
+        if not text or (invariant, subject, text) in self._told or len(self.violations) >= VIOLATIONS_LIMIT:
+            return
+        self._told[(invariant, subject, text)] = None
+        hosts = [name for name in self.truth.hypervisors if name in text.replace(",", " ").split()]
+        violation = Violation(
+            invariant=invariant,
+            at_s=asyncio.get_running_loop().time(),
+            subject=subject,
+            text=text,
+            last_events=self.truth.history.last(subject, *hosts[:QUOTED_ALSO]),
+            seed=self._seed,
+            replay=self.replay,
+        )
+        self.violations.append(violation)
+        self.truth.history.add("violation", subject, f"{invariant}: {text}")

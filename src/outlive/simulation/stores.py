@@ -1,0 +1,274 @@
+"""The store of a virtual cluster, and how each process reaches it.
+
+One memory store, every write of which is shown to the judges together with who made it; a backup of it can be made and
+restored. Each process has its own way there, with its own faults: what was sent takes effect whatever becomes of the
+sender, and the answer reaches nobody who was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
+from outlive.base.ids import Ids
+from outlive.base.random import Random
+from outlive.resources import Cluster, MemberRecord, Membership, ObjectRef, R, Resource
+from outlive.resources.codec import decode, encode
+from outlive.simulation.process import Process, go
+from outlive.store import Store
+from outlive.store.contract import Page
+from outlive.store.faults import FaultObservation, FaultRates, FaultStore
+from outlive.store.memory import MemoryStore
+from outlive.store.selectors import Selector
+from outlive.store.tables import Batch, Write, key_of
+
+T = TypeVar("T")
+QUIET = FaultRates()
+HALF = 0.5
+CALL_LIMIT_S = 1.0
+"""After so long without an answer a process gives a call up."""
+
+
+class Author(NamedTuple):
+    """Who writes: the process, the host it is on, and the names under which it may write fields."""
+
+    process: str
+    host: str
+    writers: tuple[str, ...]
+
+
+OUTSIDE = Author("operator", "", ("users", "import"))
+_author: contextvars.ContextVar[Author] = contextvars.ContextVar("outlive_author", default=OUTSIDE)
+
+
+class WorldStore(MemoryStore):
+    """See the module. ``wrote(write, author)`` is called for every write that changes something, once it counts."""
+
+    def __init__(self, clock: Clock, ids: Ids, wrote: Callable[[Write, Author], None]) -> None:
+        super().__init__(clock, ids)
+        self._wrote = wrote
+        self._backup: dict[str, dict[str, bytes]] | None = None
+        self._decoded: dict[tuple[str, str], Resource] = {}
+
+    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+        """As every local store's; objects are frozen, so those that were decoded once are kept."""
+        await asyncio.sleep(0)
+        self._check_open()
+        key = key_of(namespace, name)
+        found = self._decoded.get((kind.kind(), key))
+        if found is not None:
+            return found  # type: ignore[return-value]
+        return await super().get(kind, name, namespace=namespace, fresh=fresh)
+
+    def look(self, kind: type[R], name: str) -> R | None:
+        """The object as it is now, if there is one."""
+        return self._decoded.get((kind.kind(), name))  # type: ignore[return-value]
+
+    def look_member(self, host: str) -> MemberRecord | None:
+        """What the store says of a host's membership."""
+        found = self.look(Membership, host)
+        return found.record if found is not None else None
+
+    def all_of(self, kind: type[R]) -> list[R]:
+        """All objects of a kind, in name order."""
+        found = (self.look(kind, key) for key, _ in self._tables.table(kind).snapshot())
+        return [one for one in found if one is not None]
+
+    def _count(self, batch: Batch) -> None:
+        for write in batch.writes:
+            place = (write.kind.kind(), write.key)
+            if write.after is None:
+                self._decoded.pop(place, None)
+            else:
+                self._decoded[place] = write.after
+        super()._count(batch)
+        for write in batch.writes:
+            self._wrote(write, _author.get())
+
+    def snapshot(self) -> None:
+        """Make a backup."""
+        self._backup = {kind: dict(table.snapshot()) for kind, table in self._tables}
+
+    def restore(self) -> str:
+        """Put the last backup back, as a store that knows that it is another one now; its new incarnation."""
+        if self._backup is None:
+            raise NotFound("there is no backup", remedy="make one before")
+        self.incarnation = self._ids.uuid()
+        for kind, rows in self._backup.items():
+            self._tables.load(kind, rows)
+        self._decode_all()
+        self._mark()
+        self._observers.relist()
+        return self.incarnation
+
+    def load(self, objects: Iterable[Resource]) -> None:
+        """As they are, before anybody reads or observes."""
+        super().load(objects)
+        self._decode_all()
+
+    def _decode_all(self) -> None:
+        self._decoded = {
+            (kind, key): decode(self._tables.kinds[kind], raw)
+            for kind, table in self._tables
+            for key, raw in table.snapshot()
+        }
+
+    def _mark(self) -> None:
+        """Whoever restores a store gives it a new incarnation."""
+        cluster = self._decoded.get(("Cluster", "default"))
+        if isinstance(cluster, Cluster):
+            version = Batch(self._tables).next_version()
+            marked = msgspec.structs.replace(
+                cluster,
+                metadata=msgspec.structs.replace(cluster.metadata, resource_version=version),
+                status=msgspec.structs.replace(cluster.status, store_incarnation=self.incarnation),
+            )
+            self._decoded[("Cluster", "default")] = marked
+            self._tables.table(Cluster).put("default", encode(marked))
+
+
+class ProcessStore:
+    """The store as one process reaches it, under one name: ``Store``."""
+
+    def __init__(self, way: Way, author: Author) -> None:
+        self._way = way
+        self._author = author
+
+    def named(self, *writers: str) -> ProcessStore:
+        """The same way under other names."""
+        return ProcessStore(self._way, self._author._replace(writers=writers))
+
+    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+        """As the store, if it is reached."""
+        return await self._way.read(lambda store: store.get(kind, name, namespace=namespace, fresh=fresh))
+
+    async def list(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """As the store, if it is reached."""
+        return await self._way.read(
+            lambda store: store.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+        )
+
+    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> FaultObservation[R]:
+        """A stream of its own."""
+        return self._way.observe(kind, namespace, selector)
+
+    async def create(self, obj: R) -> R:
+        """As the store, if it is reached."""
+        return await self._way.write(lambda store: store.create(obj), self._author)
+
+    async def replace(self, obj: R) -> R:
+        """As the store, if it is reached."""
+        return await self._way.write(lambda store: store.replace(obj), self._author)
+
+    async def replace_status(self, obj: R) -> R:
+        """As the store, if it is reached."""
+        return await self._way.write(lambda store: store.replace_status(obj), self._author)
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
+        """As the store, if it is reached."""
+        await self._way.write(lambda store: store.delete(ref, uid=uid, version=version), self._author)
+
+    async def patch_metadata(
+        self,
+        ref: ObjectRef,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> Resource:
+        """As the store, if it is reached."""
+        return await self._way.write(
+            lambda store: store.patch_metadata(ref, labels=labels, annotations=annotations), self._author
+        )
+
+    async def close(self) -> None:
+        """The store is everybody's."""
+
+
+class Way:
+    """The way from one process to the store, shared by its names; ``acknowledged`` hears what was answered."""
+
+    def __init__(
+        self,
+        store: WorldStore,
+        process: Process,
+        *,
+        clock: Clock,
+        random: Random,
+        acknowledged: Callable[[object], None],
+    ) -> None:
+        self._store = store
+        self.faults = FaultStore(store, clock=clock, random=random)
+        self.hears = True
+        self.sends = True
+        self._process = process
+        self._random = random.fork("timeouts")
+        self._acknowledged = acknowledged
+
+    def set(self, *, sends: bool, hears: bool) -> None:
+        """What gets through from now on. Observers need to hear only: their request was sent before."""
+        self.sends, self.hears = sends, hears
+        if hears and not self.faults.network.reachable:
+            self.faults.network.heal()
+        elif not hears and self.faults.network.reachable:
+            self.faults.network.cut()
+
+    def observe(self, kind: type[R], namespace: str, selector: Selector | None) -> FaultObservation[R]:
+        """A stream of its own."""
+        return self.faults.observe(kind, namespace=namespace, selector=selector)
+
+    async def read(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        """``Unavailable`` where it is not reached."""
+        self._process.check()
+        if not (self.sends and self.hears):
+            await asyncio.sleep(CALL_LIMIT_S)
+            raise Unavailable("the store does not answer", remedy="see the network to it")
+        answer = await self._through(call)
+        self._process.check()
+        return answer
+
+    async def write(self, call: Callable[[Store], Awaitable[T]], author: Author) -> T:
+        """``Unknown`` where it may have arrived, and its answer cannot."""
+        self._process.check()
+        token = _author.set(author)
+        try:
+            if not self.sends:
+                await asyncio.sleep(CALL_LIMIT_S)
+                if self._random.random() < HALF:
+                    raise Unknown("the store did not answer", remedy="read it again")
+                raise Unavailable("the store is not reached", remedy="see the network to it")
+            if not self.hears:
+                await self._deaf(call)
+            answer = await self._through(call)
+        finally:
+            _author.reset(token)
+        self._process.check()
+        if not (self.sends and self.hears):
+            raise Unknown("the answer was lost", remedy="read it again")
+        self._acknowledged(answer)
+        return answer
+
+    async def _deaf(self, call: Callable[[Store], Awaitable[Any]]) -> NoReturn:
+        """It arrives and counts; nobody says so."""
+        with contextlib.suppress(OutliveError):
+            await call(self._store)
+        await asyncio.sleep(CALL_LIMIT_S)
+        raise Unknown("the store did not answer", remedy="read it again")
+
+    async def _through(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        """Directly where nothing goes wrong; else in a task of its own, which a halt or a kill does not touch."""
+        if self.faults.network.rates == QUIET:
+            return await call(self.faults)
+
+        async def sent() -> T:
+            return await call(self.faults)
+
+        return await self._process.call(go(sent(), name=f"{self._process.name}/store"))

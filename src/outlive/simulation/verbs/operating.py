@@ -1,0 +1,182 @@
+"""What users and operators do: they write wishes into the store, as the command line does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from outlive.base.clock import as_datetime
+from outlive.base.errors import BadInput, Conflict, NotFound
+from outlive.resources import Cluster, Hypervisor, Membership, R, VirtualMachine
+from outlive.resources.vms import Request
+from outlive.simulation.building import vm_of
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.verbs.arguments import Arguments, hosts_in, text, texts
+
+if TYPE_CHECKING:
+    from outlive.simulation.world import World
+
+TRIES = 20
+"""Swaps that are tried against other writers."""
+_replace = msgspec.structs.replace
+
+
+async def change_spec(world: World, kind: type[R], name: str, change: Callable[[Any], Any]) -> None:
+    """Read, change the spec, swap; again where somebody else was faster."""
+    for _ in range(TRIES):
+        found: Any = await world.store.get(kind, name, fresh=True)
+        try:
+            await world.store.replace(_replace(found, spec=change(found.spec)))
+        except Conflict:
+            continue
+        return
+    raise Conflict(f"{kind.kind()}/{name} changes all the time", remedy="try again")
+
+
+async def request(world: World, given: Arguments) -> None:
+    """A user asks for something."""
+    made = Request(
+        id=f"request-{len(world.history.events)}",
+        verb=given["verb"],
+        target=text(given, "target"),
+        force=bool(given.get("force", False)),
+        force_live=bool(given.get("forceLive", False)),
+    )
+    power = {"start": "running", "restart": "running", "stop": "stopped", "shutdown": "stopped"}.get(made.verb)
+
+    def asked(spec: Any) -> Any:
+        return _replace(spec, request=made, **({"power_state": power} if power else {}))
+
+    await change_spec(world, VirtualMachine, text(given, "vm"), asked)
+
+
+async def move(world: World, given: Arguments) -> None:
+    """A user moves a VM, live if asked to."""
+    live = bool(given.get("live", True))
+    await request(
+        world, {"vm": given["vm"], "verb": "migrate" if live else "move", "target": given.get("to", ""), "force": True}
+    )
+
+
+async def drain(world: World, given: Arguments) -> None:
+    """A host is to be emptied."""
+    for host in hosts_in(world, given):
+        await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=True))
+
+
+async def ready(world: World, given: Arguments) -> None:
+    """A host may take VMs again."""
+    for host in hosts_in(world, given):
+        await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=False))
+
+
+async def maintenance(world: World, given: Arguments) -> None:
+    """Work is announced for hosts or for everything, or it is over."""
+    on = bool(given["on"])
+    until = as_datetime(world.clock.now() + given["for"]) if on and given.get("for") else None
+    if not given.get("hosts"):
+        await change_spec(
+            world, Cluster, "default", lambda spec: _replace(spec, maintenance=on, maintenance_until=until)
+        )
+        return
+    await _fencing(world, given, lambda one: _replace(one, maintenance=on, maintenance_until=until))
+
+
+async def arm(world: World, given: Arguments) -> None:
+    """Guards are to be armed."""
+    await _fencing(world, given, lambda one: _replace(one, armed=True))
+
+
+async def disarm(world: World, given: Arguments) -> None:
+    """Guards are to be disarmed."""
+    await _fencing(world, given, lambda one: _replace(one, armed=False))
+
+
+async def confirm_off(world: World, given: Arguments) -> None:
+    """Somebody asserts that a host is off, whether it is or not."""
+    for host in hosts_in(world, given):
+        member = world.store.look(Membership, host.name)
+        if member is None:
+            raise NotFound(f"{host.name} has no membership", remedy="wait until it has joined")
+        if host.lives and host.hypervisor.left():
+            world.truth.lied[host.name] = "operator"
+        fence = text(given, "fence") or member.record.fence.id
+        proof = f"{fence}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'I looked')}"
+        await change_spec(world, Hypervisor, host.name, lambda spec, p=proof: _operator(spec, p))  # type: ignore[misc]
+
+
+def _operator(spec: Any, proof: str) -> Any:
+    return _replace(spec, fencing=_replace(spec.fencing, operator_proof=proof))
+
+
+async def fence(world: World, given: Arguments) -> None:
+    """Somebody condemns a host, silent or not."""
+    for host in hosts_in(world, given):
+        member = world.store.look(Membership, host.name)
+        epoch = member.record.epoch if member is not None else 0
+        asked = f"{epoch}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'asked for')}"
+        await _fencing(world, {"hosts": (host.name,)}, lambda one, a=asked: _replace(one, requested=a))  # type: ignore[misc]
+
+
+async def set_policy(world: World, given: Arguments) -> None:
+    """The policy of fencing changes."""
+
+    def changed(spec: Any) -> Any:
+        merged = {**msgspec.to_builtins(spec.fencing), **given["policy"]}
+        try:
+            return _replace(spec, fencing=msgspec.convert(merged, type(spec.fencing)))
+        except msgspec.ValidationError as error:
+            raise BadInput(f"policy of fencing: {error}", remedy="see docs/reference/resources.md") from error
+
+    await change_spec(world, Cluster, "default", changed)
+
+
+async def release(world: World, given: Arguments) -> None:
+    """Somebody lets fencing go on."""
+    word = f"released-{len(world.history.events)}"
+    await change_spec(
+        world, Cluster, "default", lambda spec: _replace(spec, fencing=_replace(spec.fencing, release=word))
+    )
+
+
+async def confirm_incarnation(world: World, given: Arguments) -> None:
+    """Somebody vouches for the restored store."""
+    incarnation = world.store.incarnation
+    await change_spec(world, Cluster, "default", lambda spec: _replace(spec, confirmed_incarnation=incarnation))
+
+
+async def create_vm(world: World, given: Arguments) -> None:
+    """A new VM, on the host that is named or the one with the fewest."""
+    taken = [name for host in world.hosts.values() for name in [host.name] * len(host.hypervisor.domains)]
+    host = text(given, "host") or min(world.hosts, key=lambda name: (taken.count(name), name))
+    spec = VmSpec(
+        name=text(given, "vm"),
+        host=host,
+        cpu=text(given, "cpu", "2"),
+        memory=text(given, "memory", "4Gi"),
+        priority=given.get("priority"),
+        autostart=bool(given.get("autostart", False)),
+    )
+    wanted = vm_of(spec)
+    made = await world.store.create(wanted)
+    await world.store.replace_status(_replace(made, status=wanted.status))
+
+
+async def delete_vm(world: World, given: Arguments) -> None:
+    """A VM goes for good."""
+    found = await world.store.get(VirtualMachine, text(given, "vm"))
+    await world.store.delete(found.ref)
+
+
+async def delete_membership(world: World, given: Arguments) -> None:
+    """Somebody deletes what says whether a host lives."""
+    for name in texts(given, "hosts", "host"):
+        found = await world.store.get(Membership, name)
+        await world.store.delete(found.ref)
+
+
+async def _fencing(world: World, given: Arguments, change: Callable[[Any], Any]) -> None:
+    for host in hosts_in(world, given):
+        await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, fencing=change(spec.fencing)))
