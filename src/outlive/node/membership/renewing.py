@@ -100,7 +100,7 @@ def _standing(view: StandingView) -> Standing:
     found, sent = view.found, view.sent
     if found is None or view.found_uid != view.uid:
         return Standing.GONE if found is None else Standing.ROLLED_BACK
-    if found.epoch < sent.epoch or (found.nonce == sent.nonce and found.seq < view.acknowledged_seq):
+    if found.epoch < sent.epoch or found.seq < view.acknowledged_seq:  # nobody's write lowers either
         return Standing.ROLLED_BACK
     if found.nonce != sent.nonce or found.epoch > sent.epoch:
         return Standing.FOREIGN

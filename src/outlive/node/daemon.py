@@ -1,0 +1,157 @@
+"""The node daemon: keeps the host's membership, and its virtual machines as they should be, and says what is there.
+
+Parts are put together here and in ``outlive.roles.node``; each of them runs by itself and learns of the others by being
+poked. The daemon enters its membership before anything else and starts nothing while it does not hold it. When it dies
+its virtual machines run on, and the next daemon takes them over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.draining import Drainer
+from outlive.node.membership.cleaning import Cleaner
+from outlive.node.membership.keeper import Keeper
+from outlive.node.reporting import Reporter
+from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.shared import VmHost
+from outlive.node.vm.worker import Workers
+from outlive.node.wishes import Wishes
+from outlive.resources import VirtualMachine
+from outlive.runtime.informer import Informer
+from outlive.runtime.tasks import OrderedTaskGroup
+
+RESTART_S: Final = 5.0
+"""The wait before a part that failed is started again."""
+
+_log = get_logger("node.daemon")
+
+
+@dataclass(slots=True)
+class Daemon:
+    """See the module."""
+
+    shared: VmHost
+    keeper: Keeper
+    cleaner: Cleaner
+    here: LocalDomains
+    wishes: Wishes
+    informer: Informer[VirtualMachine]
+    workers: Workers
+    reporter: Reporter
+    drainer: Drainer
+    clock: Clock
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the next look cannot wait."""
+
+    def connect(self) -> None:
+        """Let the parts tell each other what changed."""
+        self.here.listen(self._domain_changed)
+        self.keeper.on_epoch(self._entered)
+        self.keeper.on_lost(self._lost)
+
+    def _domain_changed(self, vm: str) -> None:
+        self.workers.poke(vm)
+        self.reporter.poke()
+
+    def _entered(self) -> None:
+        self.workers.cleaned = not self.cleaner.needed
+        self.wake.set()
+        self.workers.poke_all()
+        self.reporter.poke()
+
+    def _lost(self) -> None:
+        self.workers.cleaned = False
+        self.reporter.poke()
+
+    def cleaned(self, done: bool) -> None:
+        """Told by the cleaner when it begins and ends."""
+        self.workers.cleaned = done
+        if done:
+            self.workers.poke_all()
+            self.reporter.poke()
+
+    async def enter(self) -> None:
+        """Read the wishes and enter the membership, however long the store is away."""
+        while True:
+            try:
+                await self.wishes.look()
+                break
+            except OutliveError as error:
+                _log.warning("daemon.waits", host=self.wishes.host, error=str(error))
+            await self.clock.sleep(float(self.shared.settings.look))
+        await self.keeper.enter()
+
+    async def serve(self, group: OrderedTaskGroup) -> None:
+        """Start all parts in the group."""
+        group.create_task(self.keeper.run(), name="membership")
+        group.create_task(self.informer.run(), name="informer vms")
+        for name, part in (
+            ("vms", self._work),
+            ("reports", self.reporter.run),
+            ("look", self._looks),
+            ("drain", self.drainer.run),
+        ):
+            group.create_task(self._keep(name, part), name=name)
+
+    async def _work(self) -> None:
+        await self.informer.wait_synced()
+        await self.workers.run()
+
+    async def _looks(self) -> None:
+        """Look at the wishes and at the domains, now and then."""
+        while True:
+            self.wake.clear()
+            await self._look()
+            try:
+                async with asyncio.timeout(float(self.shared.settings.look)):
+                    await self.wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        try:
+            await self.wishes.look()
+        except OutliveError as error:
+            _log.warning("daemon.wishes_not_read", host=self.wishes.host, error=str(error))
+        if not self.keeper.standing:
+            return
+        if self.cleaner.needed:
+            await self.cleaner.clean()
+        try:
+            await self.here.look()
+        except OutliveError as error:
+            _log.warning("daemon.domains_not_listed", host=self.wishes.host, error=str(error))
+            await self._revive()
+        hypervisor = self.wishes.hypervisor
+        if hypervisor is not None and hypervisor.status.lost:
+            self.reporter.poke()
+        self.drainer.poke()
+        await self.reporter.figures()
+
+    async def _revive(self) -> None:
+        """The hypervisor service may have been stopped by the guard; this host holds its membership again."""
+        try:
+            await self.here.hypervisor.start_service()
+        except OutliveError as error:
+            _log.error("daemon.no_hypervisor", host=self.wishes.host, error=str(error))
+
+    async def _keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
+        """Run a part, and after a failure again."""
+        while True:
+            try:
+                await part()
+                return
+            except OutliveError as error:
+                _log.error("daemon.part_failed", part=name, error=str(error))
+            except asyncio.CancelledError:
+                raise
+            except Exception:  # noqa: BLE001 - logged; the membership must not end with a part
+                _log.exception("daemon.part_failed", part=name)
+            await self.clock.sleep(RESTART_S)

@@ -1,0 +1,188 @@
+"""What follows an entrance: domains of earlier epochs are taken over into the new one or destroyed, and that is proven.
+
+After J3 each local domain whose entry is still this host's is re-held in the new epoch, all others are destroyed, and
+once nothing of the old epoch is left, the host proves it dead itself. After a restored backup each running domain is
+registered again, whatever the store says, before the host says that it has joined under the store's new incarnation.
+Workers destroy nothing that they do not know until this is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.membership.holding import REHOLD, Me, ReholdView, is_mine
+from outlive.node.membership.joining import SELF_CLEAN, CleanedView
+from outlive.node.membership.keeper import Faults, Keeper
+from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.writing import VmRecords
+from outlive.node.wishes import Wishes
+from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
+from outlive.resources.vms import VirtualMachineStatus
+from outlive.runtime.decisions import DecisionLog
+from outlive.store import Store
+
+RETRY_S: Final = 1.0
+"""The wait between two rounds."""
+TAKEN_OVER: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED, DomainState.INCOMING, DomainState.HANDED_OVER})
+
+_REHOLD: Final = REHOLD.decision
+_SELF_CLEAN: Final = SELF_CLEAN.decision
+_replace = msgspec.structs.replace
+_log = get_logger("node.membership")
+
+
+class Cleaner:
+    """See the module. ``needed`` is told of each entrance and of each new incarnation; ``run`` does the work."""
+
+    def __init__(
+        self,
+        store: Store,
+        records: VmRecords,
+        here: LocalDomains,
+        keeper: Keeper,
+        wishes: Wishes,
+        *,
+        host: str,
+        nonce: str,
+        clock: Clock,
+        decisions: DecisionLog,
+        faults: Faults,
+        done: Callable[[bool], None],
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._here = here
+        self._keeper = keeper
+        self._wishes = wishes
+        self._host = host
+        self._nonce = nonce
+        self._clock = clock
+        self._decisions = decisions
+        self._faults = faults
+        self._done = done
+
+    @property
+    def needed(self) -> bool:
+        """Whether something of an earlier epoch, or of an earlier incarnation of the store, may be left."""
+        record = self._keeper.record
+        if record is None or not self._keeper.standing:
+            return False
+        return self._old_epoch(record) > 0 or self._unregistered(record)
+
+    def _old_epoch(self, record: MemberRecord) -> int:
+        """The latest earlier epoch that is not proven dead yet; 0: none."""
+        return record.epoch - 1 if record.epoch - 1 > record.dead_through else 0
+
+    def _unregistered(self, record: MemberRecord) -> bool:
+        return self._wishes.incarnation not in ("", record.incarnation)
+
+    async def clean(self) -> None:
+        """Until nothing is left. Errors of the store are waited out; a lost membership ends it, to be begun again."""
+        self._done(False)
+        while self.needed:
+            try:
+                if await self._round():
+                    break
+            except OutliveError as error:
+                _log.warning("membership.not_cleaned", host=self._host, error=str(error))
+            await self._clock.sleep(RETRY_S)
+        self._done(self._keeper.standing)
+
+    async def _round(self) -> bool:
+        """One look at everything; whether nothing is left to do."""
+        record, me = self._keeper.record, self._keeper.me
+        assert record is not None
+        entered = self._keeper.entered
+        incarnation = self._wishes.incarnation
+        register = (entered is not None and entered.restored) or (
+            record.incarnation != "" and self._unregistered(record)
+        )
+        await self._here.look()
+        left = sorted(self._here.creating)
+        for vm, domain in sorted(self._here.domains.items()):
+            if not await self._take_over(vm, domain, me, record, register=register):
+                left.append(vm)
+        if self._keeper.me != me:
+            return False
+        old_epoch = self._old_epoch(record)
+        if left or (old_epoch and not await self._prove(old_epoch, tuple(left))):
+            return False
+        if incarnation:
+            self._keeper.registered(incarnation)
+            self._keeper.renew_soon()
+        return True
+
+    async def _take_over(self, name: str, domain: Domain, me: Me, record: MemberRecord, *, register: bool) -> bool:
+        """Whether the domain is settled: held in the present epoch, or gone."""
+        stays = domain.state in TAKEN_OVER
+        refused = ""
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            nonlocal refused
+            entry = _entry(now, me, domain.run_id)
+            if entry is not None and is_mine(entry, me):
+                return None
+            old = entry.epoch if entry is not None else 0
+            if not register and 0 < old <= record.dead_through:
+                refused = "entry-still-mine"
+                return None
+            view = ReholdView(
+                vm=name,
+                me=self._keeper.me,
+                old_epoch=old,
+                holders=now.status.holders,
+                run_id=domain.run_id,
+                runs=stays,
+                register=register,
+            )
+            outcome = self._decisions.use(_REHOLD, view, subject=name)
+            refused = outcome.refused.precondition if outcome.refused is not None else ""
+            return None if refused else _replace(now.status, holders=outcome.holders)
+
+        vm = await self._records.change(self._store, name, change)
+        if vm is None and register:
+            await self._faults.raise_(
+                "unknown-vm",
+                ObjectRef(kind="VirtualMachine", name=name),
+                f"{self._host} runs {name}, which the restored store does not know",
+                remedy="import it again, or stop it on the host",
+                delta=10,
+            )
+            return True
+        if vm is not None and not refused:
+            return True
+        if refused == "membership-held":
+            return False
+        _log.warning("membership.destroying", host=self._host, vm=name, run_id=domain.run_id, why=refused or "gone")
+        return await self._here.destroy(name, run_id=domain.run_id)
+
+    async def _prove(self, old_epoch: int, left: tuple[str, ...]) -> bool:
+        """Say that nothing of the old epoch is left; whether the store acknowledged it."""
+
+        def change(record: MemberRecord) -> MemberRecord | None:
+            if record.dead_through >= old_epoch:
+                return None
+            view = CleanedView(
+                host=self._host,
+                record=record,
+                nonce=self._nonce,
+                old_epoch=old_epoch,
+                left=left + tuple(sorted(self._here.creating)),
+                fence=record.fence.id,
+            )
+            return self._decisions.use(_SELF_CLEAN, view, subject=self._host).record
+
+        return await self._keeper.write(change)
+
+
+def _entry(vm: VirtualMachine, me: Me, run_id: str) -> Holder | None:
+    """This host's entry for that run, of whatever epoch."""
+    found = (one for one in vm.status.holders if one.hypervisor == me.host and one.run_id == run_id)
+    return next((one for one in found if one.member_uid == me.uid), None)

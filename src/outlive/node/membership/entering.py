@@ -1,0 +1,211 @@
+"""How a daemon gets into its membership, and back: rows J0 to J4 with what they need done before.
+
+Looks, decides by ``join``, empties the host where the row says so, writes, and only after the store has acknowledged
+the epoch writes it down on the host's own disk; nothing uses it before. Nobody else's machine and no forgotten
+membership is ever written over. A store that knows an earlier epoch of this boot than the host used was restored from a
+backup: the host then enters with an epoch that was never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.membership.arming import record_of
+from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, join
+from outlive.node.ports.guard import GuardPort
+from outlive.node.ports.machine import MachinePort
+from outlive.node.vm.local import LocalDomains
+from outlive.resources import MemberRecord, Membership, ObjectMeta
+from outlive.runtime.decisions import Decision, DecisionLog
+from outlive.runtime.steps import refuses
+from outlive.store import Store
+
+EMPTYING_ROUNDS: Final = 20
+"""How often the daemon tries to empty the host before it says that it cannot."""
+
+JOIN: Final = Decision("safety.join", join, JoinView, JoinOutcome, "How a host enters its membership", is_empty=refuses)
+
+_replace = msgspec.structs.replace
+_log = get_logger("node.membership")
+
+
+class Entered(msgspec.Struct, frozen=True, kw_only=True):
+    """A membership that this daemon holds."""
+
+    membership: Membership
+    row: str
+    old_epoch: int = 0
+    """The epoch before, where domains of it may still be here (``J3``)."""
+    restored: bool = False
+    """Whether the store had gone back behind what this host knows."""
+    contradicted: str = ""
+    """The kind of proof that this host shows to have been wrong."""
+
+
+class Blocked(Exception):
+    """The host cannot enter now; ``code`` names the fault, ``message`` says why, ``remedy`` what to do."""
+
+    def __init__(self, code: str, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+
+
+class Entrance:
+    """See the module. One for each daemon process."""
+
+    def __init__(
+        self,
+        store: Store,
+        here: LocalDomains,
+        machine: MachinePort,
+        guard: GuardPort,
+        *,
+        host: str,
+        nonce: str,
+        decisions: DecisionLog,
+        limit_s: float,
+    ) -> None:
+        self._store = store
+        self._here = here
+        self._machine = machine
+        self._guard = guard
+        self._host = host
+        self._nonce = nonce
+        self._decisions = decisions
+        self._limit_s = limit_s
+        self._ran: dict[int, bool] = {}
+        """Epoch → whether a domain of it was there when this daemon first looked after that epoch."""
+        self._emptied = 0
+
+    async def enter(self, *, restored: bool) -> Entered | None:
+        """One try; ``None``: look again at once.
+
+        ``Refused``: this daemon must not run. ``Blocked``: not now. Errors of the store, as they come.
+        """
+        found = await self.read()
+        remembered = await self._machine.remembered()
+        view = await self._view(found, remembered)
+        restored = restored or _goes_back(view)
+        if restored and view.record is not None and view.record.boot_id == view.boot_id:
+            view = lifted(view)
+        outcome = self._decisions.use(JOIN, view, subject=self._host)
+        if outcome.destroy_first:
+            await self._empty()
+            return None
+        if outcome.refused is not None:
+            raise _refusal(outcome, view)
+        assert outcome.record is not None
+        written = await self._write(found, outcome.record)
+        await self._machine.remember(Remembered(uid=written.metadata.uid, epoch=written.record.epoch))
+        old = view.record.epoch if outcome.row == "J3" and view.record is not None else 0
+        return Entered(
+            membership=written,
+            row=outcome.row,
+            old_epoch=old,
+            restored=restored,
+            contradicted=outcome.contradicted or "",
+        )
+
+    async def read(self) -> Membership | None:
+        """The membership as it is now."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await self._store.get(Membership, self._host, fresh=True)
+        except NotFound:
+            return None
+        except TimeoutError:
+            raise Unavailable("the store did not answer in time") from None
+
+    async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
+        try:
+            await self._here.look()
+        except Unavailable:
+            await self._here.hypervisor.start_service()
+            await self._here.look()
+        report = await self._guard.report()
+        record = found.record if found is not None else None
+        if record is not None and record.epoch not in self._ran:
+            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._here.domains.values())
+        return JoinView(
+            host=self._host,
+            record=record,
+            uid=found.metadata.uid if found is not None else "",
+            machine_id=self._machine.machine_id(),
+            boot_id=self._machine.boot_id(),
+            nonce=self._nonce,
+            remembered=remembered,
+            domains=self._here.names(),
+            gate_closed=record is not None and record.epoch in report.closed_epochs,
+            was_running=record is not None and self._ran[record.epoch],
+            guard=record_of(report),
+        )
+
+    async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
+        """The record as the store has it; a lost answer is looked up."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                if found is None:
+                    return await self._store.create(Membership(metadata=ObjectMeta(name=self._host), record=record))
+                return await self._store.replace(_replace(found, record=record))
+        except (Conflict, AlreadyExists, Unknown, TimeoutError) as error:
+            now = await self.read()
+            if now is not None and now.record == record:
+                return now
+            raise Unavailable(f"{self._host} did not get into its membership: {error or 'no answer'}") from error
+
+    async def _empty(self) -> None:
+        """Destroy what is here; creates under way are waited for by looking again."""
+        for vm in sorted(self._here.domains):
+            _log.warning("membership.destroying", host=self._host, vm=vm)
+            await self._here.destroy(vm)
+        await self._here.look()
+        if not self._here.names():
+            self._emptied = 0
+            return
+        self._emptied += 1
+        if self._emptied >= EMPTYING_ROUNDS:
+            left = self._here.names()
+            raise Blocked(
+                "host-not-empty",
+                f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
+                "destroy them by hand, or reboot the host",
+            )
+        raise Unavailable(f"{len(self._here.names())} domains are still on {self._host}")
+
+
+def _goes_back(view: JoinView) -> bool:
+    """Whether the store knows less than the host does, which remembers only epochs that were acknowledged."""
+    remembered, record = view.remembered, view.record
+    if remembered is None or record is None:
+        return False
+    return remembered.uid != view.uid or remembered.epoch > record.epoch
+
+
+def lifted(view: JoinView) -> JoinView:
+    """As if the store knew what the host knows, and the host had been condemned since: a new epoch follows."""
+    assert view.record is not None
+    known = view.remembered.epoch if view.remembered is not None else 0
+    epoch = max(view.record.epoch, known)
+    if view.record.dead_through >= epoch:
+        return _replace(view, remembered=None)
+    return _replace(view, remembered=None, record=_replace(view.record, epoch=epoch, state="Revoked"))
+
+
+def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
+    assert outcome.refused is not None
+    why, precondition = outcome.refused.why, outcome.refused.precondition
+    match precondition:
+        case "same-machine":
+            return Refused(why, remedy="give this machine another name, or delete the Membership of the old one")
+        case "never-a-member":
+            return Blocked("membership-gone", why, f"restore Membership/{view.host}, or delete what the host remembers")
+        case "nothing-runs":
+            return Blocked("host-not-empty", why, "stop the domains on it before it registers")
+    return Blocked("host-cannot-join", why, "see docs/concepts/safety.md")

@@ -1,0 +1,370 @@
+"""Keeps the host's membership: enters it, renews it, and comes back into it.
+
+The only writer of ``Membership`` on the daemon's side; one write at a time. Each renewal has a number that no other
+write of this process has, so that after a lost answer it is known which of them arrived, and the guard is told of the
+moment at which exactly that one was sent. What this does not promise: that the host is still held *now*; whatever needs
+it is decided by compare-and-swap, here or on the virtual machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.membership.arming import UNARMED, Arming
+from outlive.node.membership.entering import Blocked, Entered, Entrance
+from outlive.node.membership.holding import Me
+from outlive.node.membership.renewing import RENEW, RenewView, Standing, StandingView, standing
+from outlive.node.ports.guard import GuardPort
+from outlive.node.wishes import Wishes
+from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef
+from outlive.runtime.steps import Refusal
+from outlive.store import Store
+
+UNANSWERED: Final = 64
+"""Renewals without an answer whose sending is remembered; older ones can no longer count."""
+CONNECTED_RENEWALS: Final = 3
+"""Renewal intervals without an acknowledgement after which the store counts as away."""
+
+Change = Callable[[MemberRecord], MemberRecord | None]
+"""From the next renewal's record to what is to be written in its place; ``None``: nothing else than it."""
+
+_replace = msgspec.structs.replace
+_log = get_logger("node.membership")
+
+
+class Faults(Protocol):
+    """Where the daemon says what an operator has to know."""
+
+    async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
+        """Create or refresh a fault; never raises."""
+        ...
+
+    async def end(self, code: str, subject: ObjectRef) -> None:
+        """It is over."""
+        ...
+
+
+class Keeper:
+    """See the module. ``run`` until cancelled; it raises ``Refused`` where this daemon must not go on."""
+
+    def __init__(
+        self,
+        store: Store,
+        entrance: Entrance,
+        guard: GuardPort,
+        arming: Arming,
+        wishes: Wishes,
+        *,
+        host: str,
+        nonce: str,
+        clock: Clock,
+        faults: Faults,
+        write_limit_s: float,
+    ) -> None:
+        self.entered: Entered | None = None
+        """How the host came in last."""
+        self._store = store
+        self._entrance = entrance
+        self._guard = guard
+        self._arming = arming
+        self._wishes = wishes
+        self._host = host
+        self._nonce = nonce
+        self._clock = clock
+        self._faults = faults
+        self._limit_s = write_limit_s
+        self._member: Membership | None = None
+        """As the store last showed it; ``None`` before the host has entered."""
+        self._held = False
+        self._acknowledged_seq = 0
+        self._acknowledged_guard = UNARMED
+        self._sent_seq = 0
+        self._sends: dict[int, tuple[float, float]] = {}
+        """seq → when it was sent, by the guard's clock and by ours."""
+        self._beat_at: float | None = None
+        self._beaten = False
+        self._registered = ""
+        self._wishing: Change | None = None
+        self._wished: asyncio.Future[bool] | None = None
+        self._wake = asyncio.Event()
+        self._lost: list[Callable[[], None]] = []
+        self._epochs: list[Callable[[], None]] = []
+        self._blocked = ""
+
+    # What others ask
+
+    @property
+    def me(self) -> Me:
+        """This host as holders name it."""
+        if self._member is None:
+            return Me(host=self._host, uid="", epoch=0, held=False)
+        return Me(host=self._host, uid=self._member.metadata.uid, epoch=self._member.record.epoch, held=self._held)
+
+    @property
+    def record(self) -> MemberRecord | None:
+        """The record as the store last showed it."""
+        return self._member.record if self._member is not None else None
+
+    @property
+    def standing(self) -> bool:
+        """Whether the host holds its membership, as far as it knows."""
+        return self._held
+
+    @property
+    def own_age_s(self) -> float:
+        """Seconds since the last acknowledged renewal was sent; infinite before the first."""
+        return float("inf") if self._beat_at is None else self._clock.monotonic() - self._beat_at
+
+    @property
+    def connected(self) -> bool:
+        """Whether the store answers."""
+        return self._held and self.own_age_s < CONNECTED_RENEWALS * self._wishes.profile.renew_s + self._limit_s
+
+    def acknowledged_since(self, moment_s: float) -> bool:
+        """Whether a renewal was acknowledged that was sent after ``moment_s`` (monotonic): the store is the same."""
+        return self._held and self._beat_at is not None and self._beat_at > moment_s
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Tell when the membership is lost."""
+        self._lost.append(callback)
+
+    def on_epoch(self, callback: Callable[[], None]) -> None:
+        """Tell when the host has entered, for the first time or again."""
+        self._epochs.append(callback)
+
+    def registered(self, incarnation: str) -> None:
+        """All local virtual machines are registered under this incarnation of the store: say so from now on."""
+        self._registered = incarnation
+
+    def renew_soon(self) -> None:
+        """Renew at once instead of at the next turn."""
+        self._wake.set()
+
+    async def write(self, change: Change) -> bool:
+        """Have the record changed in the place of the next renewal; whether that was acknowledged.
+
+        ``change`` gets that renewal's record, and may answer ``None``: not now.
+        """
+        if self._wished is not None or not self._held:
+            return False
+        self._wishing = change
+        self._wished = asyncio.get_running_loop().create_future()
+        self._wake.set()
+        try:
+            return await self._wished
+        finally:
+            self._wishing = self._wished = None
+
+    async def stands(self) -> bool:
+        """Read fresh whether the membership is still the very one that was last acknowledged (or a later one)."""
+        found = await self._entrance.read()
+        if not self._held or found is None or self._member is None:
+            return False
+        same = found.metadata.uid == self._member.metadata.uid and found.record.nonce == self._nonce
+        return same and found.record.state == "Held" and found.record.seq >= self._acknowledged_seq
+
+    # Running
+
+    async def enter(self, *, restored: bool = False) -> None:
+        """Enter, however long that takes. ``Refused`` where this machine or daemon must not."""
+        self._lose()
+        while True:
+            try:
+                entered = await self._entrance.enter(restored=restored)
+            except Blocked as blocked:
+                await self._say(blocked)
+            except Refused:
+                raise
+            except OutliveError as error:
+                _log.warning("membership.not_entered", host=self._host, error=str(error))
+            else:
+                if entered is not None:
+                    await self._begin(entered)
+                    return
+                continue
+            await self._clock.sleep(float(self._wishes.profile.renew_s))
+
+    async def run(self) -> None:
+        """Renew, and come back where the membership was lost; ``enter`` comes first."""
+        while True:
+            began_s = self._clock.monotonic()
+            wish, wished = self._wishing, self._wished
+            acknowledged = await self._turn(wish)
+            if wished is not None and not wished.done():
+                wished.set_result(acknowledged)
+            left_s = float(self._wishes.profile.renew_s) - (self._clock.monotonic() - began_s)
+            if left_s > 0:
+                await self._rest(left_s)
+
+    async def _rest(self, seconds: float) -> None:
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _begin(self, entered: Entered) -> None:
+        record = entered.membership.record
+        _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
+        if self._blocked:
+            await self._faults.end(self._blocked, self._subject)
+            self._blocked = ""
+        self.entered = entered
+        self._member = entered.membership
+        self._acknowledged_seq = self._sent_seq = record.seq
+        self._acknowledged_guard = record.guard
+        self._sends.clear()
+        self._registered = ""
+        if entered.contradicted:
+            await self._faults.raise_(
+                "proof-contradicted",
+                self._subject,
+                f"{self._host} was proven dead by {entered.contradicted}, and still ran virtual machines",
+                remedy=f"find out why {entered.contradicted} was wrong; it is not trusted for this host any more",
+                delta=50,
+            )
+        self._held = True
+        for callback in self._epochs:
+            callback()
+
+    async def _turn(self, wish: Change | None) -> bool:
+        """One renewal; whether what was wished was written with it."""
+        assert self._member is not None
+        if not self._held:  # the record is gone, or this daemon has left
+            if self._member.record.state == "Held":
+                await self._look_again(self._member.record)
+            return False
+        guard = await self._arming.publish(self._acknowledged_guard, beaten=self._beaten)
+        record = self._next(guard)
+        if isinstance(record, Refusal):
+            _log.warning("membership.not_renewed", host=self._host, why=record.why)
+            await self._look_again(self._member.record)
+            return False
+        changed = wish(record) if wish is not None else None
+        if changed is not None:
+            changed = _replace(changed, guard=guard, seq=record.seq)
+        return await self._send(changed or record) and changed is not None
+
+    def _next(self, guard: GuardRecord) -> MemberRecord | Refusal:
+        """The record to send: a number higher than any that was sent."""
+        assert self._member is not None
+        base = _replace(self._member.record, seq=max(self._member.record.seq, self._sent_seq))
+        view = RenewView(host=self._host, record=base, nonce=self._nonce, guard=guard, incarnation=self._registered)
+        outcome = RENEW.attempt(view)
+        if outcome.refused is not None:
+            return outcome.refused
+        assert outcome.record is not None
+        return outcome.record
+
+    async def _send(self, record: MemberRecord) -> bool:
+        assert self._member is not None
+        self._sent_seq = record.seq
+        self._sends[record.seq] = (self._guard.boot_time(), self._clock.monotonic())
+        while len(self._sends) > UNANSWERED:
+            del self._sends[min(self._sends)]
+        try:
+            async with asyncio.timeout(self._limit_s):
+                written = await self._store.replace(_replace(self._member, record=record))
+        except (Conflict, Unknown, NotFound, TimeoutError):
+            return await self._look_again(record)
+        except OutliveError as error:
+            _log.warning("membership.not_renewed", host=self._host, error=str(error))
+            return False
+        await self._acknowledge(written)
+        return True
+
+    async def _look_again(self, sent: MemberRecord) -> bool:
+        """What became of a write without an answer, and of the membership; whether that write was applied."""
+        try:
+            found = await self._entrance.read()
+        except OutliveError as error:
+            _log.warning("membership.not_read", host=self._host, error=str(error))
+            return False
+        assert self._member is not None
+        verdict = standing(
+            StandingView(
+                sent=sent,
+                acknowledged_seq=self._acknowledged_seq,
+                uid=self._member.metadata.uid,
+                found=found.record if found is not None else None,
+                found_uid=found.metadata.uid if found is not None else "",
+            )
+        ).standing
+        if verdict in (Standing.MINE, Standing.NOT_YET):
+            assert found is not None
+            await self._go_on(found)
+            return verdict is Standing.MINE
+        _log.warning("membership.lost", host=self._host, standing=verdict.value)
+        match verdict:
+            case Standing.FOREIGN:
+                raise Refused(
+                    f"another daemon holds the membership of {self._host}",
+                    remedy="stop the other one; one host has one daemon",
+                )
+            case Standing.GONE:
+                await self._gone()
+            case _:
+                await self.enter(restored=verdict is Standing.ROLLED_BACK)
+        return False
+
+    async def _go_on(self, found: Membership) -> None:
+        """The membership is mine; which of my writes arrived last says from when it counts."""
+        if not self._held:
+            await self._faults.end("membership-gone", self._subject)
+            self._held = True
+            for callback in self._epochs:
+                callback()
+        if found.record.seq in self._sends:
+            await self._acknowledge(found)
+        else:
+            self._member = found
+
+    async def _acknowledge(self, written: Membership) -> None:
+        self._member = written
+        seq = written.record.seq
+        self._acknowledged_seq = seq
+        self._acknowledged_guard = written.record.guard
+        if written.record.state != "Held":  # it left: nobody is to be told that it lives
+            self._held = False
+            return
+        sent_at_s, ours_s = self._sends[seq]
+        self._sends = {each: when for each, when in self._sends.items() if each > seq}
+        self._beat_at = ours_s
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._guard.beat(sent_at_s, written.record.epoch)
+            self._beaten = True
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("guard.not_told", host=self._host, error=str(error) or "no answer in time")
+
+    async def _gone(self) -> None:
+        self._lose()
+        await self._faults.raise_(
+            "membership-gone",
+            self._subject,
+            f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more",
+            remedy=f"restore Membership/{self._host}; or empty the host, delete what it remembers, and start it again",
+            delta=25,
+        )
+
+    def _lose(self) -> None:
+        was, self._held = self._held, False
+        for callback in self._lost if was else ():
+            callback()
+
+    async def _say(self, blocked: Blocked) -> None:
+        _log.error("membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy)
+        self._blocked = blocked.code
+        await self._faults.raise_(blocked.code, self._subject, blocked.message, remedy=blocked.remedy, delta=25)
+
+    @property
+    def _subject(self) -> ObjectRef:
+        return ObjectRef(kind="Hypervisor", name=self._host)

@@ -1,0 +1,261 @@
+"""What this host says of itself: ``Hypervisor.status`` when it changes, ``HypervisorUsage`` every interval.
+
+The virtual machines that are here and what they take stand in one document and change together: the block of a slot
+that a virtual machine was recovered into becomes allocation in the very write that lists it. What is published is as
+old as the last look at the domains; nothing is safe because of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.decisions import ACCOUNT_NODE, KEEPALIVE_CYCLE
+from outlive.node.keepalive import Collected, KeepaliveInput
+from outlive.node.membership.keeper import Keeper
+from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.ports.machine import MachinePort
+from outlive.node.vm.accounting import AccountedVm, AccountInput
+from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.states import assigned_to, state_of
+from outlive.node.wishes import Wishes
+from outlive.resources import Amounts, Condition, Hypervisor, HypervisorUsage, Instance, ObjectMeta, VirtualMachine
+from outlive.resources.hosts import DomainState as HostDomainState
+from outlive.resources.hosts import HostUsage, HypervisorStatus
+from outlive.resources.meta import with_condition
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.informer import Informer
+from outlive.store import Store
+
+TRIES: Final = 6
+"""Writes of one report before it waits for the next reason to report."""
+GATHER_S: Final = 0.05
+"""How long changes are gathered before they are published together."""
+RETRY_S: Final = 1.0
+"""The wait after a report that did not get through."""
+MEBIBYTE: Final = 1 << 20
+SOURCE: Final = "daemon"
+
+_replace = msgspec.structs.replace
+_log = get_logger("node.reporting")
+
+
+class Reporter:
+    """See the module. ``poke`` says that something may have changed."""
+
+    def __init__(
+        self,
+        store: Store,
+        here: LocalDomains,
+        machine: MachinePort,
+        keeper: Keeper,
+        wishes: Wishes,
+        informer: Informer[VirtualMachine],
+        *,
+        host: str,
+        clock: Clock,
+        decisions: DecisionLog,
+        usage_s: float,
+    ) -> None:
+        self.domain_state: HostDomainState = ""
+        """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
+        self.stopping = ""
+        """Why the host is about to stop; empty while it is not."""
+        self._store = store
+        self._here = here
+        self._machine = machine
+        self._keeper = keeper
+        self._wishes = wishes
+        self._informer = informer
+        self._host = host
+        self._clock = clock
+        self._decisions = decisions
+        self._usage_s = usage_s
+        self._usage_due_s = 0.0
+        self._needs: dict[str, Amounts] = {}
+        """What each virtual machine here takes, kept while it is on its way to another host."""
+        self._figures: dict[str, Any] = {}
+        self._changed = asyncio.Event()
+
+    def poke(self) -> None:
+        """Publish soon, if anything differs."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish what changed, until cancelled."""
+        while True:
+            await self._changed.wait()
+            await self._clock.sleep(GATHER_S)
+            self._changed.clear()
+            if not await self.report():
+                await self._clock.sleep(RETRY_S)
+                self._changed.set()
+
+    async def report(self) -> bool:
+        """Publish what differs from what is published; whether that is done."""
+        if not self._here.looked:
+            return True
+        for attempt in range(TRIES):
+            try:
+                found = await self._store.get(Hypervisor, self._host, fresh=True)
+                status = self._status(found)
+                if status != found.status:
+                    status = _replace(status, observed_at=as_datetime(self._clock.now()))
+                    await self._store.replace_status(_replace(found, status=status))
+                return True
+            except (Conflict, Unknown):
+                await self._clock.sleep(0.05 * attempt)
+            except OutliveError as error:
+                _log.warning("report.not_written", host=self._host, error=str(error))
+                return False
+        return False
+
+    def _status(self, found: Hypervisor) -> HypervisorStatus:
+        present = self._here.present()
+        capacity = self._machine.capacity()
+        status = _replace(
+            found.status,
+            capacity=capacity,
+            effective_capacity=_effective(capacity, found.spec.overcommit),
+            allocation=self._allocation(present),
+            instances=tuple(
+                Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
+            ),
+            num_instances=len(present),
+            source=SOURCE,
+            lost="" if self._is_back(found.status.lost) else found.status.lost,
+        )
+        if self.domain_state:
+            status = _replace(status, domain_state=self.domain_state)
+        return _replace(status, conditions=with_condition(status.conditions, self._ready(found)))
+
+    def _ready(self, found: Hypervisor) -> Condition:
+        now = as_datetime(self._clock.now())
+        if self.stopping:
+            return Condition(
+                type="Ready", status="False", reason="Stopping", message=self.stopping, last_transition_time=now
+            )
+        if not self._keeper.standing:
+            return Condition(
+                type="Ready",
+                status="False",
+                reason="NotMember",
+                message="the host does not hold its membership",
+                last_transition_time=now,
+            )
+        return Condition(type="Ready", status="True", reason="DaemonRuns", last_transition_time=now)
+
+    def _is_back(self, fence: str) -> bool:
+        """Whether the fence that this host counts as lost by was of an earlier epoch than the one that it is in."""
+        if not fence or not self._keeper.standing:
+            return False
+        parts = fence.rsplit(".", 2)
+        epoch = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
+        return epoch < self._keeper.me.epoch
+
+    def _name(self, vm: str) -> str:
+        known = self._informer.get(vm)
+        return known.spec.display_name if known is not None else ""
+
+    def _allocation(self, present: list[Domain]) -> Amounts:
+        needs = {one.vm: self._need(one) for one in present}
+        self._needs = needs
+        return sum(needs.values(), Amounts(cpu=0, memory=0))
+
+    def _need(self, domain: Domain) -> Amounts:
+        known = self._informer.get(domain.vm)
+        if known is not None:
+            return known.spec.resources
+        return self._needs.get(domain.vm, Amounts(cpu=domain.cpu_milli, memory=domain.memory_bytes))
+
+    # Figures
+
+    async def figures(self) -> None:
+        """Publish the figures, once in the interval. Errors of the store wait for the next one."""
+        now_s = self._clock.monotonic()
+        if now_s < self._usage_due_s:
+            return
+        self._usage_due_s = now_s + self._usage_s
+        began_s = now_s
+        try:
+            await self._here.look()
+            collected = Collected(
+                start="ok", duration=max(0.0, self._clock.monotonic() - began_s), values=self._account()
+            )
+        except OutliveError as error:
+            _log.warning("figures.not_collected", host=self._host, error=str(error))
+            collected = Collected(start="connect_error")
+        cycle = KeepaliveInput(
+            interval=max(self._usage_s, 1.0), collectors={"domains": collected}, previous=self._figures
+        )
+        result = self._decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._host)
+        self._figures = result.written
+        await self._publish()
+
+    def _account(self) -> dict[str, Any]:
+        """Memory in bytes, CPU in milli-cores."""
+        domains = self._here.domains
+        names = sorted({*domains, *(vm.name for vm in self._informer.items() if assigned_to(vm) == self._host)})
+        given = AccountInput(
+            node=self._host,
+            memory_total=self._machine.capacity().memory_bytes / MEBIBYTE,
+            vms=tuple(self._accounted(name) for name in names),
+        )
+        result = self._decisions.use(ACCOUNT_NODE, given, subject=self._host)
+        return {
+            "allocatedMemory": round(result.allocated * MEBIBYTE),
+            "allocatedCpu": round(result.vcpu_allocated * 1000),
+            "provisionedMemory": round(result.provisioned * MEBIBYTE),
+            "running": len(result.running),
+        }
+
+    def _accounted(self, name: str) -> AccountedVm:
+        domain, vm = self._here.domains.get(name), self._informer.get(name)
+        need = vm.spec.resources if vm is not None else self._needs.get(name, Amounts())
+        active = domain is not None and domain.state is not DomainState.OFF
+        memory = domain.memory_bytes if domain is not None and domain.memory_bytes else need.memory_bytes
+        cpu = domain.cpu_milli if domain is not None and domain.cpu_milli else need.cpu_milli
+        return AccountedVm(
+            uuid=name,
+            node=assigned_to(vm) or None if vm is not None else None,
+            active_here=active,
+            paused=active and domain is not None and domain.state is not DomainState.RUNNING,
+            live_memory=memory / MEBIBYTE,
+            xml_memory=(need.memory_bytes or memory) / MEBIBYTE,
+            vcpus=cpu / 1000,
+            state=state_of(vm) if vm is not None else "",
+        )
+
+    async def _publish(self) -> None:
+        figures = self._figures
+        allocated = Amounts(cpu=figures.get("allocatedCpu", 0), memory=figures.get("allocatedMemory", 0))
+        usage = HostUsage(
+            sampled_at=as_datetime(self._clock.now()),
+            used=allocated,
+            allocated=allocated,
+            provisioned=Amounts(cpu=allocated.cpu_milli, memory=figures.get("provisionedMemory", 0)),
+            running=figures.get("running", 0),
+        )
+        try:
+            try:
+                found = await self._store.get(HypervisorUsage, self._host)
+            except NotFound:
+                await self._store.create(HypervisorUsage(metadata=ObjectMeta(name=self._host), usage=usage))
+            else:
+                await self._store.replace(_replace(found, usage=usage))
+        except (Conflict, AlreadyExists, Unknown):
+            return  # the next interval writes again
+        except OutliveError as error:
+            _log.warning("figures.not_written", host=self._host, error=str(error))
+
+
+def _effective(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:
+    """Capacity times overcommit, rounded down; ``None`` where nothing is overcommitted."""
+    if not overcommit:
+        return None
+    return Amounts({name: int(amount * max(1.0, overcommit.get(name, 1.0))) for name, amount in capacity.items()})

@@ -1,0 +1,153 @@
+"""Ends of a virtual machine's run on this host: hard, by shutting the guest down, and the release of its entry.
+
+An entry is released only after the domain was seen to be absent and no create of that run can still happen; a guest
+that is being shut down goes on running if anybody asks for something else meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.decisions import VM_EVENT
+from outlive.node.membership.holding import RELEASE, ReleaseView
+from outlive.node.ports.hypervisor import DomainState
+from outlive.node.vm.events import Job, VmAction, VmEventInput
+from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.states import assigned_to, of_host, state_of
+from outlive.resources import VirtualMachine
+from outlive.resources.vms import Rejection, VirtualMachineStatus
+
+WATCH_S: Final = 1.0
+"""How often a guest that shuts down is looked at."""
+
+_RELEASE: Final = RELEASE.decision
+_replace = msgspec.structs.replace
+_log = get_logger("node.vm")
+
+
+class Shutdown(StrEnum):
+    """How a shutdown ended."""
+
+    DONE = "done"
+    FORCED = "forced"
+    """The guest did not end in time and was stopped hard."""
+    ABORTED = "aborted"
+    """Somebody asked for something else meanwhile."""
+    FAILED = "failed"
+    """It could not be stopped."""
+
+
+class Ender:
+    """See the module."""
+
+    def __init__(self, shared: VmHost) -> None:
+        self._shared = shared
+
+    async def release(
+        self,
+        vm: str,
+        *,
+        phase: str | None = None,
+        reason: str = "",
+        rejection: Rejection | None = None,
+        but: str = "",
+    ) -> bool:
+        """Take back this host's entries (but those of run ``but``); with ``phase``, in the same write, say so.
+
+        Looks for the domain first. ``False`` while a domain is here, or a create may still happen.
+        """
+        shared = self._shared
+        await shared.here.look()
+        domain = shared.here.domains.get(vm)
+        refused = ""
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            nonlocal refused
+            runs = tuple(one.run_id for one in of_host(now, shared.keeper.me) if one.run_id != but)
+            status = now.status
+            if runs:
+                view = ReleaseView(
+                    vm=vm,
+                    host=shared.host,
+                    uid=shared.keeper.me.uid,
+                    run_ids=runs,
+                    holders=status.holders,
+                    domain_absent=domain is None or domain.run_id == but,
+                    creates_under_way=self._under_way(vm, runs),
+                )
+                outcome = shared.decisions.use(_RELEASE, view, subject=vm)
+                if outcome.refused is not None:
+                    refused = outcome.refused.why
+                    return None
+                status = _replace(status, holders=outcome.holders)
+            if phase is not None and assigned_to(now) in (shared.host, ""):
+                status = _replace(status, phase=phase, reason=reason)
+            if rejection is not None and assigned_to(now) == shared.host:
+                status = _replace(status, rejection=rejection)
+            return status
+
+        await shared.records.change(shared.daemon, vm, change)
+        if refused:
+            _log.info("vm.not_released", vm=vm, why=refused)
+        return not refused
+
+    def _under_way(self, vm: str, runs: tuple[str, ...]) -> tuple[str, ...]:
+        """Runs of which a create may still happen: of this process, late ones, and those of the process before."""
+        shared, memory = self._shared, self._shared.memory(vm)
+        now_s = shared.clock.monotonic()
+        found = [run for run in (shared.here.creating.get(vm, ""),) if run]
+        if memory.late_create and now_s < memory.late_until_s:
+            found.append(memory.late_create)
+        if now_s < shared.inherited_until_s and vm not in shared.here.domains:
+            found += [run for run in runs if run not in memory.own_runs]
+        return tuple(found)
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> bool:
+        """Stop it hard; whether nothing of it (or of that run) is left."""
+        gone = await self._shared.here.destroy(vm, run_id=run_id)
+        if not gone:
+            _log.warning("vm.not_destroyed", vm=vm, run_id=run_id)
+        return gone
+
+    async def shut_down(self, vm: str, memory: VmMemory) -> Shutdown:
+        """Ask the guest to end, and wait; hard after the limit."""
+        shared = self._shared
+        _log.info("vm.shutting_down", vm=vm, host=shared.host)
+        try:
+            await shared.here.hypervisor.shutdown(vm)
+        except OutliveError as error:
+            _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
+        deadline_s = shared.clock.monotonic() + float(shared.settings.shutdown_limit)
+        while shared.clock.monotonic() < deadline_s:
+            memory.changed.clear()
+            now = await shared.find(vm)
+            if now is not None and self._called_off(now):
+                return Shutdown.ABORTED
+            await shared.here.look()
+            domain = shared.here.domains.get(vm)
+            if domain is None or domain.state is DomainState.OFF:
+                return Shutdown.DONE if await self.destroy(vm) else Shutdown.FAILED
+            try:
+                async with asyncio.timeout(WATCH_S):
+                    await memory.changed.wait()
+            except TimeoutError:
+                continue
+        _log.warning("vm.shutdown_late", vm=vm, limit_s=float(shared.settings.shutdown_limit))
+        return Shutdown.FORCED if await self.destroy(vm) else Shutdown.FAILED
+
+    def _called_off(self, vm: VirtualMachine) -> bool:
+        view = VmEventInput(
+            this_node=self._shared.host,
+            state=state_of(vm),
+            node=assigned_to(vm) or None,
+            running=True,
+            busy=Job.SHUTDOWN,
+        )
+        action = self._shared.decisions.use(VM_EVENT, view, subject=vm.name).action
+        return action is VmAction.ABORT_SHUTDOWN

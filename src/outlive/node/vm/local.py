@@ -1,0 +1,81 @@
+"""What is really on this host: its domains as the hypervisor listed them last, and creates that are under way.
+
+Everybody in the daemon shares one picture. A listing that was asked for earlier never replaces one that was asked for
+later, so after ``look`` returns, the picture is not older than that call. Between two looks a domain may end by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+
+PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
+"""States in which a domain is a virtual machine of this host, and not one on its way in or out."""
+
+_log = get_logger("node.domains")
+
+
+class LocalDomains:
+    """See the module."""
+
+    def __init__(self, hypervisor: HypervisorPort, clock: Clock, *, limit_s: float) -> None:
+        self.hypervisor = hypervisor
+        self.domains: dict[str, Domain] = {}
+        """By virtual machine."""
+        self.creating: dict[str, str] = {}
+        """Virtual machine → run, while a create of this daemon is under way."""
+        self.looked = False
+        """Whether the picture was ever taken."""
+        self._clock = clock
+        self._limit_s = limit_s
+        self._asked = 0
+        self._shown = 0
+        self._listeners: list[Callable[[str], None]] = []
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Tell ``listener`` which virtual machine's domain changed; it must not block."""
+        self._listeners.append(listener)
+
+    def names(self) -> tuple[str, ...]:
+        """Virtual machines with a domain here or a create under way, sorted."""
+        return tuple(sorted({*self.domains, *self.creating}))
+
+    def present(self) -> list[Domain]:
+        """Domains that count as virtual machines of this host, by name."""
+        return [one for _, one in sorted(self.domains.items()) if one.state in PRESENT]
+
+    async def look(self) -> None:
+        """Take a new picture. ``Unavailable`` if the hypervisor does not answer."""
+        self._asked += 1
+        asked = self._asked
+        try:
+            async with asyncio.timeout(self._limit_s):
+                listed = await self.hypervisor.domains()
+        except (TimeoutError, Unknown) as error:
+            raise Unavailable(f"the hypervisor did not list its domains: {error or 'no answer in time'}") from error
+        if asked < self._shown:
+            return
+        self._shown = asked
+        self.looked = True
+        before, self.domains = self.domains, {one.vm: one for one in listed}
+        for vm in sorted({*before, *self.domains}):
+            if before.get(vm) != self.domains.get(vm):
+                for listener in self._listeners:
+                    listener(vm)
+
+    async def destroy(self, vm: str, *, run_id: str = "") -> bool:
+        """Stop it hard and look; whether no domain of it (or of that run) is left."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self.hypervisor.destroy(vm, run_id=run_id)
+        except (TimeoutError, Unavailable, Unknown) as error:
+            _log.warning("domain.not_destroyed", vm=vm, error=str(error) or "no answer in time")
+        await self.look()
+        left = self.domains.get(vm)
+        return left is None or (run_id != "" and left.run_id != run_id)

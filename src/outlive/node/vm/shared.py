@@ -1,0 +1,96 @@
+"""What the jobs of all virtual machines of one host share, and what the host remembers of each of them.
+
+The memory is of this process only: nothing is safe because of it. It holds back-offs, and since when a move has been in
+its present phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outlive.base.clock import Clock
+from outlive.base.ids import Ids
+from outlive.node.membership.death import MemberView
+from outlive.node.membership.keeper import Faults, Keeper
+from outlive.node.ports.guard import GuardPort
+from outlive.node.ports.storage import StoragePort
+from outlive.node.settings import NodeSettings
+from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.writing import VmRecords
+from outlive.node.wishes import Wishes
+from outlive.resources import VirtualMachine
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.informer import Informer
+from outlive.store import Store
+
+
+@dataclass(slots=True)
+class VmMemory:
+    """Of one virtual machine."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something about it changed; jobs that wait look at it."""
+    not_before_s: float = 0.0
+    """No start before this moment (monotonic)."""
+    failures: int = 0
+    """Starts that failed in a row."""
+    crashes: int = 0
+    """How often its domain ended by itself in a row."""
+    running_since_s: float | None = None
+    own_runs: set[str] = field(default_factory=set)
+    """Runs that this process began."""
+    late_create: str = ""
+    """A run whose create did not answer in time and may still happen."""
+    late_until_s: float = 0.0
+    orphaned_s: float | None = None
+    """Since when its document is missing while a domain is here."""
+    phase: tuple[str, str, int] = ("", "", 0)
+    """Move, phase and attempts, as last seen …"""
+    phase_since_s: float = 0.0
+    """… and since when."""
+    entered: str = ""
+    """Run for which this host entered itself as the target of a move."""
+    waits: int = 0
+    """How often in a row it had to wait for somebody else."""
+
+
+@dataclass(slots=True)
+class VmHost:
+    """See the module."""
+
+    host: str
+    daemon: Store
+    move: Store
+    keeper: Keeper
+    here: LocalDomains
+    guard: GuardPort
+    storage: StoragePort
+    wishes: Wishes
+    settings: NodeSettings
+    informer: Informer[VirtualMachine]
+    records: VmRecords
+    decisions: DecisionLog
+    faults: Faults
+    clock: Clock
+    ids: Ids
+    starts: asyncio.Semaphore
+    reported: Callable[[], None]
+    """The set of virtual machines here changed: publish it."""
+    inherited_until_s: float = 0.0
+    """Until then a create of an earlier process of this daemon may still happen."""
+    memories: dict[str, VmMemory] = field(default_factory=dict)
+
+    def memory(self, vm: str) -> VmMemory:
+        """Of this virtual machine."""
+        return self.memories.setdefault(vm, VmMemory())
+
+    def own_member(self) -> tuple[MemberView, ...]:
+        """This host's membership, as the store last showed it."""
+        record = self.keeper.record
+        return () if record is None else (MemberView(host=self.host, uid=self.keeper.me.uid, record=record),)
+
+    async def find(self, vm: str) -> VirtualMachine | None:
+        """As last seen, or read where it is not among those that this host is told of."""
+        return self.informer.get(vm) or await self.records.read(self.daemon, vm)

@@ -1,0 +1,281 @@
+"""Starting a virtual machine: hold, look at the storage locks and at the gate again, create, and say that it runs.
+
+Nothing is created before the store has acknowledged the hold, and a start that went wrong takes its entry back only
+after its domain was seen to be absent. Where this host cannot start what a recovery brought to it, it says so in
+``status.rejection``, and the next slot is tried; where an operator must act, the phase becomes ``fail``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.decisions import START_LOCKS
+from outlive.node.membership.holding import CREATE, HOLD, CreateView, HoldView, others
+from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports.storage import DiskLock
+from outlive.node.vm.ending import Ender
+from outlive.node.vm.locks import StartLocksInput, VolumeLock
+from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.states import FAIL, START, assigned_to, fence_of, mine, reach_of, state_of, wanted
+from outlive.resources import Membership, VirtualMachine
+from outlive.resources.vms import Rejection, VirtualMachineStatus
+from outlive.runtime.steps import Refusal
+
+BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)
+"""Waits before a virtual machine that ended by itself, or did not start, is started again."""
+END_CREATE_TRIES: Final = 5
+"""How often the guard is told that a create is over."""
+WAIT_S: Final = 2.0
+"""First wait for somebody else, such as a holder that is not mute; it doubles."""
+WAIT_CAP_S: Final = 15.0
+"""The longest."""
+SOON_S: Final = 1.0
+"""Until the next look at a domain that was created and does not run yet."""
+
+_HOLD: Final = HOLD.decision
+_CREATE: Final = CREATE.decision
+_replace = msgspec.structs.replace
+_log = get_logger("node.vm")
+
+
+class Starter:
+    """See the module. Answers say in how many seconds to look again; ``None``: when something changes."""
+
+    def __init__(self, shared: VmHost, ender: Ender) -> None:
+        self._shared = shared
+        self._ender = ender
+
+    async def start(self, name: str, memory: VmMemory) -> float | None:
+        """One try."""
+        wait_s = memory.not_before_s - self._shared.clock.monotonic()
+        if wait_s > 0:
+            return wait_s
+        async with self._shared.starts:
+            return await self._start(name, memory)
+
+    async def _start(self, name: str, memory: VmMemory) -> float | None:
+        shared = self._shared
+        vm = await shared.records.read(shared.daemon, name)
+        if vm is None or assigned_to(vm) != shared.host:
+            return None
+        members = shared.own_member() + await shared.records.members(
+            shared.daemon, others(vm.status.holders, shared.keeper.me), but=shared.host
+        )
+        if not await shared.keeper.stands():
+            shared.keeper.renew_soon()
+            return self._later(memory)
+        run_id = shared.ids.uuid()
+        report = await shared.guard.report()
+        refusal: Refusal | None = None
+
+        def hold(now: VirtualMachine) -> VirtualMachineStatus | None:
+            nonlocal refusal
+            if any(one.run_id == run_id for one in now.status.holders):
+                return None
+            view = HoldView(
+                vm=name,
+                me=shared.keeper.me,
+                assigned=assigned_to(now),
+                wanted=wanted(now),
+                holders=now.status.holders,
+                members=members,
+                reach=reach_of(now),
+                gate_open=report.gate_open,
+                run_id=run_id,
+                here=name in shared.here.names(),
+            )
+            outcome = shared.decisions.use(_HOLD, view, subject=name)
+            refusal = outcome.refused
+            return None if refusal is not None else _replace(now.status, holders=outcome.holders)
+
+        memory.own_runs.add(run_id)
+        held = await shared.records.change(shared.daemon, name, hold)
+        if held is None or not any(one.run_id == run_id for one in held.status.holders):
+            _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "gone")
+            return self._later(memory)
+        memory.waits = 0
+        return await self._create(held, run_id, memory)
+
+    def _later(self, memory: VmMemory) -> float:
+        memory.waits += 1
+        return float(min(WAIT_CAP_S, WAIT_S * 2.0 ** min(memory.waits - 1, 10)))
+
+    async def _create(self, vm: VirtualMachine, run_id: str, memory: VmMemory) -> float | None:
+        shared, name = self._shared, vm.name
+        try:
+            trouble = await self._locked(vm)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("vm.locks_not_known", vm=name, host=shared.host, error=str(error))
+            await self._ender.release(name)
+            return self._later(memory)
+        if trouble:
+            await self._ender.release(name, phase=FAIL, reason=trouble)
+            return None
+        gate_open = await shared.guard.begin_create(run_id)
+        me = shared.keeper.me
+        view = CreateView(vm=name, me=me, run_id=run_id, holders=vm.status.holders, gate_open=gate_open)
+        outcome = shared.decisions.use(_CREATE, view, subject=name)
+        if outcome.refused is not None:
+            if gate_open:
+                await self.end_create(run_id)
+            await self._ender.release(name)
+            return self._later(memory)
+        problem = await self.create(vm, run_id, me.epoch, memory)
+        domain = shared.here.domains.get(name)
+        if domain is not None and domain.run_id == run_id:
+            return await self.settle(name, memory)
+        return await self._failed(vm, problem or "its domain ended at once", memory)
+
+    async def create(
+        self, vm: VirtualMachine, run_id: str, epoch: int, memory: VmMemory, *, incoming: bool = False
+    ) -> str:
+        """Create the domain of a run whose gate was passed, and look; why that went wrong, empty if it did not."""
+        shared, name = self._shared, vm.name
+        problem = ""
+        shared.here.creating[name] = run_id
+        try:
+            async with asyncio.timeout(float(shared.settings.create_limit)):
+                await shared.here.hypervisor.create(vm, run_id=run_id, epoch=epoch, incoming=incoming)
+        except (Refused, InUse, Unavailable) as error:
+            problem = error.message
+        except (Unknown, TimeoutError) as error:
+            problem = str(error) or f"not created within {float(shared.settings.create_limit):g} s"
+            memory.late_create = run_id
+            memory.late_until_s = shared.clock.monotonic() + float(shared.settings.create_limit)
+        except OutliveError as error:
+            problem = str(error)
+        finally:
+            shared.here.creating.pop(name, None)
+        await self.end_create(run_id)
+        await shared.here.look()
+        if problem:
+            _log.warning("vm.not_created", vm=name, host=shared.host, run_id=run_id, why=problem)
+        return problem
+
+    async def end_create(self, run_id: str) -> None:
+        """Tell the guard that a create is over; it is told again while it does not hear."""
+        for attempt in range(END_CREATE_TRIES):
+            try:
+                await self._shared.guard.end_create(run_id)
+            except OutliveError as error:
+                _log.warning("guard.not_told", run_id=run_id, error=str(error))
+                await self._shared.clock.sleep(0.2 * 2.0**attempt)
+            else:
+                return
+
+    async def _failed(self, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
+        shared = self._shared
+        memory.failures += 1
+        wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
+        memory.not_before_s = shared.clock.monotonic() + wait_s
+        fence = fence_of(vm)
+        if fence:
+            rejection = Rejection(hypervisor=shared.host, fence=fence, reason=problem)
+            return None if await self._ender.release(vm.name, rejection=rejection) else SOON_S
+        if memory.failures >= shared.settings.start_tries:
+            reason = f"{shared.host} could not start it in {memory.failures} tries: {problem}"
+            return None if await self._ender.release(vm.name, phase=FAIL, reason=reason) else SOON_S
+        await self._ender.release(vm.name)
+        return wait_s
+
+    async def settle(self, name: str, memory: VmMemory) -> float | None:
+        """Say that the domain is seen running, and that the virtual machine is where it should be."""
+        shared = self._shared
+        domain = shared.here.domains.get(name)
+        if domain is None or domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
+            return SOON_S
+        seen = "running" if domain.state is DomainState.RUNNING else "paused"
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            holders = tuple(
+                _replace(one, seen=seen) if one in mine(now, shared.keeper.me) and one.run_id == domain.run_id else one
+                for one in now.status.holders
+            )
+            status = _replace(now.status, holders=holders)
+            if assigned_to(now) == shared.host and state_of(now) == START and seen == "running":
+                rejection = status.rejection
+                if rejection is not None and rejection.hypervisor == shared.host:
+                    rejection = None
+                status = _replace(status, phase=START, reason="", rejection=rejection)
+            return status
+
+        await shared.records.change(shared.daemon, name, change)
+        if memory.running_since_s is None:
+            memory.running_since_s = shared.clock.monotonic()
+        memory.failures = 0
+        memory.own_runs = {domain.run_id}
+        shared.reported()
+        return None if seen == "running" else SOON_S * 5
+
+    async def _locked(self, vm: VirtualMachine) -> str:
+        """Why storage locks forbid the start; empty if they do not. Stale ones are removed on the way."""
+        shared = self._shared
+        volumes = vm.spec.disks
+        if not volumes:
+            return ""
+        async with asyncio.timeout(float(shared.settings.call_limit)):
+            locks = await shared.storage.locks(volumes)
+        if not locks:
+            return ""
+        fails: list[str] = []
+        view = StartLocksInput(
+            storage_ip=shared.storage.address(),
+            volumes=volumes,
+            locks=tuple(_as_input(lock) for lock in locks),
+            vm_state=state_of(vm),
+            fenced_ips=await self._fenced(locks, vm),
+        )
+        result = shared.decisions.use(START_LOCKS, view, subject=vm.name)
+        for lock in locks:
+            if lock.id not in result.removed:
+                continue
+            try:
+                await shared.storage.release(lock)
+            except OutliveError as error:
+                _log.warning("vm.lock_not_removed", vm=vm.name, lock=lock.id, error=str(error))
+                fails.append(lock.id)
+        if fails:
+            return f"lock {fails[0]} on a disk of it could not be removed"
+        if result.result == "start":
+            return ""
+        kept = next((lock for lock in locks if lock.id == result.lock), None)
+        owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
+        return f"lock {result.lock}{owner} says that somebody else may be writing"
+
+    async def _fenced(self, locks: tuple[DiskLock, ...], vm: VirtualMachine) -> tuple[str, ...]:
+        """Addresses whose host is proven dead, or was since it took the lock: it is no holder any more.
+
+        The store has acknowledged that this host alone holds the virtual machine, so a host with a proven epoch that
+        is not among the holders cannot have taken the lock since.
+        """
+        found: list[str] = []
+        holders = {one.hypervisor for one in vm.status.holders}
+        for lock in locks:
+            owner = _owner(lock.address)
+            for host in dict.fromkeys((lock.locker, lock.locker.removeprefix("client."), owner)):
+                if not host or host in holders:
+                    continue
+                try:
+                    member = await self._shared.daemon.get(Membership, host, fresh=True)
+                except NotFound:
+                    continue
+                if member.record.dead_through > 0:
+                    found.append(owner)
+                    break
+        return tuple(found)
+
+
+def _as_input(lock: DiskLock) -> VolumeLock:
+    return VolumeLock(volume=lock.volume, id=lock.id, address=lock.address, locker=lock.locker)
+
+
+def _owner(address: str) -> str:
+    """The host part of a lock's address."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.rpartition(":")[0] if address.count(":") == 1 else address

@@ -1,0 +1,259 @@
+"""The role of ``outlive node``: the daemon of one host, and on coordinators the fencer, put together from ports.
+
+The command line passes the real drivers, the simulation its own. Ending by cancellation is a crash: virtual machines
+run on, and nothing is said to anybody; ``stop`` is the end in good order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Refused
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.node.daemon import Daemon
+from outlive.node.decisions import VALIDATE_PROFILE
+from outlive.node.draining import Drainer
+from outlive.node.faults import FaultRecorder
+from outlive.node.fencing.profile import ProfileInput
+from outlive.node.membership.arming import Arming
+from outlive.node.membership.cleaning import Cleaner
+from outlive.node.membership.entering import Entrance
+from outlive.node.membership.keeper import Keeper
+from outlive.node.ports.fencing import CutPort, PowerPort
+from outlive.node.ports.guard import GuardPort
+from outlive.node.ports.hypervisor import HypervisorPort
+from outlive.node.ports.machine import MachinePort
+from outlive.node.ports.storage import StoragePort
+from outlive.node.reporting import Reporter
+from outlive.node.settings import NodeSettings
+from outlive.node.vm.answering import Answerer
+from outlive.node.vm.ending import Ender
+from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.migrating import Migrator
+from outlive.node.vm.shared import VmHost
+from outlive.node.vm.starting import Starter
+from outlive.node.vm.worker import Workers
+from outlive.node.vm.writing import VmRecords
+from outlive.node.wishes import Wishes
+from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.informer import Informer
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime.trail import Trail
+from outlive.store import Selector, Store, list_all
+
+_log = get_logger("node")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """The outside, as the daemon and the fencer need it."""
+
+    hypervisor: HypervisorPort
+    machine: MachinePort
+    guard: GuardPort
+    storage: StoragePort
+    power: PowerPort
+    cut: CutPort | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStores:
+    """The same connection under the names by which fields have their writers; in production, four times the same.
+
+    ``move`` and ``flush`` may write what ``daemon`` may besides: a move changes holders and assignment in one write.
+    """
+
+    daemon: Store
+    move: Store
+    flush: Store
+    fencer: Store
+
+
+class NodeRole:
+    """See the module."""
+
+    def __init__(
+        self,
+        stores: NodeStores,
+        settings: NodeSettings,
+        ports: NodePorts,
+        *,
+        host: str,
+        clock: Clock,
+        random: Random,
+        ids: Ids,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.settings = settings
+        self.decisions = DecisionLog(clock)
+        self.host = host
+        self._stores = stores
+        self._ports = ports
+        self._clock = clock
+        self._random = random
+        self._ids = ids
+        self._trail = Trail(stores.daemon, by=f"node {host}", clock=clock)
+        self._trail.follow(self.decisions)
+        self.faults = FaultRecorder(stores.daemon, clock, "daemon")
+        self._stopping = asyncio.Event()
+        self._leave_vms = False
+        self.daemon = self._daemon()
+        self.keeper = self.daemon.keeper
+
+    async def run(self) -> None:
+        """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run."""
+        if not self._ports.machine.lock():
+            raise Refused(
+                f"another daemon runs on {self.host}", remedy="stop it first; one host has one daemon at a time"
+            )
+        try:
+            async with OrderedTaskGroup() as group:
+                group.create_task(self._trail.run(), name="trail")
+                await self.daemon.enter()
+                await self._check_profile()
+                await self.daemon.serve(group)
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+
+    def stop(self, *, leave_vms: bool = False) -> None:
+        """End in good order."""
+        self._leave_vms = leave_vms
+        self._stopping.set()
+
+    def _daemon(self) -> Daemon:
+        settings, clock, stores, ports = self.settings, self._clock, self._stores, self._ports
+        nonce = self._ids.uuid()
+        write_limit_s = float(settings.write_limit)
+        here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
+        wishes = Wishes(stores.daemon, self.host)
+        records = VmRecords(clock)
+        entrance = Entrance(
+            stores.daemon,
+            here,
+            ports.machine,
+            ports.guard,
+            host=self.host,
+            nonce=nonce,
+            decisions=self.decisions,
+            limit_s=write_limit_s,
+        )
+        keeper = Keeper(
+            stores.daemon,
+            entrance,
+            ports.guard,
+            Arming(ports.guard, wishes, limit_s=write_limit_s),
+            wishes,
+            host=self.host,
+            nonce=nonce,
+            clock=clock,
+            faults=self.faults,
+            write_limit_s=write_limit_s,
+        )
+        informer = Informer(
+            stores.daemon,
+            VirtualMachine,
+            clock=clock,
+            random=self._random.fork("informers"),
+            selector=Selector.labels({HOST_LABEL: self.host}),
+        )
+        reporter = Reporter(
+            stores.daemon,
+            here,
+            ports.machine,
+            keeper,
+            wishes,
+            informer,
+            host=self.host,
+            clock=clock,
+            decisions=self.decisions,
+            usage_s=float(settings.usage),
+        )
+        shared = VmHost(
+            host=self.host,
+            daemon=stores.daemon,
+            move=stores.move,
+            keeper=keeper,
+            here=here,
+            guard=ports.guard,
+            storage=ports.storage,
+            wishes=wishes,
+            settings=settings,
+            informer=informer,
+            records=records,
+            decisions=self.decisions,
+            faults=self.faults,
+            clock=clock,
+            ids=self._ids,
+            starts=asyncio.Semaphore(settings.starts),
+            reported=reporter.poke,
+        )
+        ender = Ender(shared)
+        starter = Starter(shared, ender)
+        workers = Workers(shared, starter, ender, Migrator(), Answerer(), random=self._random.fork("workers"))
+
+        def cleaned(done: bool) -> None:
+            daemon.cleaned(done)
+
+        cleaner = Cleaner(
+            stores.daemon,
+            records,
+            here,
+            keeper,
+            wishes,
+            host=self.host,
+            nonce=nonce,
+            clock=clock,
+            decisions=self.decisions,
+            faults=self.faults,
+            done=cleaned,
+        )
+        daemon = Daemon(
+            shared=shared,
+            keeper=keeper,
+            cleaner=cleaner,
+            here=here,
+            wishes=wishes,
+            informer=informer,
+            workers=workers,
+            reporter=reporter,
+            drainer=Drainer(),
+            clock=clock,
+        )
+        daemon.connect()
+        return daemon
+
+    async def _check_profile(self) -> None:
+        """Refuse a renewal interval that the store cannot bear, where its speed is known."""
+        speed = self.settings.store_cas_per_s
+        if speed is None:
+            return
+        hosts = 0
+        async for _ in list_all(self._stores.daemon, Hypervisor):
+            hosts += 1
+        profile = self.daemon.wishes.profile
+        given = ProfileInput(profile=profile, hosts=hosts, store_cas_per_s=speed)
+        result = self.decisions.use(VALIDATE_PROFILE, given, subject=self.host)
+        if result.errors:
+            raise Refused(
+                f"{self.host} cannot renew every {profile.renew_s:g} s: {', '.join(result.errors)}",
+                remedy=f"renew at most every {result.smallest_renew_s or 0:.1f} s with {hosts} hosts on this store",
+            )
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The refusal among the errors, or the first of them."""
+    flat: list[BaseException] = []
+    waiting: list[BaseException] = [errors]
+    while waiting:
+        error = waiting.pop()
+        if isinstance(error, BaseExceptionGroup):
+            waiting.extend(error.exceptions)
+        else:
+            flat.append(error)
+    return next((one for one in flat if isinstance(one, Refused)), flat[-1])
