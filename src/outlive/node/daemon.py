@@ -98,7 +98,7 @@ class Daemon:
             ("look", self._looks),
             ("drain", self.drainer.run),
         ):
-            group.create_task(self._keep(name, part), name=name)
+            group.create_task(self.keep(name, part), name=name)
 
     async def _work(self) -> None:
         await self.informer.wait_synced()
@@ -142,7 +142,7 @@ class Daemon:
         except OutliveError as error:
             _log.error("daemon.no_hypervisor", host=self.wishes.host, error=str(error))
 
-    async def _keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
+    async def keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part, and after a failure again."""
         while True:
             try:

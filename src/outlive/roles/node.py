@@ -18,6 +18,7 @@ from outlive.node.daemon import Daemon
 from outlive.node.decisions import VALIDATE_PROFILE
 from outlive.node.draining import Drainer
 from outlive.node.faults import FaultRecorder
+from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.profile import ProfileInput
 from outlive.node.membership.arming import Arming
 from outlive.node.membership.cleaning import Cleaner
@@ -75,6 +76,30 @@ class NodeStores:
     fencer: Store
 
 
+class Observer:
+    """What a fencer has to know of the host that it runs on."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._began_s = clock.monotonic()
+
+    @property
+    def own_age_s(self) -> float:
+        """Since the last acknowledged renewal of this host was sent."""
+        return self._keeper.own_age_s
+
+    @property
+    def connected(self) -> bool:
+        """Whether the store answers this host."""
+        return self._keeper.connected
+
+    @property
+    def uptime_s(self) -> float:
+        """Since this daemon watches."""
+        return self._clock.monotonic() - self._began_s
+
+
 class NodeRole:
     """See the module."""
 
@@ -91,6 +116,7 @@ class NodeRole:
         metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
+        self.metrics = metrics or Metrics()
         self.decisions = DecisionLog(clock)
         self.host = host
         self._stores = stores
@@ -118,8 +144,30 @@ class NodeRole:
                 await self.daemon.enter()
                 await self._check_profile()
                 await self.daemon.serve(group)
+                group.create_task(self._fence(), name="fencer")
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
+
+    async def _fence(self) -> None:
+        """Watch the other hosts, where this one is a coordinator."""
+        if self.daemon.wishes.spec.mode != "coordinator":
+            return
+        await self.daemon.keep("fencer", lambda: self._fencer().run())
+
+    def _fencer(self) -> Fencer:
+        return Fencer(
+            self._stores,
+            host=self.host,
+            observer=Observer(self.keeper, self._clock),
+            power=self._ports.power,
+            cut=self._ports.cut,
+            clock=self._clock,
+            random=self._random,
+            ids=self._ids,
+            decisions=self.decisions,
+            faults=FaultRecorder(self._stores.fencer, self._clock, "fencer"),
+            metrics=self.metrics,
+        )
 
     def stop(self, *, leave_vms: bool = False) -> None:
         """End in good order."""
