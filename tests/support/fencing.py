@@ -15,18 +15,23 @@ from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.ports.fencing import PowerReading, PowerState
 from outlive.resources import (
+    Assigned,
     Cluster,
     ClusterSpec,
     Fault,
     FencingPolicy,
     FencingSpec,
     GuardRecord,
+    Holder,
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
     MemberRecord,
     Membership,
     ObjectMeta,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
 )
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.metrics import Metrics
@@ -89,7 +94,6 @@ class Eyes:
 
     own_age_s: float = 0.0
     connected: bool = True
-    uptime_s: float = 1e6
 
 
 @dataclass
@@ -213,6 +217,21 @@ class Site:
                 current, status=msgspec.structs.replace(current.status or HypervisorStatus(), **status)
             )
         )
+
+    async def vm(self, name: str, *, holder: str, disks=("disk-1",), ports=("port-1",)) -> VirtualMachine:
+        """A VM that runs on a host."""
+        made = await self.store.create(
+            VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(disks=disks, ports=ports))
+        )
+        uid = (await self.store.get(Membership, holder)).metadata.uid
+        held = Holder(hypervisor=holder, member_uid=uid, epoch=1, run_id="r1")
+        status = VirtualMachineStatus(holders=(held,), assigned=Assigned(hypervisor=holder))
+        return await self.store.replace_status(msgspec.structs.replace(made, status=status))
+
+    async def release(self, vm: VirtualMachine) -> None:
+        """Nobody holds it any more."""
+        status = msgspec.structs.replace(vm.status, holders=())
+        await self.store.replace_status(msgspec.structs.replace(vm, status=status))
 
     def watch(self, name: str, *, clock=None, cut=None, store=None) -> Watch:
         """Start the fencer of that host."""

@@ -89,8 +89,9 @@ class WriterStore:
         return self._inner.observe(kind, namespace=namespace, selector=selector)
 
     async def create(self, obj: R) -> R:
-        """Whoever creates an object writes every field that it gives."""
-        self._check(obj.ref, type(obj), changed_paths({}, _document(obj)))
+        """Whoever creates an object writes every field that it gives; one that is ``false`` is as good as absent."""
+        given = {name: value for name, value in _document(obj).items() if value is not False}
+        self._check(obj.ref, type(obj), changed_paths({}, given))
         return await self._inner.create(obj)
 
     async def replace(self, obj: R) -> R:

@@ -10,30 +10,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, OutliveError, Unknown
+from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
-from outlive.node.decisions import FENCE_EVALUATE
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.aftermath import Aftermath
 from outlive.node.fencing.carrying import POWER_AT_ONCE, Desk, OpenFence
-from outlive.node.fencing.condemning import CONDEMN, TAKE_OVER, CondemnView, TakeOverView
 from outlive.node.fencing.cutting import Cutting
-from outlive.node.fencing.evaluate import EvaluateResult, Why
+from outlive.node.fencing.evaluate import Why
 from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.opening import Opened, Opening, asked_for
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
-from outlive.node.fencing.rules import PRESENT_S, Observer, Rules, refuses
+from outlive.node.fencing.rules import Observer, Rules
+from outlive.node.fencing.suspecting import Suspicions
 from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
-from outlive.node.fencing.writing import FenceWriter, decision_of
+from outlive.node.fencing.writing import FenceWriter
 from outlive.node.names import natural_key
 from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
+from outlive.resources import Cluster, Hypervisor, Membership, ObjectRef
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -62,16 +61,6 @@ class FencerStores(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Suspicion:
-    """A silent host that is looked at a few times more."""
-
-    version: str
-    left: int
-    next_at: float
-    throw_s: float
-
-
 class Fencer:
     """See the module. ``run`` may be called once."""
 
@@ -96,7 +85,6 @@ class Fencer:
         self.watching: Watching
         self._clock = clock
         self._ids = ids
-        self._decisions = decisions
         self._faults = faults
         self._memberships = Informer(store, Membership, clock=clock, random=random)
         self._hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
@@ -120,13 +108,13 @@ class Fencer:
             faults=faults,
         )
         self._aftermath = Aftermath(self._desk, store, self._leads)
-        self._suspicions: dict[str, Suspicion] = {}
+        self._suspicions = Suspicions(self.watching, self._rules)
+        self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
         self._asked: dict[str, None] = {}
         """Hosts that somebody asks to have fenced."""
         self._tasks: dict[str, OpenFence | None] = {}
         """Hosts that a task of mine is busy with; its fence once there is one."""
         self._group: OrderedTaskGroup | None = None
-        self._present: tuple[float, EvaluateResult] | None = None
         self._holding: dict[FaultCode, None] = {}
         """Faults of mine that say why nobody is condemned."""
         self._fences = metrics.counter(
@@ -200,8 +188,8 @@ class Fencer:
 
     def _pause_s(self) -> float:
         now = self._clock.monotonic()
-        at = [self.watching.next_at(), *(one.next_at for one in self._suspicions.values())]
-        return min(IDLE_S, max(ROUND_S, min(at) - now + HAIR_S))
+        next_at = min(self.watching.next_at(), self._suspicions.next_at())
+        return min(IDLE_S, max(ROUND_S, next_at - now + HAIR_S))
 
     async def _round(self) -> None:
         now = self._clock.monotonic()
@@ -211,32 +199,19 @@ class Fencer:
             await self._no_longer_held(FaultCode.RATE)
         self._look_at_requests()
         for host in self.watching.due(now, self._rules.silence_s):
-            self._suspicions.setdefault(host, self._suspect(host, now))
-        self._drop_those_that_renewed()
+            self._suspicions.begin(host, now)
+        self._suspicions.drop_the_living()
         if not self._suspicions:
             await self._no_longer_held(FaultCode.RATE)
         takeable = self._look_at_open_fences(now)
-        if takeable or any(one.next_at <= now for one in self._suspicions.values()):
+        if takeable or self._suspicions.next_at() <= now:
             await self._judge(now, takeable)
-
-    def _suspect(self, host: str, now: float) -> Suspicion:
-        seen = self.watching.get(host)
-        assert seen is not None
-        profile = self._rules.profile(host, seen.record)
-        return Suspicion(seen.version, profile.throws, now, profile.throw_s)
-
-    def _drop_those_that_renewed(self) -> None:
-        for host, suspicion in list(self._suspicions.items()):
-            seen = self.watching.get(host)
-            if seen is None or seen.version != suspicion.version or seen.record.state != "Held":
-                del self._suspicions[host]
-                _log.info("fence.lives", host=host)
 
     def _look_at_requests(self) -> None:
         for host in list(self._asked):
             del self._asked[host]
             seen = self.watching.get(host)
-            asked = requested(self._rules.settings(host).fencing.requested)
+            asked = asked_for(self._rules.settings(host).fencing.requested)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 continue
             self._start(host, self._condemn_asked(host, seen, asked[1], asked[2]))
@@ -249,14 +224,13 @@ class Fencer:
             if seen is None or host in self._tasks:
                 continue
             if seen.record.fence.by == self.me:
-                self._start(host, self._carry(host, seen.record))
+                self._start(host, self._resume(host, seen))
             elif self._rules.orphaned(host, seen, now):
                 takeable.append(host)
         return takeable
 
     async def _judge(self, now: float, takeable: list[str]) -> None:
-        result = self._decisions.use(FENCE_EVALUATE, self._rules.evaluation(), subject=self.me)
-        self._present = (now, result)
+        result = self._opening.evaluate()
         for host in result.adopt:
             seen = self.watching.get(host)
             if host in takeable and seen is not None:
@@ -265,32 +239,17 @@ class Fencer:
             await self._held_back(result.reason)
             return
         await self._no_longer_held(FaultCode.STORM)
-        for host in result.suspects:
-            suspicion, seen = self._suspicions.get(host), self.watching.get(host)
-            if seen is None or seen.record.state != "Held":
-                continue
-            if suspicion is None:
-                suspicion = self._suspicions[host] = self._suspect(host, now)
-            if suspicion.next_at > now or host in self._tasks:
-                continue
-            if suspicion.left > 0:
-                _log.info("fence.suspected", host=host, left=suspicion.left, age_s=round(now - seen.since, 3))
-                suspicion.left -= 1
-                suspicion.next_at = now + suspicion.throw_s
-                continue
-            suspicion.next_at = now + IDLE_S
-            await self._condemn_if_allowed(host, seen, now)
-        for host, suspicion in self._suspicions.items():
-            if host not in result.suspects and suspicion.next_at <= now:
-                suspicion.next_at = now + IDLE_S
+        for host, seen in self._suspicions.ripe(result.suspects, now):
+            if host not in self._tasks:
+                await self._condemn_if_allowed(host, seen, now)
 
     async def _held_back(self, reason: Why) -> None:
         """Nobody is suspected now. A fresh observer goes on where it was; after a storm it begins anew."""
         now = self._clock.monotonic()
-        for suspicion in self._suspicions.values():
-            suspicion.next_at = max(suspicion.next_at, now + ROUND_S)
         if reason in (Why.STORM, Why.MAINTENANCE):
             self._suspicions.clear()
+        else:
+            self._suspicions.put_off(now + ROUND_S)
         if reason is Why.STORM:
             await self._hold(
                 FaultCode.STORM,
@@ -317,7 +276,7 @@ class Fencer:
                 "see what goes on; outlive fence --release lets fencing go on",
             )
             return
-        if not self._start(host, self._condemn_reserved(host, seen, unit)):
+        if not self._start(host, self._condemn(host, seen, unit)):
             self._rules.rate.release(unit)
 
     # One host
@@ -343,116 +302,34 @@ class Fencer:
         finally:
             self._tasks.pop(host, None)
 
-    async def _condemn_reserved(self, host: str, seen: Seen, unit: str) -> None:
+    async def _condemn(self, host: str, seen: Seen, unit: str) -> None:
         try:
-            condemned = await self._condemn(host, seen)
+            opened = await self._opening.condemn(host, seen.membership, seen.since)
         finally:
             self._rules.rate.release(unit)
-        if condemned is not None:
-            await self._carry(host, *condemned)
+        self._fences.labels("lives" if opened is None else "condemned").inc()
+        await self._carry(host, opened)
 
     async def _condemn_asked(self, host: str, seen: Seen, by: str, reason: str) -> None:
-        condemned = await self._condemn(host, seen, asked_by=by, reason=reason)
-        if condemned is not None:
-            await self._carry(host, *condemned)
-
-    async def _condemn(
-        self, host: str, seen: Seen, *, asked_by: str = "", reason: str = ""
-    ) -> tuple[MemberRecord, float] | None:
-        """Condemn on exactly the version that was seen, after everything was read fresh.
-
-        Answers the record as written, and since when no renewal can have happened; ``None`` if the host lives.
-        """
-        on, since = seen.membership, seen.since
-        settings = await self._writer.settings(host)
-        current = await self._writer.membership(host)
-        if current is None or current.metadata.resource_version != on.metadata.resource_version:
-            if not asked_by or current is None:
-                return None
-            on, since = current, self._clock.monotonic()
-        hold = settings.maintenance(self._clock.now())
-        if not hold and not asked_by:
-            hold = refuses(self._evaluated(), host)
-        now = self._clock.monotonic()
-        view = CondemnView(
-            host=host,
-            record=on.record,
-            unchanged_s=now - since,
-            silence_s=self._rules.profile(host, on.record).silence_s,
-            observer=self.me,
-            hold=hold,
-            asked_by=asked_by,
-            reason=f"{asked_by}: {reason}" if asked_by else "",
-        )
-        outcome = self._decisions.use(decision_of(CONDEMN), view, subject=host)
-        if outcome.refused is not None or outcome.record is None:
-            _log.info("fence.not_condemned", host=host, why=outcome.refused.why if outcome.refused else "")
-            return None
-        self.watching.condemning(host, on, since)
-        try:
-            written = await self._writer.swap(on, outcome.record)
-        except Conflict:
-            self._fences.labels("lives").inc()
-            _log.info("fence.lives", host=host, why="it changed before it was condemned")
-            return None
-        except Unknown:
-            found = await self._writer.membership(host)
-            if found is None or found.record != outcome.record:
-                return None
-            written = found
-        fence = written.record.fence
-        self._fences.labels("condemned").inc()
-        _log.warning("fence.condemned", host=host, fence=fence.id, epoch=fence.epoch, why=fence.reason)
-        return written.record, since
-
-    def _evaluated(self) -> EvaluateResult:
-        """The evaluation of this very moment, shared by hosts that are condemned together."""
-        now = self._clock.monotonic()
-        if self._present is None or now - self._present[0] > PRESENT_S:
-            self._present = (now, self._decisions.use(FENCE_EVALUATE, self._rules.evaluation(), subject=self.me))
-        return self._present[1]
+        await self._carry(host, await self._opening.condemn_asked(host, seen.membership, seen.since, by, reason))
 
     async def _take_over(self, host: str, seen: Seen) -> None:
-        now = self._clock.monotonic()
-        view = TakeOverView(
-            host=host,
-            record=seen.record,
-            observer=self.me,
-            unchanged_s=now - seen.since,
-            limit_s=self._rules.take_over_s(host, seen, now),
-        )
-        outcome = self._decisions.use(decision_of(TAKE_OVER), view, subject=host)
-        if outcome.refused is not None or outcome.record is None:
-            return
-        try:
-            written = await self._writer.swap(seen.membership, outcome.record)
-        except (Conflict, Unknown):
-            return
-        _log.warning("fence.taken_over", host=host, fence=written.record.fence.id, before=seen.record.fence.by)
-        await self._carry(host, written.record)
+        await self._carry(host, await self._opening.take_over(host, seen))
 
-    async def _carry(self, host: str, record: MemberRecord, quiet_since: float | None = None) -> None:
-        """See an open fence through. Without ``quiet_since``: since I first saw it."""
-        if quiet_since is None:
-            seen = self.watching.get(host)
-            known = seen is not None and seen.fence == record.fence.id
-            quiet_since = seen.quiet_since if seen is not None and known else self._clock.monotonic()
-        fence = OpenFence(self._desk, host, record, quiet_since)
+    async def _resume(self, host: str, seen: Seen) -> None:
+        await self._carry(host, Opened(seen.record, seen.quiet_since))
+
+    async def _carry(self, host: str, opened: Opened | None) -> None:
+        """See an open fence through, if it was opened."""
+        if opened is None:
+            return
+        fence = OpenFence(self._desk, host, opened.record, opened.quiet_since)
         self._tasks[host] = fence
         await fence.run()
         if not fence.dead:
             return
-        took_s = self._clock.monotonic() - quiet_since
+        took_s = self._clock.monotonic() - opened.quiet_since
         self._took.labels().observe(took_s)
         self._fences.labels("proven").inc()
         _log.warning("fence.proven", host=host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
         await self._aftermath.proven(host, fence.id, fence.epoch)
-
-
-def requested(text: str) -> tuple[int, str, str] | None:
-    """``<epoch>|<name>|<reason>``; ``None`` for anything else."""
-    epoch, _, rest = text.partition("|")
-    name, _, reason = rest.partition("|")
-    if not epoch.strip().isdecimal() or not name.strip() or not reason.strip():
-        return None
-    return int(epoch), name.strip(), reason.strip()

@@ -23,8 +23,8 @@ from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, 
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 from outlive.runtime.informer import Informer
 
-DAEMON_CONDITION: Final = "Daemon"
-"""Condition of a Hypervisor by which its daemon says that it starts or stops; other reasons mean nothing here."""
+DAEMON_CONDITION: Final = "Ready"
+"""Condition of a Hypervisor by which its daemon says, as the reason, that it starts or stops."""
 STARTING: Final = "Starting"
 STOPPING: Final = "Stopping"
 BLIND_INTERVALS: Final = 2
@@ -37,8 +37,8 @@ TAKE_OVER_RESTING_S: Final = 360.0
 """The same for a fence that rests between attempts."""
 TAKE_OVER_ORPHANED_S: Final = 5.0
 """The same where the fencer itself is condemned or silent."""
-PRESENT_S: Final = 0.25
-"""An evaluation is used for all hosts that are judged within so long."""
+NEVER_S: Final = 1e9
+"""What is said of an observer that was never acknowledged."""
 
 
 class Observer(Protocol):
@@ -52,11 +52,6 @@ class Observer(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the store answers it."""
-        ...
-
-    @property
-    def uptime_s(self) -> float:
-        """Since it joined."""
         ...
 
 
@@ -221,8 +216,8 @@ class Rules:
                 name=self._me,
                 mode="coordinator" if own is None else own.spec.mode,
                 connected=self._follows(),
-                own_age=self._observer.own_age_s,
-                uptime=min(sight, self._observer.uptime_s),
+                own_age=min(self._observer.own_age_s, NEVER_S),
+                uptime=sight,
             ),
             nodes=tuple(self._peers(now)),
             maintenance=cluster_maintenance(spec, self._clock.now()),
