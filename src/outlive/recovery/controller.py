@@ -149,8 +149,11 @@ class RecoveryLoop:
             return plan
         vms = [vm for name in searching if (vm := self._informers.vms.get(name)) is not None]
         offers = await self._places.offers(vms)
+        named = sorted({name for hosts in offers.values() for name in hosts})
         free = self._lookout.under_way(self._places.free())
-        return self._decisions.use(RECOVERY_PLAN, asked(view, offers, free), subject="places")
+        free = {name: free[name] for name in named if name in free}
+        again = asked(view, offers, free, map(self._lookout.host, named))
+        return self._decisions.use(RECOVERY_PLAN, again, subject="places")
 
     async def _do(self, work: list[tuple[str, Callable[[], Awaitable[None]]]]) -> bool:
         """All of it, some at a time, in order; whether something is to be tried again."""

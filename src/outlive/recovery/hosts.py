@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import AlreadyExists, NotFound
+from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
 from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
 from outlive.recovery.telling import Faults
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, ObjectRef
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
 from outlive.store import Store
 
 RESTORED_FAULT: Final = "store-restored"
@@ -74,7 +74,9 @@ class Incarnation:
 
     def wrong(self) -> bool:
         """Whether something is to be written or told."""
-        return self._says() not in ("", self._written()) or bool(self._lookout.unsettled()) != self._told
+        known = self._informers.clusters.get(CLUSTER)
+        news = known is not None and self._says() not in ("", known.status.store_incarnation)
+        return news or bool(self._lookout.unsettled()) != self._told
 
     def _says(self) -> str:
         return str(getattr(self._store, "incarnation", ""))
@@ -102,10 +104,7 @@ class Incarnation:
         try:
             cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
         except NotFound:
-            try:
-                cluster = await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
-            except AlreadyExists:
-                return
+            return
         if cluster.status.store_incarnation == says:
             return
         status = _replace(cluster.status, store_incarnation=says)

@@ -8,7 +8,7 @@ not suffice the more important VM goes first (docs/concepts/safety.md#recovery).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -259,10 +259,13 @@ def ordered(vms: Iterable[VmState]) -> list[VmState]:
     return [by_id[view.id] for view in restart_order(views, {vm.id: vm.priority for vm in by_id.values()})]
 
 
-def asked(view: RecoveryView, offers: dict[str, tuple[str, ...]], free: dict[str, Free]) -> RecoveryView:
-    """The view with placement's answers."""
+def asked(
+    view: RecoveryView, offers: Mapping[str, tuple[str, ...]], free: Mapping[str, Free], hosts: Iterable[HostState]
+) -> RecoveryView:
+    """The view with placement's answers, and the hosts that they name."""
     vms = tuple(msgspec.structs.replace(vm, offers=offers.get(vm.id, vm.offers)) for vm in view.vms)
-    return msgspec.structs.replace(view, vms=vms, free=free)
+    known = {host.name: host for host in (*view.hosts, *hosts)}
+    return msgspec.structs.replace(view, vms=vms, hosts=tuple(known[name] for name in sorted(known)), free={**free})
 
 
 def _may_take(vm: VmState, slot: SlotState) -> bool:

@@ -6,11 +6,13 @@ store before and closes it after; the HTTP server is not part of the role but se
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from outlive.base.clock import Clock
+from outlive.base.errors import AlreadyExists
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
@@ -24,7 +26,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.observe import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.observe import CLUSTER, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.telling import Faults
 from outlive.resources import (
     Cluster,
@@ -32,6 +34,7 @@ from outlive.resources import (
     FlavorGroup,
     Hypervisor,
     Membership,
+    ObjectMeta,
     Pipeline,
     R,
     Reservation,
@@ -163,8 +166,10 @@ class UpRole:
         return "; ".join(self.manager.reasons())
 
     async def prepare(self) -> None:
-        """Create what must be there before anything runs: the shipped pipelines."""
+        """Create what must be there before anything runs: the shipped pipelines, and the cluster itself."""
         await install_shipped(self._store)
+        with contextlib.suppress(AlreadyExists):
+            await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
 
     async def run(self) -> None:
         """Run everything until ``stop`` or cancellation; events that wait are written last."""

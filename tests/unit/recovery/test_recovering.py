@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
+from outlive.resources import Cluster, Hypervisor
 from outlive.runtime.tasks import OrderedTaskGroup
 
 Story = Callable[[RecoveryCloud], Awaitable[None]]
@@ -43,5 +45,178 @@ def test_vm_of_a_dead_host_runs_again_in_its_slot() -> None:
         assert [one.what for one in record.steps] == ["mute", "claimed", "assigned", "running"]
         assert cloud.running["a"] == {"h2"}
         assert await cloud.consumers() == {"s1": "a"}
+
+    play(story)
+
+
+def test_rejected_vm_takes_its_next_slot_and_gives_the_first_back() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.slot("s2", "h3", {"a": "h1"})
+        cloud.refuses["h2"] = "the disk is locked"
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(5)
+        record = await cloud.recovery("a")
+        assert (record.phase, record.slot, record.host) == ("recovered", "s2", "h3")
+        assert [(one.hypervisor, one.reason) for one in record.rejected] == [("h2", "the disk is locked")]
+        assert await cloud.consumers() == {"s2": "a"}
+
+    play(story)
+
+
+def test_target_that_neither_starts_nor_refuses_is_given_up_after_its_time() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.slot("s2", "h3", {"a": "h1"})
+        cloud.dawdles.add("h2")
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(55)
+        assert await cloud.where("a") == "h2"
+        await cloud.clock.sleep(15)
+        assert (await cloud.recovery("a")).slot == "s2"
+
+    play(story)
+
+
+def test_target_that_dies_before_it_held_the_vm_is_left_at_once() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", "h3")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.slot("s2", "h3", {"a": "h1"})
+        cloud.dawdles.add("h2")
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(3)
+        assert await cloud.where("a") == "h2"
+        cloud.lose_power("h2")
+        await cloud.clock.sleep(9)
+        assert (await cloud.recovery("a")).slot == "s2"
+        assert cloud.running["a"] == {"h3"}
+
+    play(story)
+
+
+def test_two_hosts_that_share_a_slot_die_together_and_both_vms_land() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", "h3", "h4", "h5")
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h2")
+        await cloud.slot("shared", "h3", {"a": "h1", "b": "h2"})
+        await cloud.slot("of-a", "h4", {"a": "h1"})
+        await cloud.slot("of-b", "h5", {"b": "h2"})
+        await cloud.clock.sleep(5)
+        await cloud.die("h1", "h2")
+        await cloud.clock.sleep(4)
+        assert await cloud.recovered(["a", "b"])
+        assert sorted(await cloud.consumers()) == ["of-a", "of-b"]
+
+    play(story)
+
+
+def test_vm_without_a_slot_is_placed_and_one_that_fits_nowhere_is_held_until_there_is_room() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1")
+        await cloud.hosts("h2", cpu=4_000, memory=5 * 2**30)
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h1")
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(4)
+        assert (await cloud.recovery("a")).phase == "recovered", await cloud.recovery("a")
+        assert not (await cloud.recovery("a")).promised
+        record = await cloud.recovery("b")
+        assert (record.phase, record.reason.split(":")[0]) == ("held", "no-room")
+        assert record.remedy
+        assert ("vm-held", "b") in cloud.faults.open
+        await cloud.hosts("h3")
+        await cloud.clock.sleep(5)
+        assert (await cloud.recovery("b")).phase == "recovered"
+        assert cloud.faults.open == {}
+
+    play(story)
+
+
+def test_unconfirmed_fence_holds_its_vms_and_a_proof_frees_them() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.clock.sleep(5)
+        cloud.alive.discard("h1")
+        await cloud.condemn("h1", "unconfirmed")
+        await cloud.clock.sleep(5)
+        record = await cloud.recovery("a")
+        assert record.phase == "held"
+        assert "h1 --confirm-off" in record.remedy
+        assert await cloud.where("a") == "h1"
+        cloud.lose_power("h1")
+        await cloud.prove("h1", "operator")
+        await cloud.clock.sleep(3)
+        assert (await cloud.recovery("a")).slot == "s1"
+
+    play(story)
+
+
+def test_host_that_comes_back_before_its_vms_were_sent_away_starts_them_itself() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", cpu=2_000, memory=4 * 2**30)
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h2")
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(4)
+        assert (await cloud.recovery("a")).phase == "held"
+        assert (await cloud.memory.get(Hypervisor, "h1")).status.lost
+        await cloud.come_back("h1")
+        await cloud.clock.sleep(4)
+        record = await cloud.recovery("a")
+        assert (record.phase, record.host, record.promised) == ("recovered", "h1", False)
+        assert not (await cloud.memory.get(Hypervisor, "h1")).status.lost
+
+    play(story)
+
+
+def test_vm_that_nobody_wants_loses_its_holder_and_is_not_started() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1", status={"phase": "shutdown"})
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(5)
+        vm = await cloud.get("a")
+        assert (vm.status.holders, vm.status.phase) == ((), "stop")
+        assert [one.kind for one in vm.status.recovery.proofs] == ["power"]
+        assert await cloud.consumers() == {}
+
+    play(story)
+
+
+def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joined_or_somebody_vouches() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.cluster()
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.clock.sleep(5)
+        assert (await cloud.memory.get(Cluster, "default")).status.store_incarnation == cloud.memory.incarnation
+        await cloud.die("h1")
+        await cloud.clock.sleep(5)
+        record = await cloud.recovery("a")
+        assert record.reason.startswith("store-restored")
+        assert ("store-restored", "default") in cloud.faults.open
+        cluster = await cloud.memory.get(Cluster, "default")
+        spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
+        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+        await cloud.clock.sleep(5)
+        assert (await cloud.recovery("a")).phase == "recovered"
+        assert cloud.faults.open == {}
 
     play(story)

@@ -1,0 +1,326 @@
+"""The plan of recovery on plain data."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlive.recovery.model import (
+    Action,
+    ActionKind,
+    Free,
+    HolderState,
+    HostState,
+    RecoveryPlan,
+    RecoveryView,
+    SlotState,
+    Standing,
+    VmState,
+)
+from outlive.recovery.plan import plan_recovery
+from outlive.resources import Consumer
+
+
+def vm(name: str, *, host: str = "dead", mute: bool = True, **how: object) -> VmState:
+    holders = how.pop("holders", (HolderState(host=host, mute=mute),))
+    return VmState(**{"id": name, "fence": "f", "holders": holders, "assigned": host, "memory_bytes": 4, **how})
+
+
+def slot(name: str, host: str, *members: str, **how: object) -> SlotState:
+    return SlotState(**{"name": name, "host": host, "members": members, "cpu_milli": 9, "memory_bytes": 9, **how})
+
+
+def live(*names: str) -> tuple[HostState, ...]:
+    return tuple(HostState(name=name) for name in names)
+
+
+DEAD = HostState(name="dead", standing=Standing.DEAD)
+
+
+def plan(vms: list[VmState], slots: list[SlotState], hosts: tuple[HostState, ...], **how: object) -> RecoveryPlan:
+    return plan_recovery(RecoveryView(vms=tuple(vms), slots=tuple(slots), hosts=(*hosts, DEAD), **how))
+
+
+def only(found: RecoveryPlan) -> Action:
+    (action,) = found.actions
+    return action
+
+
+def test_vm_goes_into_its_slot_on_a_living_host() -> None:
+    action = only(plan([vm("a")], [slot("s1", "h1", "a")], live("h1")))
+    assert (action.kind, action.slot, action.host) == (ActionKind.SLOT, "s1", "h1")
+
+
+def test_slot_on_a_silent_dead_or_emptied_host_is_passed_over() -> None:
+    hosts = (
+        HostState(name="h1", standing=Standing.SILENT),
+        HostState(name="h2", standing=Standing.DEAD),
+        HostState(name="h3", refuses="h3 is being emptied"),
+        HostState(name="h4"),
+    )
+    slots = [slot(f"s{n}", f"h{n}", "a") for n in range(1, 5)]
+    assert only(plan([vm("a")], slots, hosts)).slot == "s4"
+
+
+def test_slot_that_another_vm_needs_more_is_left_to_it() -> None:
+    found = plan([vm("a", priority=10), vm("b")], [slot("s1", "h1", "a", "b"), slot("s2", "h2", "a")], live("h1", "h2"))
+    assert {one.vm: one.slot for one in found.actions} == {"a": "s2", "b": "s1"}
+
+
+def test_contested_slot_goes_to_the_more_important_vm_then_the_larger_then_by_id() -> None:
+    shared = [slot("s1", "h1", "a", "b", "c")]
+    assert plan([vm("a"), vm("b", priority=1), vm("c")], shared, live("h1")).actions[0].vm == "b"
+    found = plan([vm("a"), vm("b"), vm("c", memory_bytes=8)], shared, live("h1"))
+    assert [one.vm for one in found.actions if one.kind is ActionKind.SLOT] == ["c"]
+    found = plan([vm("b"), vm("c"), vm("a")], shared, live("h1"))
+    assert [one.vm for one in found.actions if one.kind is ActionKind.SLOT] == ["a"]
+
+
+def test_claim_that_was_made_is_kept_to() -> None:
+    mine = slot("s2", "h2", "a", "b", consumer=Consumer(vm="a", fence="f"))
+    found = plan([vm("a")], [slot("s1", "h1", "a"), mine], live("h1", "h2"))
+    assert only(found).slot == "s2"
+    assert found.releases == ()
+
+
+def test_slot_of_somebody_else_is_not_taken() -> None:
+    taken = slot("s1", "h1", "a", "b", consumer=Consumer(vm="b", fence="g"))
+    action = only(plan([vm("a")], [taken], live("h1"), gone=()))
+    assert action.kind is ActionKind.SEARCH
+    assert "taken by b" in action.detail
+
+
+def test_vm_is_not_touched_while_a_holder_is_not_mute() -> None:
+    holders = (HolderState(host="dead", mute=True), HolderState(host="h1", mute=False))
+    action = only(plan([vm("a", holders=holders)], [slot("s1", "h2", "a")], live("h1", "h2")))
+    assert action.kind is ActionKind.WAIT
+
+
+def test_vm_of_an_unconfirmed_fence_is_held_and_the_remedy_names_the_host() -> None:
+    hosts = (HostState(name="h1", standing=Standing.REVOKED, unconfirmed=True), *live("h2"))
+    action = only(plan([vm("a", host="h1", mute=False)], [slot("s1", "h2", "a")], hosts))
+    assert (action.kind, action.reason) == (ActionKind.HOLD, "fence-unconfirmed")
+    assert "outlive fence h1 --confirm-off --reason" in action.remedy
+
+
+def test_move_whose_sides_are_all_mute_is_recovered() -> None:
+    holders = (HolderState(host="dead", mute=True), HolderState(host="dead2", mute=True))
+    hosts = (HostState(name="dead2", standing=Standing.DEAD), *live("h1"))
+    action = only(plan([vm("a", holders=holders, assigned="dead2")], [slot("s1", "h1", "a")], hosts))
+    assert action.kind is ActionKind.SLOT
+
+
+def test_vm_that_nobody_wants_loses_its_mute_holders_and_nothing_else() -> None:
+    action = only(plan([vm("a", wanted=False)], [slot("s1", "h1", "a")], live("h1")))
+    assert action.kind is ActionKind.DROP
+
+
+def test_vm_without_a_holder_leaves_a_target_that_fell_silent() -> None:
+    hosts = (HostState(name="h1", standing=Standing.SILENT), *live("h2"))
+    sent = vm("a", host="h1", holders=(), unfinished=True, slot="s1")
+    slots = [slot("s1", "h1", "a", consumer=Consumer(vm="a", fence="f")), slot("s2", "h2", "a")]
+    assert only(plan([sent], slots, hosts)).slot == "s2"
+
+
+def test_vm_that_was_sent_is_waited_for_and_then_sent_elsewhere() -> None:
+    slots = [slot("s1", "h1", "a", consumer=Consumer(vm="a", fence="f")), slot("s2", "h2", "a")]
+    sent = {"host": "h1", "holders": (), "unfinished": True, "slot": "s1"}
+    assert only(plan([vm("a", waited_s=59, **sent)], slots, live("h1", "h2"))).kind is ActionKind.WAIT
+    late = vm("a", waited_s=61, avoid=("h1",), **sent)
+    assert only(plan([late], slots, live("h1", "h2"))).slot == "s2"
+
+
+def test_rejection_leads_to_the_next_slot_and_then_to_a_place_and_then_to_a_hold() -> None:
+    slots = [slot("s1", "h1", "a", consumer=Consumer(vm="a", fence="f")), slot("s2", "h2", "a")]
+    sent = {"host": "h1", "holders": (), "unfinished": True, "slot": "s1", "refusal": "no disk"}
+    assert only(plan([vm("a", avoid=("h1",), **sent)], slots, live("h1", "h2"))).slot == "s2"
+    nowhere = {**sent, "avoid": ("h1", "h2")}
+    assert only(plan([vm("a", **nowhere)], slots, live("h1", "h2"))).kind is ActionKind.SEARCH
+    hosts, free = live("h1", "h2", "h3"), {"h3": Free(cpu_milli=5, memory_bytes=5)}
+    action = only(plan([vm("a", offers=("h1", "h3"), **nowhere)], slots, hosts, free=free))
+    assert (action.kind, action.host, action.slot) == (ActionKind.PLACE, "h3", "")
+    action = only(plan([vm("a", offers=("h1",), **nowhere)], slots, hosts, free=free))
+    assert (action.kind, action.reason) == (ActionKind.HOLD, "refused")
+
+
+def test_room_that_one_vm_is_given_is_not_given_to_the_next() -> None:
+    free = {"h1": Free(cpu_milli=9, memory_bytes=6)}
+    found = plan([vm("a", offers=("h1",)), vm("b", offers=("h1",))], [], live("h1"), free=free)
+    assert [one.kind for one in found.actions] == [ActionKind.PLACE, ActionKind.HOLD]
+    assert found.actions[1].reason == "no-room"
+
+
+def test_nothing_is_recovered_while_hosts_have_not_joined_since_a_restored_backup() -> None:
+    found = plan([vm("a")], [slot("s1", "h1", "a")], live("h1"), unsettled=("h7",), incarnation="new")
+    assert (only(found).kind, only(found).reason) == (ActionKind.HOLD, "store-restored")
+    assert "h7" in only(found).detail
+    assert "confirmedIncarnation" in only(found).remedy
+
+
+def test_host_that_is_back_is_left_to_start_its_own_vms() -> None:
+    assert only(plan([vm("a", host="h1")], [slot("s1", "h2", "a")], live("h1", "h2"))).kind is ActionKind.WAIT
+
+
+def test_recovery_is_over_only_when_the_vm_is_seen_running() -> None:
+    held = vm("a", host="h1", mute=False, unfinished=True)
+    assert only(plan([held], [], live("h1"))).kind is ActionKind.WAIT
+    assert only(plan([vm("a", host="h1", mute=False, unfinished=True, running=True)], [], live("h1"))).kind is (
+        ActionKind.DONE
+    )
+
+
+def test_claim_is_taken_back_only_when_the_vm_leads_elsewhere() -> None:
+    claimed = slot("s1", "h1", "a", consumer=Consumer(vm="a", fence="f"))
+    elsewhere = vm("a", host="h2", holders=(), unfinished=True, slot="s2", fence="f")
+    other = slot("s2", "h2", "a", consumer=Consumer(vm="a", fence="f"))
+    assert [one.slot for one in plan([elsewhere], [claimed, other], live("h1", "h2")).releases] == ["s1"]
+    back = vm("a", host="h3", mute=False)
+    assert [one.slot for one in plan([back], [claimed], live("h1", "h3")).releases] == ["s1"]
+    assert plan([vm("a")], [claimed], live("h1")).releases == ()
+    assert [one.slot for one in plan([], [claimed], live("h1"), gone=("a",)).releases] == ["s1"]
+
+
+# Properties
+
+
+@st.composite
+def views(draw: st.DrawFn) -> RecoveryView:
+    hosts = [f"h{n}" for n in range(draw(st.integers(1, 6)))]
+    names = [f"v{n}" for n in range(draw(st.integers(1, 8)))]
+    standings = st.sampled_from(list(Standing))
+    vms = []
+    for name in names:
+        holders = draw(st.lists(st.tuples(st.sampled_from(hosts), st.booleans()), max_size=2))
+        vms.append(
+            VmState(
+                id=name,
+                fence=draw(st.sampled_from(["f", "g"])),
+                priority=draw(st.integers(0, 2)),
+                cpu_milli=draw(st.integers(0, 3)),
+                memory_bytes=draw(st.integers(0, 3)),
+                wanted=draw(st.booleans()),
+                holders=tuple(HolderState(host=host, mute=mute) for host, mute in holders),
+                assigned=draw(st.sampled_from(["", *hosts])),
+                slot=draw(st.sampled_from(["", "s0", "s1"])),
+                unfinished=draw(st.booleans()),
+                running=draw(st.booleans()) and not all(mute for _, mute in holders),
+                refusal=draw(st.sampled_from(["", "no"])),
+                avoid=tuple(draw(st.lists(st.sampled_from(hosts), max_size=2))),
+                waited_s=draw(st.sampled_from([0.0, 100.0])),
+                offers=draw(st.sampled_from([None, (), tuple(hosts)])),
+            )
+        )
+    slots = []
+    for number in range(draw(st.integers(0, 6))):
+        consumer = draw(st.sampled_from([None, *[Consumer(vm=name, fence="f") for name in names]]))
+        slots.append(
+            SlotState(
+                name=f"s{number}",
+                host=draw(st.sampled_from(hosts)),
+                members=tuple(draw(st.lists(st.sampled_from(names), unique=True, max_size=3))),
+                cpu_milli=draw(st.integers(0, 3)),
+                memory_bytes=draw(st.integers(0, 3)),
+                ready=draw(st.booleans()),
+                consumer=consumer,
+            )
+        )
+    return RecoveryView(
+        vms=tuple(vms),
+        slots=tuple(slots),
+        hosts=tuple(
+            HostState(name=host, standing=draw(standings), refuses=draw(st.sampled_from(["", "full"])))
+            for host in hosts
+        ),
+        free={host: Free(cpu_milli=draw(st.integers(0, 4)), memory_bytes=draw(st.integers(0, 4))) for host in hosts},
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(views())
+def test_every_vm_gets_exactly_one_action_and_no_slot_is_given_twice(view: RecoveryView) -> None:
+    found = plan_recovery(view)
+    assert sorted(one.vm for one in found.actions) == sorted(one.id for one in view.vms)
+    given_slots = [one.slot for one in found.actions if one.slot]
+    assert len(given_slots) == len(set(given_slots))
+    slots, hosts = {one.name: one for one in view.slots}, {one.name: one for one in view.hosts}
+    vms = {one.id: one for one in view.vms}
+    room = dict(view.free)
+    for one in found.actions:
+        sends = one.kind in (ActionKind.SLOT, ActionKind.PLACE)
+        assert bool(one.slot) == (one.kind is ActionKind.SLOT)
+        if one.kind is ActionKind.HOLD:
+            assert one.reason
+            assert one.remedy
+        if sends:
+            assert hosts[one.host].takes
+            assert all(holder.mute for holder in vms[one.vm].holders)
+            assert vms[one.vm].wanted
+        if one.slot:
+            slot = slots[one.slot]
+            assert one.vm in slot.members
+            assert slot.consumer in (None, Consumer(vm=one.vm, fence=vms[one.vm].fence))
+        elif sends:
+            left = room[one.host]
+            vm = vms[one.vm]
+            left = Free(cpu_milli=left.cpu_milli - vm.cpu_milli, memory_bytes=left.memory_bytes - vm.memory_bytes)
+            assert left.cpu_milli >= 0
+            assert left.memory_bytes >= 0
+            room[one.host] = left
+    released = {one.slot for one in found.releases}
+    assert not released & set(given_slots)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 2), st.integers(0, 2**32 - 1))
+def test_with_valid_slots_and_no_more_failures_than_slots_everybody_lands_in_a_slot(k: int, seed: int) -> None:
+    vms, slots = valid_fleet(k, seed)
+    hosts = sorted(set(vms.values()) | {one.host for one in slots})
+    for failed in combinations(hosts, k):
+        lost = [vm(name, host=host) for name, host in vms.items() if host in failed]
+        states = tuple(
+            HostState(name=host, standing=Standing.DEAD if host in failed else Standing.LIVE) for host in hosts
+        )
+        mine = [one for one in slots if any(member.id in one.members for member in lost)]
+        found = plan_recovery(RecoveryView(vms=tuple(lost), slots=tuple(mine), hosts=states))
+        assert {one.kind for one in found.actions} <= {ActionKind.SLOT}
+        assert len({one.slot for one in found.actions}) == len(lost)
+
+
+def valid_fleet(k: int, seed: int) -> tuple[dict[str, str], list[SlotState]]:
+    """VMs on hosts, each with k slots that satisfy the rules; greedy, by the blocked sets of the specification."""
+    from outlive.base.random import Random
+
+    random = Random(seed)
+    hosts = [f"h{n}" for n in range(random.randint(k + 2, 9))]
+    located = {f"v{n:02}": random.choice(hosts) for n in range(random.randint(1, 14))}
+    slots: list[tuple[str, list[str]]] = []
+
+    def blocked(name: str) -> list[str]:
+        mine = [one for one in slots if name in one[1]]
+        return [located[name], *(one[0] for one in mine)] + [
+            located[other] for one in mine for other in one[1] if other != name
+        ]
+
+    def joins(name: str, at: tuple[str, list[str]]) -> bool:
+        host, members = at
+        if name in members or host in blocked(name):
+            return False
+        return all(located[w] not in blocked(name) and located[name] not in blocked(w) for w in members)
+
+    served = {}
+    for name in located:
+        for _ in range(k):
+            fit = [one for one in slots if joins(name, one)]
+            if fit:
+                random.choice(fit)[1].append(name)
+                continue
+            free = [host for host in hosts if host not in blocked(name)]
+            if free:
+                slots.append((random.choice(free), [name]))
+        served[name] = sum(1 for one in slots if name in one[1])
+    full = {name: host for name, host in located.items() if served[name] == k}
+    return full, [slot(f"s{n:02}", host, *(m for m in members if m in full)) for n, (host, members) in enumerate(slots)]
