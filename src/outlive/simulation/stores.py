@@ -137,6 +137,8 @@ class WorldStore(MemoryStore):
 class ProcessStore:
     """The store as one process reaches it, under one name: ``Store``."""
 
+    embedded: bool = False
+
     def __init__(self, way: Way, author: Author) -> None:
         self._way = way
         self._author = author

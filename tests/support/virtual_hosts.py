@@ -1,0 +1,111 @@
+"""Single parts of a virtual cluster for tests: a machine with a hypervisor and a guard, and judges over two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlive.base.clock import LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
+from outlive.simulation.disks import Disks
+from outlive.simulation.guards import GuardSlot, SimGuard
+from outlive.simulation.history import History
+from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.invariants import Truth
+from outlive.simulation.judging import Judge
+from outlive.simulation.machines import Machine
+from outlive.simulation.process import Process
+from outlive.simulation.stores import Author, WorldStore
+
+GIB = 2**30
+
+
+def small_vm(name: str = "vm-1", *, accept_duplicate: bool = False) -> VirtualMachine:
+    """A VM with one disk and one port."""
+    return VirtualMachine(
+        metadata=ObjectMeta(name=name),
+        spec=VirtualMachineSpec(
+            resources=Amounts(cpu=1000, memory=GIB),
+            disks=(f"{name}-root",),
+            ports=(f"{name}-net",),
+            network_policy="accept-duplicate" if accept_duplicate else "",
+        ),
+    )
+
+
+@dataclass
+class Bench:
+    """Hosts that are judged, and nobody who runs them."""
+
+    names: tuple[str, ...] = ("h1", "h2")
+    told: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.history = History()
+        self.hypervisors: dict[str, SimHypervisor] = {}
+        self.disks = Disks("all", lambda host: self.judge.reach(host))
+        self.store = WorldStore(LoopClock(), SeededIds(Random(1)), lambda write, by: self.judge.wrote(write, by))
+        self.judge = Judge(
+            Truth(self.store, self.hypervisors, self.disks, self.history), seed=1, replay="outlive simulate --seed 1"
+        )
+        for name in self.names:
+            self.hypervisors[name] = SimHypervisor(
+                name,
+                random=Random(7).fork(name),
+                changed=lambda vm, how, name=name: self._changed(name, vm, how),
+                peer=lambda other: self.hypervisors[other] if self.hypervisors[other].powered else None,
+            )
+
+    def boot(self) -> None:
+        """All of them."""
+        for one in self.hypervisors.values():
+            one.boot()
+
+    def broken(self) -> list[str]:
+        """Invariants that were found violated."""
+        return [one.invariant for one in self.judge.violations]
+
+    def _changed(self, host: str, vm: str, how: str) -> None:
+        self.told.append((host, vm, how))
+        self.judge.domain(host, vm, how)
+
+
+def author(host: str, *writers: str) -> Author:
+    """A process on that host."""
+    return Author(f"{host}/daemon", host, writers)
+
+
+@dataclass
+class GuardedHost:
+    """A machine with a hypervisor and a guard that runs."""
+
+    resets: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bench = Bench(("h1",))
+        self.hypervisor = self.bench.hypervisors["h1"]
+        self.machine = Machine(
+            "h1",
+            ids=SeededIds(Random(3)),
+            capacity=Amounts(cpu=32000, memory=64 * GIB),
+            boot_s=10.0,
+            up=self.hypervisor.boot,
+            down=self._down,
+        )
+        self.slot = GuardSlot()
+        self.daemon = Process("daemon")
+        self.daemon.alive = True
+        self.process = Process("guard")
+
+    def start(self) -> None:
+        """Power and guard."""
+        self.machine.plug(at_once=True)
+        guard = SimGuard(self.machine, self.hypervisor, self.process)
+        self.slot.guard = guard
+        self.process.start(guard.run, lambda process: None)
+
+    def _down(self, how: str) -> None:
+        self.resets.append(LoopClock().monotonic())
+        self.process.kill()
+        self.hypervisor.lose_power()

@@ -1,0 +1,358 @@
+"""Every judge finds a violation that was planted, and lets what is right pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tests.support.loops import run
+from tests.support.virtual_hosts import GIB, Bench, author, small_vm
+
+from outlive.base.clock import LoopClock, as_datetime
+from outlive.node.ports.hypervisor import DomainState
+from outlive.resources import (
+    Amounts,
+    Assigned,
+    Consumer,
+    Coverage,
+    CoverageStatus,
+    FailoverStatus,
+    Holder,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Proof,
+    Reservation,
+    ReservationSpec,
+    ReservationStatus,
+    VirtualMachine,
+)
+from outlive.resources.memberships import Cut, FenceRecord
+from outlive.resources.vms import Recovery, RecoveryStep
+from outlive.simulation.domains import domain_of
+from outlive.simulation.stores import Author, _author
+
+_replace = msgspec.structs.replace
+DEAD = Proof(kind="power", evidence="off, twice", epoch=1)
+
+
+def _holder(host: str, run_id: str = "r1", epoch: int = 1) -> Holder:
+    return Holder(hypervisor=host, member_uid=f"uid-{host}", epoch=epoch, run_id=run_id)
+
+
+def _member(host: str, **changes: Any) -> Membership:
+    record = MemberRecord(machine_id="m", boot_id="b", **changes)
+    return Membership(metadata=ObjectMeta(name=host, uid=f"uid-{host}"), record=record)
+
+
+def _vm(*holders: Holder, **status: Any) -> VirtualMachine:
+    vm = small_vm()
+    return _replace(
+        vm, status=_replace(vm.status, holders=holders, phase="start", assigned=Assigned(hypervisor="h1"), **status)
+    )
+
+
+async def _write(
+    bench: Bench, by: Author, change: Any, *, kind: type[Any] = VirtualMachine, name: str = "vm-1"
+) -> None:
+    token = _author.set(by)
+    try:
+        found = await bench.store.get(kind, name)
+        changed = change(found)
+        await (bench.store.replace_status(changed) if kind.has_status() else bench.store.replace(changed))
+    finally:
+        _author.reset(token)
+
+
+def _drop(vm: VirtualMachine) -> VirtualMachine:
+    return _replace(vm, status=_replace(vm.status, holders=()))
+
+
+def _domain(bench: Bench, host: str, run_id: str = "r1", epoch: int = 1, vm: VirtualMachine | None = None) -> None:
+    hypervisor = bench.hypervisors[host]
+    made = vm or small_vm()
+    hypervisor.domains[made.name] = domain_of(made, run_id, epoch, DomainState.RUNNING)
+    bench._changed(host, made.name, "running")
+
+
+def _judged(story: Any) -> list[str]:
+    async def told() -> list[str]:
+        bench = Bench()
+        bench.boot()
+        await story(bench)
+        return bench.broken()
+
+    return run(told())
+
+
+def test_two_running_domains_are_two_writers_and_two_presences() -> None:
+    async def story(bench: Bench) -> None:
+        _domain(bench, "h1")
+        _domain(bench, "h2", "r2")
+
+    assert _judged(story) == ["S1a", "S1b"]
+
+
+def test_domain_that_is_shut_out_of_disks_and_network_is_neither() -> None:
+    async def story(bench: Bench) -> None:
+        _domain(bench, "h1")
+        bench.disks.cut("h1", 1, ("disk:vm-1-root", "port:vm-1-net"))
+        _domain(bench, "h2", "r2")
+
+    assert _judged(story) == []
+
+
+def test_domain_that_is_shut_out_of_its_disks_alone_still_answers() -> None:
+    async def story(bench: Bench) -> None:
+        _domain(bench, "h1")
+        bench.disks.cut("h1", 1, ("disk:vm-1-root",))
+        _domain(bench, "h2", "r2")
+
+    assert _judged(story) == ["S1b"]
+
+
+def test_vm_that_accepts_duplicates_is_excepted_where_it_is_off_its_disks() -> None:
+    async def story(bench: Bench) -> None:
+        vm = small_vm(accept_duplicate=True)
+        _domain(bench, "h1", vm=vm)
+        bench.disks.cut("h1", 1, ("disk:vm-1-root",))
+        _domain(bench, "h2", "r2", vm=vm)
+
+    assert _judged(story) == []
+
+
+def test_lifted_cut_is_looked_at_like_any_event() -> None:
+    async def story(bench: Bench) -> None:
+        _domain(bench, "h1")
+        bench.disks.cut("h1", 1, ("disk:vm-1-root", "port:vm-1-net"))
+        _domain(bench, "h2", "r2")
+        bench.disks.lift("h1")
+
+    assert _judged(story) == ["S1a", "S1b"]
+
+
+def test_host_that_goes_on_after_its_vm_was_started_elsewhere_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        _domain(bench, "h1")
+        bench.hypervisors["h1"].pause()
+        _domain(bench, "h2", "r2")
+        assert bench.broken() == []
+        bench.hypervisors["h1"].go_on()
+
+    assert _judged(story) == ["S1a", "S1b"]
+
+
+def test_running_domain_without_an_entry_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h2")), _member("h1"), _member("h2")])
+        _domain(bench, "h1")
+
+    assert _judged(story) == ["held"]
+
+
+def test_entry_of_a_host_that_is_not_proven_dead_must_not_go() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h1")), _member("h1")])
+        await _write(bench, author("h2", "recovery"), _drop)
+
+    assert _judged(story) == ["S2"]
+
+
+def test_entry_of_another_membership_of_the_same_name_must_not_go() -> None:
+    async def story(bench: Bench) -> None:
+        other = _replace(_holder("h1"), member_uid="gone")
+        bench.store.load([_vm(other), _member("h1", dead_through=1, proof=DEAD)])
+        await _write(bench, author("h2", "recovery"), _drop)
+
+    assert _judged(story) == ["S2"]
+
+
+def test_entry_of_a_host_that_is_proven_dead_may_go() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h1")), _member("h1", dead_through=1, proof=DEAD)])
+        await _write(bench, author("h2", "recovery"), _drop)
+
+    assert _judged(story) == []
+
+
+def test_entry_of_a_host_that_is_cut_off_needs_all_of_the_scope() -> None:
+    def story(scope: tuple[str, ...]) -> Any:
+        async def told(bench: Bench) -> None:
+            finding = Proof(kind="cut", evidence="read back", epoch=1)
+            fence = FenceRecord(id="f", epoch=1, findings=(finding,))
+            bench.store.load([_vm(_holder("h1")), _member("h1", cut=Cut(through=1, scope=scope), fence=fence)])
+            await _write(bench, author("h2", "recovery"), _drop)
+
+        return told
+
+    assert _judged(story(("disk:vm-1-root", "port:vm-1-net"))) == []
+    assert _judged(story(("disk:vm-1-root",))) == ["S2"]
+
+
+def test_own_entry_goes_only_without_a_domain() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h1")), _member("h1")])
+        _domain(bench, "h1")
+        await _write(bench, author("h1", "daemon"), _drop)
+
+    assert "S2" in _judged(story)
+
+
+def test_recovery_assigns_only_what_every_holder_has_lost() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h1")), _member("h1")])
+
+        def moved(vm: VirtualMachine) -> VirtualMachine:
+            return _replace(vm, status=_replace(vm.status, assigned=Assigned(hypervisor="h2", fence="f")))
+
+        await _write(bench, author("ctl", "recovery"), moved)
+
+    assert _judged(story) == ["S2"]
+
+
+def test_dead_through_grows_only_with_a_proof_and_never_shrinks() -> None:
+    def story(before: dict[str, Any], after: dict[str, Any]) -> Any:
+        async def told(bench: Bench) -> None:
+            bench.store.load([_member("h1", epoch=3, **before)])
+            await _write(
+                bench,
+                author("h2", "fencer"),
+                lambda one: _replace(one, record=_replace(one.record, **after)),
+                kind=Membership,
+                name="h1",
+            )
+
+        return told
+
+    assert _judged(story({}, {"dead_through": 1})) == ["S2"]
+    assert _judged(story({}, {"dead_through": 3, "proof": DEAD})) == ["S2"]
+    assert _judged(story({"dead_through": 2, "proof": DEAD}, {"dead_through": 1})) == ["S2"]
+    assert _judged(story({}, {"dead_through": 1, "proof": DEAD})) == []
+
+
+def test_proof_that_is_not_true_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h1")), _member("h1")])
+        _domain(bench, "h1")
+        await _write(
+            bench,
+            author("h2", "fencer"),
+            lambda one: _replace(one, record=_replace(one.record, dead_through=1, proof=DEAD)),
+            kind=Membership,
+            name="h1",
+        )
+
+    assert _judged(story) == ["proof"]
+
+
+def test_field_of_another_writer_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(), _member("h1")])
+        await _write(bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, home="h2")))
+
+    assert _judged(story) == ["one-writer"]
+
+
+def test_lists_beyond_their_limits_are_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm()])
+        step = RecoveryStep(at=as_datetime(LoopClock().now()), what="x")
+        long = Recovery(fence="f", steps=(step,) * 33)
+        await _write(
+            bench, author("ctl", "recovery"), lambda vm: _replace(vm, status=_replace(vm.status, recovery=long))
+        )
+
+    assert _judged(story) == ["limits"]
+
+
+def test_answer_that_the_store_does_not_have_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm()])
+        kept = await bench.store.get(VirtualMachine, "vm-1")
+        bench.judge.acknowledged(kept)
+        assert bench.broken() == []
+        bench.judge.acknowledged(_replace(kept, metadata=_replace(kept.metadata, resource_version="99")))
+
+    assert _judged(story) == ["S5"]
+
+
+def _host(name: str, *instances: str, used: int = 0) -> Hypervisor:
+    return Hypervisor(
+        metadata=ObjectMeta(name=name),
+        status=HypervisorStatus(
+            capacity=Amounts(cpu=4000, memory=4 * GIB),
+            allocation=Amounts(cpu=used * 1000, memory=used * GIB),
+            instances=tuple(Instance(id=one) for one in instances),
+        ),
+    )
+
+
+def _slot(name: str, host: str, members: dict[str, str], size: int = 1, consumer: str = "") -> Reservation:
+    return Reservation(
+        metadata=ObjectMeta(name=name),
+        spec=ReservationSpec(
+            type="FailoverReservation", resources=Amounts(cpu=size * 1000, memory=size * GIB), target_host=host
+        ),
+        status=ReservationStatus(
+            host=host,
+            failover_reservation=FailoverStatus(allocations=members),
+            consumer=Consumer(vm=consumer, fence="f") if consumer else None,
+        ),
+    )
+
+
+def _covered(*slots: str) -> Coverage:
+    return Coverage(metadata=ObjectMeta(name="vm-1"), status=CoverageStatus(covered=True, required=1, slots=slots))
+
+
+def _rested(*objects: Any) -> list[str]:
+    async def story(bench: Bench) -> None:
+        bench.store.load(objects)
+        bench.judge.rest()
+
+    return _judged(story)
+
+
+def test_vm_that_does_not_run_and_is_not_held_with_a_remedy_is_found_at_rest() -> None:
+    assert _rested(_vm()) == ["L1"]
+    held = Recovery(fence="f", phase="held", reason="no-slot", remedy="add a host")
+    assert _rested(_vm(recovery=held)) == []
+    assert _rested(_vm(recovery=_replace(held, remedy=""))) == ["L1"]
+
+
+def test_coverage_that_is_not_so_is_found_at_rest() -> None:
+    stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    slot = _slot("s1", "h2", {"vm-1": "h1"})
+    assert _rested(stopped, slot, _covered("s1")) == []
+    assert _rested(stopped, _covered("s1")) == ["S3"]
+    assert _rested(stopped, _slot("s1", "h1", {"vm-1": "h1"}), _covered("s1")) == ["S3"]
+    other = _replace(stopped, metadata=ObjectMeta(name="vm-2"))
+    assert _rested(stopped, other, _slot("s1", "h2", {"vm-1": "h1", "vm-2": "h1"}), _covered("s1")) == ["S3"]
+    small = _slot("s1", "h2", {"vm-1": "h1"}, size=0)
+    assert _rested(stopped, small, _covered("s1")) == ["S3"]
+    assert _rested(stopped, _slot("s1", "h2", {"vm-1": "h1"}, consumer="vm-2"), _covered("s1")) == ["S3"]
+
+
+def test_room_that_is_counted_twice_is_found_at_rest() -> None:
+    slots = [_slot(f"s{number}", "h2", {}, size=2) for number in range(2)]
+    assert _rested(_host("h2", "vm-9", used=1), *slots) == ["room"]
+    landed = [slots[0], _slot("s1", "h2", {}, size=2, consumer="vm-9")]
+    assert _rested(_host("h2", "vm-9", used=2), *landed) == []
+    assert _rested(_host("h1", "vm-9"), _host("h2", "vm-9")) == ["room"]
+
+
+def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:
+    async def told() -> str:
+        bench = Bench()
+        bench.boot()
+        _domain(bench, "h1")
+        _domain(bench, "h2", "r2")
+        return str(bench.judge.violations[0])
+
+    text = run(told())
+    assert "h1 and h2 write its disks" in text
+    assert "on h1: running" in text
+    assert "outlive simulate --seed 1" in text

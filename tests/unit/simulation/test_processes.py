@@ -1,0 +1,182 @@
+"""A simulated process is halted and killed as an operating system does it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.resources import Election, ObjectMeta
+from outlive.simulation.clocks import HostClock
+from outlive.simulation.process import Process, go
+from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
+from outlive.store.faults import FaultRates
+
+
+def _store(process: Process, rates: FaultRates = FaultRates()) -> tuple[WorldStore, ProcessStore, Way]:
+    clock = LoopClock()
+    store = WorldStore(clock, SeededIds(Random(1)), lambda write, by: None)
+    way = Way(store, process, clock=clock, random=Random(5), acknowledged=lambda answer: None)
+    way.faults.network.rates = rates
+    return store, ProcessStore(way, Author("p", "h1", ("candidate",))), way
+
+
+def _election(name: str) -> Election:
+    return Election(metadata=ObjectMeta(name=name))
+
+
+def test_killed_process_writes_nothing_in_its_clean_up() -> None:
+    async def story() -> int:
+        process = Process("daemon")
+        store, mine, _ = _store(process)
+
+        async def main() -> None:
+            try:
+                await asyncio.sleep(100.0)
+            finally:
+                await mine.create(_election("last-words"))
+
+        process.start(main, lambda ended: None)
+        await asyncio.sleep(1.0)
+        process.kill()
+        await asyncio.sleep(1.0)
+        return len(store.all_of(Election))
+
+    assert run(story()) == 0
+
+
+def test_call_that_was_sent_takes_effect_though_its_sender_is_killed() -> None:
+    async def story() -> list[str]:
+        process = Process("daemon")
+        store, mine, _ = _store(process, FaultRates(delay=1.0, delay_max_s=2.0))
+
+        async def main() -> None:
+            await mine.create(_election("sent"))
+            await mine.create(_election("never-sent"))
+
+        process.start(main, lambda ended: None)
+        await asyncio.sleep(0.01)
+        process.kill()
+        await asyncio.sleep(10.0)
+        return [one.name for one in store.all_of(Election)]
+
+    assert run(story()) == ["sent"]
+
+
+def test_halted_process_gets_no_answer_until_it_goes_on() -> None:
+    async def story() -> list[float]:
+        process = Process("daemon")
+        store, mine, _ = _store(process, FaultRates(delay=1.0, delay_max_s=0.5))
+        told: list[float] = []
+
+        async def main() -> None:
+            await mine.create(_election("one"))
+            told.append(asyncio.get_running_loop().time())
+
+        process.start(main, lambda ended: None)
+        await asyncio.sleep(0.001)
+        process.halt()
+        await asyncio.sleep(5.0)
+        assert [one.name for one in store.all_of(Election)] == ["one"]
+        assert told == []
+        process.go_on()
+        await asyncio.sleep(0.1)
+        return told
+
+    assert run(story())[0] >= 5.0
+
+
+def test_process_that_fails_is_reported_and_its_tasks_end() -> None:
+    async def story() -> list[str]:
+        told: list[str] = []
+        process = Process("daemon")
+
+        async def forever() -> None:
+            while True:
+                await asyncio.sleep(1.0)
+                told.append("still there")
+
+        async def main() -> None:
+            kept = asyncio.create_task(forever())
+            await asyncio.sleep(1.5)
+            assert not kept.done()
+            raise Unavailable("no more")
+
+        process.start(main, lambda ended: told.append(str(ended.error)))
+        await asyncio.sleep(10.0)
+        return told
+
+    assert run(story()) == ["still there", "no more"]
+
+
+def test_one_way_cuts_lose_the_request_or_the_answer() -> None:
+    async def story() -> tuple[list[str], list[str]]:
+        process = Process("daemon")
+        process.alive = True
+        store, mine, way = _store(process)
+        errors: list[str] = []
+
+        async def tried(name: str) -> None:
+            try:
+                await mine.create(_election(name))
+            except Exception as error:
+                errors.append(type(error).__name__)
+
+        way.set(sends=False, hears=True)
+        await tried("request-lost")
+        way.set(sends=True, hears=False)
+        await tried("answer-lost")
+        way.set(sends=True, hears=True)
+        await tried("heard")
+        return [one.name for one in store.all_of(Election)], errors
+
+    there, errors = run(story())
+    assert there == ["answer-lost", "heard"]
+    assert errors[0] in ("Unknown", "Unavailable")
+    assert errors[1:] == ["Unknown"]
+
+
+def test_clock_of_a_host_has_its_own_rate_and_jumps_only_its_wall_clock() -> None:
+    async def story() -> None:
+        clock = HostClock()
+        await clock.sleep(10.0)
+        clock.boot()
+        clock.set_rate(2.0)
+        await asyncio.sleep(5.0)
+        assert clock.monotonic() == 20.0
+        assert clock.boot_time() == 10.0
+        before = clock.now()
+        clock.jump(-3600.0)
+        assert clock.now() == before - 3600.0
+        assert clock.monotonic() == 20.0
+        await clock.sleep(2.0)
+        assert asyncio.get_running_loop().time() == 16.0
+
+    run(story())
+
+
+def test_work_outside_goes_on_when_nobody_waits() -> None:
+    async def story() -> list[str]:
+        told: list[str] = []
+
+        async def work() -> None:
+            await asyncio.sleep(1.0)
+            told.append("done")
+            raise Unavailable("nobody hears this")
+
+        process = Process("daemon")
+
+        async def main() -> None:
+            await process.call(go(work(), name="work"))
+
+        process.start(main, lambda ended: None)
+        await asyncio.sleep(0.5)
+        process.kill()
+        await asyncio.sleep(2.0)
+        return told
+
+    assert run(story()) == ["done"]
