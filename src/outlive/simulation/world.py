@@ -1,0 +1,313 @@
+"""A virtual cluster: built from a ``WorldSpec``, run by the product's own programs, changed by verbs, judged all along.
+
+Everything happens on the running virtual loop; the same spec, seed and verbs give the same run. ``do`` carries out one
+verb of a timeline; what they are is in ``outlive.simulation.verbs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import BadInput
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.ports.hypervisor import DomainState
+from outlive.resources import Amounts, VirtualMachine
+from outlive.roles.node import NodePorts
+from outlive.simulation import verbs
+from outlive.simulation.building import resources_of
+from outlive.simulation.clocks import HostClock
+from outlive.simulation.controllers import Bmc, PowerClient
+from outlive.simulation.disks import CutClient, Disks, StorageClient
+from outlive.simulation.guards import GuardClient
+from outlive.simulation.history import History
+from outlive.simulation.hosts import Role, Service, SimHost
+from outlive.simulation.hypervisors import HypervisorClient, SimHypervisor
+from outlive.simulation.invariants import Truth, Violation
+from outlive.simulation.judging import Judge
+from outlive.simulation.machines import Machine, MachineClient
+from outlive.simulation.networks import Networks, Segment
+from outlive.simulation.process import Process
+from outlive.simulation.programs import ControllerRole, node_role
+from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
+from outlive.simulation.stores import OUTSIDE, Author, ProcessStore, Way, WorldStore
+from outlive.store.faults import FaultRates
+from outlive.store.tables import Write
+
+CONTROLLER_RESTART_S: Final = 2.0
+LOOK_S: Final = 0.5
+"""How often ``settled`` looks."""
+
+
+class World:
+    """See the module. Use: ``build``, ``start``, verbs and sleeps, ``stop``; then look at ``violations``."""
+
+    def __init__(self, spec: WorldSpec, *, seed: int, replay: str = "") -> None:
+        self.spec = spec
+        self.seed = seed
+        self.clock = LoopClock()
+        self.random = Random(seed)
+        self.history = History()
+        self.store = WorldStore(self.clock, SeededIds(self.random.fork("store")), self._wrote)
+        self.disks = Disks(spec.cuts, self._cut_changed)
+        self.networks = Networks(self._network_changed)
+        self.hosts: dict[str, SimHost] = {}
+        self.controllers: dict[str, Service] = {}
+        self.rates = FaultRates()
+        self.store_down = False
+        self._hypervisors: dict[str, SimHypervisor] = {}
+        self._bmcs: dict[str, Bmc] = {}
+        self._ways: dict[str, list[tuple[Process, Way]]] = {}
+        self._beside: dict[str, Service] = {}
+        self.truth = Truth(self.store, self._hypervisors, self.disks, self.history)
+        self.judge = Judge(self.truth, seed=seed, replay=replay)
+        for host in hosts_of(spec):
+            self._add_host(host)
+        self._add_controllers()
+
+    # What others look at
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Invariants that did not hold, in order."""
+        return self.judge.violations
+
+    def running(self, vm: str) -> tuple[str, ...]:
+        """Hosts whose domain of it really runs."""
+        return self.truth.running(vm)
+
+    def domains_of(self, name: str) -> tuple[str, ...]:
+        """Hosts of a failure domain such as ``rack=r3``."""
+        key, _, value = name.partition("=")
+        found = tuple(
+            host.name
+            for host in self.hosts.values()
+            if (host.spec.rack if key == "rack" else host.spec.zone if key == "zone" else host.spec.domains.get(key))
+            == value
+        )
+        if not found:
+            raise BadInput(f"no host is in {name}", remedy="write a failure domain of the cluster, such as rack=r3")
+        return found
+
+    # Running
+
+    async def build(self) -> None:
+        """Put hosts, VMs and policies into the store, as an operator would have."""
+        self.store.load(resources_of(self.spec, self._bmcs, incarnation=self.store.incarnation))
+
+    async def start(self) -> None:
+        """Power everything on, as if it had booted just now."""
+        for host in self.hosts.values():
+            host.machine.plug(at_once=True)
+        for controller in self.controllers.values():
+            controller.start()
+
+    async def stop(self) -> None:
+        """End every process and machine."""
+        for controller in self.controllers.values():
+            controller.kill(again=False)
+        for host in self.hosts.values():
+            host.machine.autostart = False
+            host.machine.unplug()
+        await self.clock.sleep(0)
+
+    async def do(self, verb: str, arguments: Mapping[str, Any]) -> None:
+        """Carry out one verb; ``BadInput`` where there is no such verb."""
+        act = verbs.VERBS.get(verb)
+        if act is None:
+            raise BadInput(f"{verb!r} is no verb", remedy=f"verbs are {', '.join(verbs.VERBS)}")
+        said = ", ".join(f"{name} {_said(value)}" for name, value in arguments.items())
+        self.history.add("fault", _subject(arguments), f"{verb} {said}".strip(), verb=verb)
+        await act(self, arguments)
+
+    async def settled(self, limit_s: float = 120.0) -> bool:
+        """Wait until every VM that should run is seen running and coverage is told; whether that came about."""
+        until = self.clock.monotonic() + limit_s
+        while self.clock.monotonic() < until:
+            await self.clock.sleep(LOOK_S)
+            if self._calm():
+                return True
+        return False
+
+    def _calm(self) -> bool:
+        vms = self.store.all_of(VirtualMachine)
+        return all(
+            vm.spec.power_state != "running" or (len(vm.status.holders) == 1 and vm.status.holders[0].seen == "running")
+            for vm in vms
+        )
+
+    # Processes and their ports
+
+    def way(self, process: Process, host: str, clock: HostClock) -> Way:
+        """A new way to the store for a process on that machine."""
+        way = Way(
+            self.store,
+            process,
+            clock=clock,
+            random=self.random.fork(f"way/{process.part.name}"),
+            acknowledged=self.judge.acknowledged,
+        )
+        way.faults.network.rates = self.rates
+        kept = [(one, other) for one, other in self._ways.get(host, []) if one.alive]
+        self._ways[host] = [*kept, (process, way)]
+        self._open(host, way)
+        return way
+
+    def set_store(self, *, down: bool) -> None:
+        """Nobody reaches the store, or everybody does again."""
+        self.store_down = down
+        for host, ways in self._ways.items():
+            for _, way in ways:
+                self._open(host, way)
+
+    def set_rates(self, rates: FaultRates) -> None:
+        """What goes wrong between every process and the store."""
+        self.rates = rates
+        for ways in self._ways.values():
+            for _, way in ways:
+                way.faults.network.rates = rates
+
+    def _open(self, host: str, way: Way) -> None:
+        up = not self.store_down
+        way.set(
+            sends=up and self.networks.sends(Segment.STORE, host), hears=up and self.networks.hears(Segment.STORE, host)
+        )
+
+    def make_daemon(self, host: SimHost, process: Process) -> Role:
+        """The node daemon of a host, with its ports."""
+        machine, name = host.machine, host.name
+        store = ProcessStore(self.way(process, name, machine.clock), Author(host.daemon.name, name, ()))
+        ports = NodePorts(
+            hypervisor=HypervisorClient(host.hypervisor, process),
+            machine=MachineClient(machine, process),
+            guard=GuardClient(host.guard_slot, machine, process),
+            storage=StorageClient(self.disks, process, name, lambda: self._reaches(Segment.STORAGE, name)),
+            power=PowerClient(process, self._bmcs, lambda other: self.networks.reaches(Segment.BMC, name, other)),
+            cut=None
+            if self.spec.cuts == "none"
+            else CutClient(self.disks, process, name, lambda: self._reaches(Segment.STORAGE, name)),
+        )
+        random = self.random.fork(f"daemon/{process.part.name}")
+        return node_role(store, self.spec.settings, ports, host=name, clock=machine.clock, random=random)
+
+    def _make_controller(self, name: str, host: str, clock: HostClock, process: Process) -> Role:
+        store = ProcessStore(self.way(process, host, clock), Author(name, "", ()))
+        identity = f"{name}-{process.part.name.rpartition('#')[2]}"
+        random = self.random.fork(f"controller/{process.part.name}")
+        return ControllerRole(store, self.spec.settings, identity=identity, clock=clock, random=random)
+
+    def _reaches(self, segment: Segment, host: str) -> bool:
+        return self.networks.sends(segment, host) and self.networks.hears(segment, host)
+
+    # Building
+
+    def _add_host(self, spec: HostSpec) -> None:
+        name = spec.name
+        random = self.random.fork(f"host/{name}")
+        hypervisor = SimHypervisor(
+            name,
+            random=random.fork("hypervisor"),
+            changed=lambda vm, how: self._domain_changed(name, vm, how),
+            peer=lambda other: self._peer(name, other),
+        )
+        machine = Machine(
+            name,
+            ids=SeededIds(random.fork("ids")),
+            capacity=Amounts.parse({"cpu": spec.cpu, "memory": spec.memory}),
+            boot_s=spec.boot_s,
+            up=lambda: self._booted(name),
+            down=lambda how: self._ended(name, how),
+            autostart=spec.autostart,
+        )
+        bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc)
+        self._hypervisors[name] = hypervisor
+        self._bmcs[name] = bmc
+        self.hosts[name] = SimHost(
+            spec, machine=machine, hypervisor=hypervisor, bmc=bmc, daemon=self.make_daemon, history=self.history
+        )
+        if spec.bmc in ("lying", "wired-to"):
+            self.truth.lied[name] = spec.bmc
+
+    def wire(self, host: str, mode: str, to: str = "") -> None:
+        """A power controller behaves in another way from now on."""
+        bmc = self._bmcs[host]
+        bmc.mode = mode  # type: ignore[assignment]
+        bmc.machine = self.hosts[to].machine if mode == "wired-to" else self.hosts[host].machine
+        if mode in ("lying", "wired-to"):
+            self.truth.lied[host] = mode
+
+    def _add_controllers(self) -> None:
+        wanted = self.spec.controllers
+        if wanted == "on-coordinators":
+            for host in self.hosts.values():
+                if host.spec.mode == "coordinator":
+                    self._beside[host.name] = self._controller(f"{host.name}/controller", host.name, host.machine.clock)
+            return
+        for number in range(1, wanted + 1):
+            name = f"ctl-{number}"
+            self.controllers[name] = self._controller(name, name, HostClock())
+
+    def _controller(self, name: str, host: str, clock: HostClock) -> Service:
+        return Service(
+            name,
+            lambda process: self._make_controller(name, host, clock, process),
+            self.history,
+            CONTROLLER_RESTART_S,
+        )
+
+    # What happens below
+
+    def _wrote(self, write: Write, author: Author) -> None:
+        self.judge.wrote(write, author)
+
+    def _domain_changed(self, host: str, vm: str, how: str) -> None:
+        hypervisor = self._hypervisors[host]
+        domain = hypervisor.domains.get(vm)
+        if domain is not None and domain.state is DomainState.RUNNING:
+            self.disks.opened(host, domain)
+        elif domain is None and how == "destroyed":
+            found = self.truth.vm(vm)
+            self.disks.closed(host, found.spec.disks if found is not None else ())
+        self.judge.domain(host, vm, how)
+
+    def _cut_changed(self, host: str) -> None:
+        self.judge.reach(host)
+
+    def _network_changed(self, segment: Segment, host: str) -> None:
+        if segment is Segment.STORE:
+            for _, way in self._ways.get(host, []):
+                self._open(host, way)
+
+    def _peer(self, host: str, other: str) -> SimHypervisor | None:
+        found = self._hypervisors.get(other)
+        if found is None or not found.powered or not self.networks.reaches(Segment.STORAGE, host, other):
+            return None
+        return found
+
+    def _booted(self, name: str) -> None:
+        self.hosts[name].booted()
+        if name in self._beside:
+            self._beside[name].start()
+
+    def _ended(self, name: str, how: str) -> None:
+        self.hosts[name].ended(how)
+        if name in self._beside:
+            self._beside[name].kill(again=False)
+
+
+def operator() -> Author:
+    """Who writes what a verb writes."""
+    return OUTSIDE
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _subject(arguments: Mapping[str, Any]) -> str:
+    for name in ("host", "hosts", "vm", "vms", "names", "domain"):
+        if name in arguments:
+            return _said(arguments[name])
+    return "cluster"
