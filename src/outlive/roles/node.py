@@ -243,7 +243,14 @@ class NodeRole:
         )
         ender = Ender(shared)
         starter = Starter(shared, ender)
-        workers = Workers(shared, starter, ender, Migrator(), Answerer(), random=self._random.fork("workers"))
+        workers = Workers(
+            shared,
+            starter,
+            ender,
+            Migrator(shared, starter, ender),
+            Answerer(shared),
+            random=self._random.fork("workers"),
+        )
 
         def cleaned(done: bool) -> None:
             daemon.cleaned(done)

@@ -64,6 +64,10 @@ class Mover(Protocol):
         """A domain on its way in or out, of a move that is over."""
         ...
 
+    async def adopt(self, vm: VirtualMachine) -> float | None:
+        """A domain that was received runs here."""
+        ...
+
 
 class Answerer(Protocol):
     """Answers requests of users."""
@@ -210,6 +214,8 @@ class Workers:
         if self._answerer.asked(vm) and assigned_to(vm) == shared.host:
             await self._answerer.answer(vm)
             return 0.0
+        if domain is not None and domain.state is DomainState.RUNNING and self._received(vm, domain):
+            return await self._mover.adopt(vm)
         move = active_move(vm)
         if move is not None and shared.host in (move.source, move.target):
             return await self._mover.step(vm, memory)
@@ -236,6 +242,11 @@ class Workers:
     def _is_run_of(self, vm: VirtualMachine, domain: Domain) -> bool:
         """Whether the domain is a run that this host holds now."""
         return any(one.run_id == domain.run_id for one in mine(vm, self._shared.keeper.me))
+
+    def _received(self, vm: VirtualMachine, domain: Domain) -> bool:
+        """Whether the domain came from another host, and this one has not made it its own yet."""
+        entries = mine(vm, self._shared.keeper.me)
+        return any(one.run_id == domain.run_id and one.role == "incoming" for one in entries)
 
     async def _orphan(self, name: str, memory: VmMemory) -> float | None:
         """A domain without a document: destroyed once it is certain that the store did not just go back."""
