@@ -90,3 +90,22 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Nothing inside is logged, whatever was configured: for programs that run in a simulation."""
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[_drop],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _drop(_logger: Any, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    raise structlog.DropEvent

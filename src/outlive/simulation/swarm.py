@@ -1,0 +1,196 @@
+"""Seeds: random clusters under random faults, judged at every event, healed, and judged at rest.
+
+A run has three virtual minutes: it starts and settles, faults come, and the last minute is quiet. Then everything is
+healed, and every VM that should run has so long to run again, or to be held with a reason and a remedy.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import silenced
+from outlive.base.random import Random
+from outlive.resources import FencingPolicy, VirtualMachine
+from outlive.runtime.virtual import run_virtual
+from outlive.simulation.faulting import UNTIL_S, schedule
+from outlive.simulation.healing import heal
+from outlive.simulation.invariants import Violation, runs_or_says_why
+from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec
+from outlive.simulation.world import World
+
+QUIET_UNTIL_S: Final = 180.0
+BUDGET_S: Final = 240.0
+"""After healing, for every VM to run or to be held."""
+REST_S: Final = 12.0
+"""Of calm before what holds only at rest is judged."""
+SPARE_CPU: Final = 6
+"""Of each host's cores, that no VM takes at the beginning."""
+TRACE_LINES: Final = 6
+"""Of an error that broke a run."""
+LIMIT_S: Final = 3600.0
+"""Virtual seconds of one run at most."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one seed came to."""
+
+    seed: int
+    violations: tuple[Violation, ...] = ()
+    trace: str = ""
+    """Hash of everything that happened."""
+    virtual_s: float = 0.0
+    recovered: int = 0
+    """VMs that recovery brought back at least once."""
+    fenced: int = 0
+    """Epochs that were proven dead."""
+    events: int = 0
+    error: str = ""
+    """Where the run itself broke: an error of the simulation or of the product that nobody handled."""
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing was violated and nothing broke."""
+        return not self.violations and not self.error
+
+
+def replay_of(seed: int) -> str:
+    """The command that runs a seed again."""
+    return f"scripts/swarm {seed} {seed} --story"
+
+
+def world_of(seed: int) -> WorldSpec:
+    """The cluster of a seed."""
+    random = Random(seed).fork("world")
+    count = random.randint(3, 8)
+    per_rack = random.choice((0, 1, 2, 2, 3))
+    armed_share = random.choice((0.0, 0.0, 0.5, 1.0))
+    bmcs: tuple[BmcMode, ...] = random.choice((("ok",), ("ok", "ok", "none"), ("ok", "with-host"), ("none",)))
+    coordinators = random.randint(1, min(3, count))
+    two_proofs = random.random() < 0.2
+    hosts = tuple(
+        _host(random, number, per_rack, armed_share, bmcs, coordinators, two_proofs) for number in range(1, count + 1)
+    )
+    vms = _vms(random, hosts)
+    policy = FencingPolicy(
+        storm_fraction=random.choice((0.5, 0.5, 1.0)),
+        fences_limit=random.choice((2, 10)),
+        fences_window_s=random.choice((60.0, 600.0)),
+        power_on_after=random.random() < 0.3,
+        profile=random.choice(("", "", "fast")),
+    )
+    return WorldSpec(
+        hosts=hosts,
+        vms=vms,
+        controllers=random.choice((1, 2, 2, "on-coordinators")),
+        policy=policy,
+        cuts=random.choice(("none", "none", "disks", "all")),
+        settings={"failover": {"flavorFailoverRequirements": {"*": random.choice((1, 1, 2))}}},
+    )
+
+
+def _host(
+    random: Random,
+    number: int,
+    per_rack: int,
+    armed_share: float,
+    bmcs: tuple[BmcMode, ...],
+    coordinators: int,
+    two_proofs: bool,
+) -> HostSpec:
+    armed = random.random() < armed_share
+    mode: BmcMode = random.choice(bmcs)
+    return HostSpec(
+        name=f"kvm-{number}",
+        rack=f"r{(number - 1) // per_rack + 1}" if per_rack else "",
+        armed=armed,
+        bmc=mode,
+        proofs=2 if two_proofs and armed and mode != "none" else 0,
+        mode="coordinator" if number <= coordinators else "hypervisor",
+        boot_s=random.uniform(5.0, 40.0),
+    )
+
+
+def _vms(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[VmSpec, ...]:
+    """As many as drawn, or as there is room for: no host begins with more than it has."""
+    left = {host.name: int(host.cpu) - SPARE_CPU for host in hosts}
+    made: list[VmSpec] = []
+    for number in range(1, random.randint(10, 60) + 1):
+        size = random.choice((1, 1, 2, 4))
+        fit = [name for name, cpu in left.items() if cpu >= size]
+        if not fit:
+            break
+        host = random.choice(fit)
+        left[host] -= size
+        made.append(
+            VmSpec(
+                name=f"vm-{number}",
+                host=host,
+                cpu=str(size),
+                memory=f"{2 * size}Gi",
+                priority=random.choice((None, None, 1, 9)),
+                network_policy="accept-duplicate" if random.random() < 0.1 else "",
+                migration_method=random.choice(("", "", "live", "shutdown")),
+            )
+        )
+    return tuple(made)
+
+
+def run_seed(seed: int, *, tell: Any = None) -> Result:
+    """Run one seed; ``tell`` hears every event as it happens."""
+    collecting = gc.isenabled()
+    gc.disable()  # finalizers must not run at moments that depend on how much garbage there is
+    try:
+        with silenced():
+            return run_virtual(_run(seed, tell), limit_s=LIMIT_S)
+    except Exception as error:  # noqa: BLE001 - whatever breaks a run is its result, with the seed that repeats it
+        return Result(seed=seed, error="".join(traceback.format_exception(error)[-TRACE_LINES:]))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+async def _run(seed: int, tell: Any) -> Result:
+    spec = world_of(seed)
+    world = World(spec, seed=seed, replay=replay_of(seed))
+    if tell is not None:
+        world.history.listen(tell)
+    await world.build()
+    await world.start()
+    for fault in schedule(Random(seed).fork("faults"), spec):
+        await world.clock.sleep(fault.at_s - world.clock.monotonic())
+        try:
+            await world.do(fault.verb, fault.arguments)
+        except OutliveError as error:
+            world.history.add("fault", fault.verb, f"came to nothing: {error.message}")
+    await world.clock.sleep(UNTIL_S - world.clock.monotonic())
+    await heal(world)
+    await world.clock.sleep(QUIET_UNTIL_S - world.clock.monotonic())
+    await _rested(world)
+    world.judge.rest()
+    result = Result(
+        seed=seed,
+        violations=tuple(world.violations),
+        trace=world.history.trace_hash(),
+        virtual_s=world.clock.monotonic(),
+        recovered=sum(event.fields.get("phase") == "recovered" for event in world.history.events),
+        fenced=sum(event.kind == "proof" for event in world.history.events),
+        events=len(world.history.events),
+    )
+    await world.stop()
+    return result
+
+
+async def _rested(world: World) -> None:
+    """Wait until every VM runs or says why not, and has done so for a while; at most so long as the budget is."""
+    until = world.clock.monotonic() + BUDGET_S
+    calm = 0.0
+    while calm < REST_S and world.clock.monotonic() < until:
+        await world.clock.sleep(2.0)
+        vms = world.store.all_of(VirtualMachine)
+        well = not any(runs_or_says_why(world.truth, vm) for vm in vms)
+        calm = calm + 2.0 if well else 0.0
