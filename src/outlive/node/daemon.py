@@ -88,17 +88,20 @@ class Daemon:
             await self.clock.sleep(float(self.shared.settings.look))
         await self.keeper.enter()
 
-    async def serve(self, group: OrderedTaskGroup) -> None:
+    def serve(self, group: OrderedTaskGroup) -> list[asyncio.Task[None]]:
         """Start all parts in the group."""
-        group.create_task(self.keeper.run(), name="membership")
-        group.create_task(self.informer.run(), name="informer vms")
+        tasks = [
+            group.create_task(self.keeper.run(), name="membership"),
+            group.create_task(self.informer.run(), name="informer vms"),
+        ]
         for name, part in (
             ("vms", self._work),
             ("reports", self.reporter.run),
             ("look", self._looks),
             ("drain", self.drainer.run),
         ):
-            group.create_task(self.keep(name, part), name=name)
+            tasks.append(group.create_task(self.keep(name, part), name=name))
+        return tasks
 
     async def _work(self) -> None:
         await self.informer.wait_synced()

@@ -14,6 +14,7 @@ from outlive.base.errors import Refused
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
+from outlive.node import stopping
 from outlive.node.daemon import Daemon
 from outlive.node.decisions import VALIDATE_PROFILE
 from outlive.node.draining import Drainer
@@ -128,7 +129,9 @@ class NodeRole:
         self._trail.follow(self.decisions)
         self.faults = FaultRecorder(stores.daemon, clock, "daemon")
         self._stopping = asyncio.Event()
-        self._leave_vms = False
+        self.stop_refused = ""
+        """Why the last ``stop`` did nothing."""
+        self._nonce = ids.uuid()
         self.daemon = self._daemon()
         self.keeper = self.daemon.keeper
 
@@ -140,13 +143,31 @@ class NodeRole:
             )
         try:
             async with OrderedTaskGroup() as group:
-                group.create_task(self._trail.run(), name="trail")
-                await self.daemon.enter()
-                await self._check_profile()
-                await self.daemon.serve(group)
-                group.create_task(self._fence(), name="fencer")
+                tasks = [group.create_task(self._trail.run(), name="trail")]
+                entering = group.create_task(self._enter(), name="entering")
+                await self._first_of(entering)
+                if entering.done():
+                    tasks += self.daemon.serve(group)
+                    tasks.append(group.create_task(self._fence(), name="fencer"))
+                    await self._stopping.wait()
+                    await stopping.stop(self.daemon, nonce=self._nonce)
+                for task in (entering, *tasks):
+                    task.cancel()
+            await self._trail.flush()
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
+
+    async def _enter(self) -> None:
+        await self.daemon.enter()
+        await self._check_profile()
+
+    async def _first_of(self, entering: asyncio.Task[None]) -> None:
+        """Until the host has entered, or the daemon is asked to end."""
+        asked = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([entering, asked], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asked.cancel()
 
     async def _fence(self) -> None:
         """Watch the other hosts, where this one is a coordinator."""
@@ -170,13 +191,19 @@ class NodeRole:
         )
 
     def stop(self, *, leave_vms: bool = False) -> None:
-        """End in good order."""
-        self._leave_vms = leave_vms
+        """End in good order; virtual machines run on, if ``leave_vms`` says so.
+
+        A host that still runs some, and is not to leave them, is not stopped: ``stop_refused`` says why.
+        """
+        self.stop_refused = stopping.refusal(self.daemon, leave_vms=leave_vms)
+        if self.stop_refused:
+            _log.error("daemon.stop_refused", host=self.host, why=self.stop_refused)
+            return
         self._stopping.set()
 
     def _daemon(self) -> Daemon:
         settings, clock, stores, ports = self.settings, self._clock, self._stores, self._ports
-        nonce = self._ids.uuid()
+        nonce = self._nonce
         write_limit_s = float(settings.write_limit)
         here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
         wishes = Wishes(stores.daemon, self.host)
@@ -277,7 +304,7 @@ class NodeRole:
             informer=informer,
             workers=workers,
             reporter=reporter,
-            drainer=Drainer(),
+            drainer=Drainer(stores.flush, shared, reporter, clock=clock, ids=self._ids),
             clock=clock,
         )
         daemon.connect()

@@ -1,0 +1,105 @@
+"""The end of a daemon in good order: renewals go on until nearly the end, virtual machines run on, jobs may end.
+
+The order is that of ``lifecycle.shutdown``. Only a host that runs and holds nothing leaves its membership; any other
+stays held and ages, so that it is fenced if nobody starts its daemon again in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.daemon import Daemon
+from outlive.node.decisions import LIFECYCLE_SHUTDOWN
+from outlive.node.lifecycle import ShutdownInput, ShutdownStep
+from outlive.node.membership.renewing import LEAVE, LeaveView
+from outlive.node.vm.states import of_host
+from outlive.resources import MemberRecord, VirtualMachine
+from outlive.store import list_all
+
+JOBS_S: Final = 20.0
+"""How long jobs of virtual machines get to end."""
+WRITE_S: Final = 10.0
+"""How long the last writes get."""
+LISTED: Final = 5
+"""Names of virtual machines that a message lists."""
+
+_LEAVE: Final = LEAVE.decision
+_log = get_logger("node.stopping")
+
+
+def refusal(daemon: Daemon, *, leave_vms: bool) -> str:
+    """Why the daemon must not stop now; empty if it may."""
+    left = daemon.here.names()
+    if leave_vms or not left:
+        return ""
+    named = ", ".join(left[:LISTED])
+    return f"{len(left)} virtual machines run on {daemon.wishes.host} ({named}): drain it first, or leave them"
+
+
+async def stop(daemon: Daemon, *, nonce: str) -> None:
+    """Everything up to the moment at which the parts are cancelled."""
+    given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
+    result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.wishes.host)
+    for step in result.steps:
+        _log.info("daemon.stopping", host=daemon.wishes.host, step=step.value)
+        try:
+            await _take(daemon, step, nonce)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("daemon.stop_step_failed", step=step.value, error=str(error))
+
+
+async def _take(daemon: Daemon, step: ShutdownStep, nonce: str) -> None:
+    match step:
+        case ShutdownStep.STATE_SHUTDOWN:
+            daemon.reporter.stopping = "the daemon stops"
+            async with asyncio.timeout(WRITE_S):
+                await daemon.reporter.report()
+        case ShutdownStep.WAIT_FLUSH:
+            await daemon.drainer.stop()
+        case ShutdownStep.STOP_KEEPALIVE:
+            await _close(daemon)
+        case ShutdownStep.FINAL_KEEPALIVE:
+            async with asyncio.timeout(WRITE_S):
+                await _leave(daemon, nonce)
+        case ShutdownStep.STATE_STOP:
+            left = daemon.here.names()
+            if left:
+                daemon.reporter.stopping = f"the daemon stopped; unsupervised: {', '.join(left)}"
+            else:
+                daemon.reporter.stopping = "the daemon stopped"
+            async with asyncio.timeout(WRITE_S):
+                await daemon.reporter.report()
+        case _:
+            return
+
+
+async def _close(daemon: Daemon) -> None:
+    """No new work; what is being done may end."""
+    daemon.workers.close()
+    deadline_s = daemon.clock.monotonic() + JOBS_S
+    while daemon.workers.busy and daemon.clock.monotonic() < deadline_s:
+        await daemon.clock.sleep(0.1)
+
+
+async def _leave(daemon: Daemon, nonce: str) -> None:
+    """Out of the membership, if nothing is held; else a last renewal."""
+    await daemon.here.look()
+    me = daemon.keeper.me
+    holds = [vm.name async for vm in list_all(daemon.shared.daemon, VirtualMachine) if of_host(vm, me)]
+
+    def change(record: MemberRecord) -> MemberRecord | None:
+        view = LeaveView(
+            host=me.host,
+            record=record,
+            nonce=nonce,
+            domains=daemon.here.names(),
+            holds=tuple(holds),
+            under_way=len(daemon.here.creating) + daemon.workers.busy,
+        )
+        return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
+
+    left = await daemon.keeper.write(change)
+    _log.info("daemon.left" if left else "daemon.stays_member", host=me.host, holds=len(holds))
