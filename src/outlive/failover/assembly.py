@@ -24,6 +24,7 @@ from outlive.failover.keeping.parts import Parts
 from outlive.failover.keeping.periodic import PeriodicCycle
 from outlive.failover.keeping.placing import WithCandidates, free_amounts
 from outlive.failover.keeping.upkeep import Upkeep
+from outlive.failover.keeping.using import UsedKeys, UsedSlots
 from outlive.failover.keeping.validation import ChangedHosts, SlotValidation, doubts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.ports import Computer, PlacementPort, VMSource
@@ -153,6 +154,8 @@ class Failover:
             settle_s=SETTLE_S,
             doubt=lambda: doubts(informers.hypervisors, informers.reservations, informers.vms),
         )
+        # What goes because of a failure calls for a reaction, too.
+        self.used = UsedSlots(store, informers.hypervisors, writing(shown=informers.reservations), reporter)
         gauges = Gauges(lambda: believed(informers.hypervisors), lambda: believed(informers.reservations))
         metrics.register_collector(gauges.collect)
 
@@ -184,5 +187,17 @@ class Failover:
             elector=elector,
         )
 
+        used = UsedKeys(lambda host: informers.reservations.by_index(HOST_INDEX, host), self._consumed_by)
+        watches = [
+            Watch(informers.reservations, used.of_slot),
+            Watch(informers.hypervisors, used.of_host),
+            Watch(informers.vms, used.of_vm),
+        ]
+        manager.add_controller(self.used, watches, elector=elector)
+
     def _slots_on(self, host: str) -> list[str]:
         return [slot.name for slot in self._informers.reservations.by_index(HOST_INDEX, host)]
+
+    def _consumed_by(self, vm: str) -> list[Reservation]:
+        slots = self._informers.reservations.items()
+        return [slot for slot in slots if slot.status.consumer is not None and slot.status.consumer.vm == vm]

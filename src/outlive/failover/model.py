@@ -21,6 +21,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Failure domains by name, such as ``{"rack": "r3"}``: the labels ``outlive.dev/domain-<name>``."""
     active: tuple[str, ...] = ()
     """Ids of the VMs that it reports as active."""
+    lost: bool = False
+    """Proven dead: what it reported last counts only where no other host reports the VM."""
 
 
 class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -70,6 +72,9 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """The ``Ready`` condition; ``None`` (absent) counts as ready."""
     initialised: bool = True
     """Whether a failover status exists at all."""
+    consumer: str = ""
+    """The VM that recovery lets in. Such a slot promises nothing to anybody any more: it is shown without members and
+    not ready, it only holds its space until the VM has arrived."""
     created_at: float = 0.0
     last_changed: float | None = None
     acknowledged_at: float | None = None

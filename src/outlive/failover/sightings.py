@@ -18,10 +18,14 @@ class Sightings:
     def __init__(self) -> None:
         self._on: dict[str, frozenset[str]] = {}
         self._of: dict[str, tuple[str, ...]] = {}
+        self.lost: set[str] = set()
+        """Hosts that are proven dead; what they reported last counts where nobody else reports the VM."""
 
     def see(self, host: str, resource: Hypervisor | None) -> frozenset[str]:
         """The host looks like this now (``None``: it is gone); the VMs whose sightings changed."""
-        before = self._on.get(host, frozenset())
+        before, was_lost = self._on.get(host, frozenset()), host in self.lost
+        lost = resource is not None and bool(resource.status.lost)
+        (self.lost.add if lost else self.lost.discard)(host)
         if resource is None:
             now: frozenset[str] = frozenset()
             self._on.pop(host, None)
@@ -36,12 +40,14 @@ class Sightings:
                 del self._of[vm]
         for vm in now - before:
             self._of[vm] = tuple(sorted((*self._of.get(vm, ()), host)))
-        return before ^ now
+        return before | now if lost != was_lost else before ^ now
 
     def first(self, vm: str) -> str | None:
-        """The first host, by name, that reports the VM."""
+        """The first host, by name, that reports the VM; a lost one only where no other does."""
         found = self._of.get(vm)
-        return found[0] if found else None
+        if not found:
+            return None
+        return next((host for host in found if host not in self.lost), found[0])
 
     def reports(self, host: str, vm: str) -> bool:
         """Whether this host reports the VM."""

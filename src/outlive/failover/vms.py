@@ -186,13 +186,12 @@ def vm_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView | None:
 
 def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
     """Our own object as a view, with an empty host while it is assigned to none."""
-    assigned = vm.status.assigned
     spec, observed = vm.spec, vm.status.observed_at
     created = vm.metadata.creation_timestamp
     return VmView(
         id=vm.name,
         name=spec.display_name,
-        host=assigned.hypervisor if assigned else "",
+        host=_place(vm),
         zone=spec.zone,
         project=spec.project,
         flavor=spec.flavor,
@@ -213,6 +212,14 @@ def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
     )
 
 
+def _place(vm: VirtualMachine) -> str:
+    """Where it is assigned; while it is being recovered, where it was lost: its slots are promises until it runs."""
+    assigned, recovery = vm.status.assigned, vm.status.recovery
+    if recovery is not None and recovery.origin and recovery.phase not in ("recovered", "dropped"):
+        return recovery.origin
+    return assigned.hypervisor if assigned is not None else ""
+
+
 def list_resources(vms: Iterable[VirtualMachine], *, now: float = 0.0) -> VmList:
     """All our own VMs that are assigned to a host, by name."""
     views = [vm_of_resource(vm, now=now) for vm in sorted(vms, key=lambda v: v.name)]
@@ -227,6 +234,7 @@ def host_view(host: Hypervisor) -> HostView:
         zone=host.metadata.labels.get(ZONE_LABEL, ""),
         domains=failure_domains(host),
         active=tuple(instance.id for instance in host.status.instances if instance.active),
+        lost=bool(host.status.lost),
     )
 
 
@@ -270,7 +278,7 @@ def merging(
 ) -> Portions[OnHypervisors]:
     """``on_hypervisors`` in portions. ``located`` stands in for ``located_at``, for whoever remembers its answers."""
     place = located or located_at
-    ordered = sorted(hosts, key=lambda h: h.name)
+    ordered = sorted(hosts, key=lambda h: (h.lost, h.name))
     sightings, duplicates = yield from _sightings(ordered, names or {})
     known: dict[str, VmView] = {}
     nowhere = 0

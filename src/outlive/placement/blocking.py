@@ -7,7 +7,7 @@ refusal. Nothing here knows of more than one host at a time.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -25,7 +25,8 @@ class Verdict(enum.StrEnum):
     IGNORED = "ignored"
     """Its type is overlooked."""
     NOWHERE = "nowhere"
-    """It is not ready and has no host, or is a commitment without details: it blocks nothing."""
+    """It is not ready and has no host, is a commitment without details, or its consumer has arrived: it blocks
+    nothing."""
     UNLOCKED = "unlocked"
     """The request may use what it holds."""
     BLOCKS = "blocks"
@@ -78,6 +79,15 @@ def blocked_hosts(reservation: Reservation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for host in hosts if host))
 
 
+def has_landed(reservation: Reservation, instances: Container[str]) -> bool:
+    """Whether the consumer of a slot is among the VMs that the slot's host reports.
+
+    Its block has become allocation then, in one document, so that the VM counts exactly once at every moment.
+    """
+    consumer, host = reservation.status.consumer, reservation.status.host
+    return consumer is not None and reservation.spec.target_host in ("", host) and consumer.vm in instances
+
+
 def unused(reservation: Reservation, *, ignore_allocations: bool = False) -> Amounts:
     """What of the reservation is not yet inside a host's allocation.
 
@@ -104,11 +114,19 @@ def unused(reservation: Reservation, *, ignore_allocations: bool = False) -> Amo
     return Amounts(left)
 
 
-def verdict(reservation: Reservation, query: CapacityQuery, *, slots_without_condition: bool = True) -> Verdict:
-    """What the reservation does to a request; the first rule that applies decides."""
+def verdict(
+    reservation: Reservation,
+    query: CapacityQuery,
+    *,
+    slots_without_condition: bool = True,
+    instances: Container[str] = (),
+) -> Verdict:
+    """What the reservation does to a request on a host that reports these VMs; the first rule that applies decides."""
     kind = reservation.spec.type
     if kind in query.ignored_types:
         return Verdict.IGNORED
+    if has_landed(reservation, instances):
+        return Verdict.NOWHERE
     if kind == IN_FLIGHT:
         details = reservation.spec.in_flight_reservation
         own = details is not None and details.vm_id != "" and details.vm_id == query.vm
@@ -125,6 +143,10 @@ def _held(reservation: Reservation) -> Verdict:
 
 
 def _failover(reservation: Reservation, query: CapacityQuery) -> Verdict:
+    consumer = reservation.status.consumer
+    if consumer is not None:
+        own = query.intent is Intent.EVACUATE and query.vm == consumer.vm
+        return Verdict.UNLOCKED if own else _held(reservation)
     if query.intent is Intent.REUSE_FAILOVER_RESERVATION:
         return Verdict.UNLOCKED
     members = reservation.status.failover_reservation
@@ -155,7 +177,10 @@ def host_free_capacity(reservations: Iterable[Reservation], host: Hypervisor) ->
     free = _unallocated(host)
     if free is None:
         return None
+    instances = {one.id for one in host.status.instances}
     for reservation in reservations:
+        if has_landed(reservation, instances):
+            continue
         if reservation.spec.target_host and host.name in blocked_hosts(reservation):
             for name, size in unused(reservation).items():
                 if name in free:
@@ -170,9 +195,12 @@ def host_has_capacity_for_reservation(
     free = _unallocated(host)
     if free is None:
         return False
+    instances = {one.id for one in host.status.instances}
     itself = (wanted.metadata.namespace, wanted.name)
     for other in reservations:
         if (other.metadata.namespace, other.name) == itself or host.name not in blocked_hosts(other):
+            continue
+        if has_landed(other, instances):
             continue
         for name, size in unused(other).items():
             if name in free:

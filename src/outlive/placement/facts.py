@@ -11,6 +11,7 @@ from outlive.resources import ZONE_LABEL, Hypervisor, condition
 _REQUIRED: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 _HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
 _OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
+_EMPTIED: Final = frozenset({"flush", "flushed"})
 _TENANT_KEY: Final = "filter_tenant_id"
 
 
@@ -89,7 +90,14 @@ def facts_of(host: Hypervisor) -> HostFacts:
 
 
 def _bad_condition(host: Hypervisor) -> tuple[str, str, str] | None:
-    """The first condition with a status other than the wanted one; absent conditions are fine."""
+    """The first condition with a status other than the wanted one; absent conditions are fine.
+
+    A host that is lost, or that is being emptied, counts as one in such a condition.
+    """
+    if host.status.lost:
+        return "Lost", "True", f"fence {host.status.lost}"
+    if host.status.domain_state in _EMPTIED or host.spec.drain:
+        return "Emptied", "True", host.status.domain_state or "drain"
     for kind, wanted in _REQUIRED:
         found = condition(host.status.conditions, kind)
         if found is not None and found.status != wanted:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.blocking import CapacityQuery, blocked_hosts
+from outlive.placement.blocking import CapacityQuery, blocked_hosts, has_landed
 from outlive.placement.columns import BoolVector, Columns, FloatVector, IntVector, Rows
 from outlive.placement.facts import HostFacts, facts_of
 from outlive.placement.ledger import Ledger
@@ -86,6 +86,7 @@ class Fleet:
         self.columns.set_amounts(row, host)
         if old is None or old.instances != new.instances:
             self.instances.replace(row, old.instances if old else (), new.instances)
+            self._land(row, (old.instances if old else frozenset()) ^ new.instances)
         if old is None or not old.same_slow_facts(new):
             self._set_slow_facts(row, old, new)
             self.static_revision += 1
@@ -99,6 +100,7 @@ class Fleet:
             return
         self._set_slow_facts(row, old, None)
         self.instances.replace(row, old.instances, ())
+        self._land(row, old.instances)
         self._hosts[row] = self._facts[row] = None
         self.columns.set_amounts(row, None)
         self.static_revision += 1
@@ -111,7 +113,9 @@ class Fleet:
         rows = tuple(self._row(host) for host in blocked_hosts(reservation))
         host_row = self._rows[reservation.status.host] if reservation.status.host else -1
         before = self.ledger.entry(reservation.name)
-        self.ledger.put(reservation, rows, host_row, self.resources)
+        facts = self._facts[host_row] if host_row >= 0 else None
+        landed = facts is not None and has_landed(reservation, facts.instances)
+        self.ledger.put(reservation, rows, host_row, self.resources, landed=landed)
         for row in before.rows if before is not None else ():
             self._forget_row(row)
 
@@ -310,6 +314,13 @@ class Fleet:
         self.static_revision += 1
         self.figures_revision += 1
         return row
+
+    def _land(self, row: int, changed: frozenset[str]) -> None:
+        """VMs came to the host of this row, or left it: slots that they consume hold nothing, or hold again."""
+        for entry in self.ledger.on_row(row):
+            consumer = entry.reservation.status.consumer
+            if consumer is not None and consumer.vm in changed:
+                self.upsert_reservation(entry.reservation)
 
     def _forget_row(self, row: int) -> None:
         """Give the row back when neither a host nor a reservation needs it."""

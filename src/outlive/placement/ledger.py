@@ -157,8 +157,19 @@ class Ledger:
         """Whether any reservation names the host of this row."""
         return row in self._on_row
 
-    def put(self, reservation: Reservation, rows: tuple[int, ...], host_row: int, resources: Mapping[str, int]) -> None:
-        """Add or replace a reservation that touches these rows; ``resources`` maps a name to its matrix row."""
+    def put(
+        self,
+        reservation: Reservation,
+        rows: tuple[int, ...],
+        host_row: int,
+        resources: Mapping[str, int],
+        *,
+        landed: bool = False,
+    ) -> None:
+        """Add or replace a reservation that touches these rows; ``resources`` maps a name to its matrix row.
+
+        ``landed``: its consumer is among the VMs of its host, so that it holds nothing any more.
+        """
         self.drop(reservation.name)
         entry = Entry(
             reservation=reservation,
@@ -169,7 +180,8 @@ class Ledger:
             used=_columns(unused(reservation), resources),
             full=_columns(unused(reservation, ignore_allocations=True), resources),
         )
-        entry = Entry(entry.reservation, entry.ready, rows, host_row, _blocks_somebody(entry), entry.used, entry.full)
+        blocks = _blocks_somebody(entry) and not landed
+        entry = Entry(entry.reservation, entry.ready, rows, host_row, blocks, entry.used, entry.full)
         self._entries[entry.name] = entry
         for row in rows:
             self._on_row.setdefault(row, {})[entry.name] = entry
@@ -225,7 +237,7 @@ class Ledger:
                 self._used[entry.kind][resource, row] += sign * amount
             for resource, amount in entry.full.items():
                 self._full[entry.kind][resource, row] += sign * amount
-                if entry.kind == FAILOVER and entry.ready:
+                if entry.kind == FAILOVER and entry.ready and entry.reservation.status.consumer is None:
                     self._ready_slots[resource, row] += sign * amount
 
     def _keys(self, entry: Entry) -> list[tuple[Buckets, tuple[object, ...]]]:
@@ -240,7 +252,12 @@ class Ledger:
             members = entry.reservation.status.failover_reservation
             group = spec.failover_reservation.resource_group if spec.failover_reservation else ""
             groups = () if entry.host_row < 0 else ("", group) if group else ("",)
-            return [(self.slots_of_vm, tuple(members.allocations) if members else ()), (self.slots_of_group, groups)]
+            consumer = entry.reservation.status.consumer
+            listed = tuple(members.allocations) if members else ()
+            return [
+                (self.slots_of_vm, (consumer.vm,) if consumer is not None else listed),
+                (self.slots_of_group, groups),
+            ]
         details = spec.committed_resource_reservation
         if details is None or not details.resource_group:
             return []

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from outlive.base.clock import Clock
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
@@ -58,6 +60,9 @@ NOT_WANTED: Final = frozenset({"stop", "shutdown", "disable", "fail", "SHUTOFF",
 """Phases of VMs that are not to run, whatever power state is wishes for."""
 TAKES_NOTHING: Final = frozenset({"flush", "flushed"})
 """Domain states of hosts that take no VMs."""
+
+
+_replace = msgspec.structs.replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +416,8 @@ def _refuses(host: Hypervisor | None) -> str:
 
 
 def _slot_state(slot: Reservation) -> SlotState:
-    view = slot_view(slot)
+    """The slot with its members, also those of a slot that has a consumer."""
+    view = slot_view(_replace(slot, status=_replace(slot.status, consumer=None)))
     return SlotState(
         name=view.name,
         uid=view.uid,

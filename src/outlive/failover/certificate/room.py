@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from outlive.failover.model import VmView
 from outlive.failover.planning.reasons import amounts
-from outlive.placement.blocking import CapacityQuery, Verdict, blocked_hosts, unused, verdict
+from outlive.placement.blocking import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.placement.request import Intent
 from outlive.resources import CPU, MEMORY, Hypervisor, Reservation
 
@@ -22,11 +22,14 @@ def without_room(
 ) -> dict[str, str]:
     """Host → why what is reserved there is not held; hosts that hold everything are left out."""
     held: dict[str, list[int]] = {}
+    instances = {host.name: {one.id for one in host.status.instances} for host in hosts}
     for reservation in reservations:
         if verdict(reservation, _ANYBODY) is not Verdict.BLOCKS:
             continue
         left = unused(reservation)
         for name in blocked_hosts(reservation):
+            if has_landed(reservation, instances.get(name, ())):
+                continue
             _add(held, name, max(0, left.cpu_milli), max(0, left.memory_bytes))
     running: dict[str, list[int]] = {}
     for vm in vms:
@@ -48,6 +51,8 @@ def _add(sums: dict[str, list[int]], host: str, cpu: int, memory: int) -> None:
 
 
 def _why(host: Hypervisor, running: list[int], held: list[int]) -> str:
+    if host.status.lost:
+        return f"is lost by fence {host.status.lost}"
     capacity, allocation = host.effective_capacity(), host.status.allocation
     if capacity is None or CPU not in capacity or MEMORY not in capacity:
         return "does not tell its capacity"

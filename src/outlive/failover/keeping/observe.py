@@ -282,8 +282,9 @@ async def observe(world: World, source: VMSource, *, trust_hosts: bool) -> Obser
 
 
 def slot_view(slot: Reservation) -> SlotView:
-    """A slot as the rules see it."""
+    """A slot as the rules see it; one that has a consumer promises nothing any more."""
     spec, status, meta = slot.spec, slot.status, slot.metadata
+    consumer = status.consumer.vm if status.consumer is not None else ""
     failover = status.failover_reservation
     ready = condition(status.conditions, "Ready")
     return SlotView(
@@ -294,9 +295,10 @@ def slot_view(slot: Reservation) -> SlotView:
         group=spec.failover_reservation.resource_group if spec.failover_reservation else "",
         cpu_milli=spec.resources.cpu_milli,
         memory_bytes=spec.resources.memory_bytes,
-        members=dict(failover.allocations) if failover else {},
-        ready=None if ready is None else ready.status == "True",
+        members=dict(failover.allocations) if failover and not consumer else {},
+        ready=False if consumer else None if ready is None else ready.status == "True",
         initialised=failover is not None,
+        consumer=consumer,
         created_at=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
         last_changed=failover.last_changed.timestamp() if failover and failover.last_changed else None,
         acknowledged_at=failover.acknowledged_at.timestamp() if failover and failover.acknowledged_at else None,

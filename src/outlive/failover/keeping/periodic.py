@@ -155,8 +155,13 @@ class PeriodicCycle:
         return result, found.broken
 
     async def _select(self, seen: Observation, hand: Hand, demanded: Demanded) -> SelectResult:
-        """Who misses slots, and who of them is served."""
-        required, priorities = demanded.required, demanded.priorities
+        """Who misses slots, and who of them is served: nobody whose host is lost, those are recovered first."""
+        lost = {host.name for host in seen.hosts if host.lost}
+        away = {vm.id for vm in seen.vms if vm.host in lost} if lost else ()
+        required = (
+            {vm: number for vm, number in demanded.required.items() if vm not in away} if away else demanded.required
+        )
+        priorities = demanded.priorities
         vms, slots = await self._share(short(seen.vms, hand.views, required, self._compat))
         given = SelectInput(
             vms=vms,

@@ -264,7 +264,12 @@ class Upkeep(Watcher):
         """Give those of these VMs what they miss that are where they should be; the VMs that were served."""
         parts, state = self._parts, self._state
         missing = [
-            vm for vm in concerned if vm in state.located and state.counters.misses(vm) and not state.misplaced(vm)
+            vm
+            for vm in concerned
+            if vm in state.located
+            and state.counters.misses(vm)
+            and not state.misplaced(vm)
+            and state.located[vm].host not in state.sightings.lost  # recovery has them; where they land they get slots
         ]
         if not missing:
             return []

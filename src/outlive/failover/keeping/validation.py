@@ -142,7 +142,7 @@ class SlotValidation:
                 self._due.pop(key, None)
                 self._urgent.discard(key)
                 return None
-            if slot.spec.type != FAILOVER:
+            if slot.spec.type != FAILOVER or slot.status.consumer is not None:
                 return None
             known = self._due.get(key)
             if known is not None and known[0] == _state(slot) and known[1] > self._clock.monotonic():
@@ -358,6 +358,8 @@ def validity_facts(host: Hypervisor) -> tuple[object, ...]:
         status.capabilities,
         status.domain_capabilities,
         tuple((one.type, one.status) for one in status.conditions),
+        status.lost,
+        status.domain_state,
     )
 
 

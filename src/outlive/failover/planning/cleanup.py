@@ -198,7 +198,7 @@ def _empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tupl
     deleted: list[Deletion] = []
     waiting: list[str] = []
     for slot in slots:
-        if slot.members:
+        if slot.members or slot.consumer:
             continue
         if slot.initialised or given.compat.reverted("D7"):
             nobody = Deletion(slot=slot.name, cause=Cause.EMPTY, detail="it has no member")

@@ -27,6 +27,9 @@ class Cause(enum.StrEnum):
     CLASH = "clash"
     EMPTY = "slot-empty"
     NEVER_INITIALISED = "slot-never-initialised"
+    CONSUMED = "consumer-arrived"
+    CONSUMER_GONE = "consumer-gone"
+    HOST_LOST = "host-lost"
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

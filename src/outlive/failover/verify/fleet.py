@@ -83,7 +83,7 @@ class StateFleet:
             seen = first.get(name)
             if seen is None or assigned is None or not assigned.hypervisor:
                 continue
-            host = seen if trusting else assigned.hypervisor
+            host = seen if trusting else _place(vm.status)
             if host == seen or (name, host) in further:
                 places[name] = host
                 spec = vm.spec
@@ -99,7 +99,7 @@ class StateFleet:
         """VM → the first host that reports it as active; and further (VM, host)."""
         active = {name: [one.id for one in host.status.instances if one.active] for name, host in self.hosts.items()}
         first: dict[str, str] = {}
-        for name in reversed(active):
+        for name in sorted(active, key=lambda one: (bool(self.hosts[one].status.lost), one), reverse=True):
             first.update(dict.fromkeys(active[name], name))
         if len(first) == sum(map(len, active.values())):
             return first, set()
@@ -123,7 +123,7 @@ class StateFleet:
         for name, host in self.hosts.items():
             status = host.status
             capacity = status.effective_capacity if status.effective_capacity is not None else status.capacity
-            if capacity is None or CPU not in capacity or MEMORY not in capacity:
+            if status.lost or capacity is None or CPU not in capacity or MEMORY not in capacity:
                 left[name] = None
                 continue
             told = status.allocation
@@ -145,9 +145,14 @@ class StateFleet:
 
     def _blocked(self) -> dict[str, list[int]]:
         blocked: dict[str, list[int]] = {}
+        arrived = {name: {one.id for one in host.status.instances} for name, host in self.hosts.items()}
         for reservation in self.reservations.values():
             cpu, memory = _held(reservation)
-            for host in {reservation.spec.target_host, reservation.status.host}:
+            consumer, hosts = reservation.status.consumer, {reservation.spec.target_host, reservation.status.host}
+            hosts -= {""}
+            if len(hosts) == 1 and consumer is not None and consumer.vm in arrived.get(min(hosts), ()):
+                continue
+            for host in hosts:
                 there = blocked.setdefault(host, [0, 0])
                 there[0] += cpu
                 there[1] += memory
@@ -167,15 +172,23 @@ def why_no_slot(reservation: Facts | None) -> str | None:
 
 def _slot(found: Facts) -> FleetSlot:
     resources, status = found.spec.resources, found.status
-    members = status.failover_reservation
+    members = status.failover_reservation if status.consumer is None else None
     return FleetSlot(
         name=found.metadata.name,
         host=status.host,
         cpu_milli=resources.cpu_milli,
         memory_bytes=resources.memory_bytes,
         allocations=members.allocations if members is not None else {},
-        ready=_ready(found) is not False,
+        ready=_ready(found) is not False and status.consumer is None,
     )
+
+
+def _place(status: Facts) -> str:
+    """Where the source has the VM: where it was lost, until it is recovered."""
+    recovery = status.recovery
+    if recovery is not None and recovery.origin and recovery.phase in ("waiting", "held", "claimed", "assigned"):
+        return str(recovery.origin)
+    return str(status.assigned.hypervisor)
 
 
 def _ready(found: Facts) -> bool | None:

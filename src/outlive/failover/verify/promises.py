@@ -21,6 +21,8 @@ def check_room(fleet: StateFleet, certificate: CertifiedState, found: Findings) 
         room, vm = left.get(host), leaning[host]
         if room is None:
             what = "does not say its capacity" if host in left else "is no host of the state"
+            if host in fleet.hosts and fleet.hosts[host].status.lost:
+                what = "is lost"
             message = f"{host or 'the empty host'} holds a slot of VM {vm} and {what}"
             found.add(Code.CAPACITY_UNKNOWN, message, vm=vm, host=host)
         else:

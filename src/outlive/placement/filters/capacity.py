@@ -155,8 +155,10 @@ class EnoughCapacity(Filter):
         holders: list[str] = []
         total = 0
         ready = run.fleet.settings.slots_ready_without_condition
+        facts = run.fleet.facts(host)
+        here = facts.instances if facts is not None else frozenset()
         for reservation in run.fleet.reservations_on(host):
-            if verdict(reservation, query, slots_without_condition=ready) is not Verdict.BLOCKS:
+            if verdict(reservation, query, slots_without_condition=ready, instances=here) is not Verdict.BLOCKS:
                 continue
             amount = unused(reservation, ignore_allocations=query.ignore_allocations).get(resource, 0)
             if amount > 0:

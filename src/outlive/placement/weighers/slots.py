@@ -35,8 +35,9 @@ def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
     """The same as names, from the reservations themselves."""
     hosts: set[str] = set()
     for reservation in fleet.reservations():
-        members = reservation.status.failover_reservation
-        if reservation.spec.type != FAILOVER or members is None or vm not in members.allocations:
+        members, consumer = reservation.status.failover_reservation, reservation.status.consumer
+        listed = (consumer.vm,) if consumer is not None else members.allocations if members is not None else ()
+        if reservation.spec.type != FAILOVER or vm not in listed:
             continue
         if is_ready(reservation, slots_without_condition=fleet.settings.slots_ready_without_condition):
             hosts.add(reservation.status.host)
