@@ -35,7 +35,7 @@ from outlive.node.fencing.proving import (
 )
 from outlive.node.fencing.rehearsing import Rehearsals
 from outlive.node.fencing.rules import HostSettings, Rules
-from outlive.node.fencing.watching import Watching, is_open
+from outlive.node.fencing.watching import HAIR_S, Watching, is_open
 from outlive.node.fencing.writing import FenceWriter, Written
 from outlive.resources import MemberRecord, ObjectRef, ProofKind
 from outlive.runtime.steps import ProtocolStep
@@ -104,8 +104,10 @@ class OpenFence:
         if record is None or not self._is_mine(record):
             self.dead = self.dead or (record is not None and record.dead_through >= self.epoch)
             self._over.set()
-        else:
-            self._record = record
+            return
+        if record.distrusted != self._record.distrusted:
+            self._stir.set()
+        self._record = record
 
     def stir(self) -> None:
         """What operators want has changed."""
@@ -152,12 +154,11 @@ class OpenFence:
             await self._pause(pause)
 
     async def _attempt(self, settings: HostSettings) -> str:
-        """One attempt with the power controller; why it proved nothing, where it did not."""
+        """One attempt with the power controller; why it proved nothing, where it did not.
+
+        It is written down even where there is nothing to command: others see that somebody minds this fence.
+        """
         desk, host = self._desk, settings.hypervisor
-        if "power" in self._record.distrusted:
-            return "a power proof of it was contradicted before"
-        if host is None:
-            return "nothing is known of its power controller"
         tried = self._record.fence.attempt
         written = await desk.writer.take(
             self.host,
@@ -167,6 +168,10 @@ class OpenFence:
         )
         if self._learn(written) or written.refused is not None:
             return "another fencer carries it on"
+        if "power" in self._record.distrusted:
+            return "a power proof of it was contradicted before"
+        if host is None:
+            return "nothing is known of its power controller"
         async with desk.power_slots:
             look = await desk.power.look(host)
             why = look.why_not or desk.rehearsals.vouch(host, self._quiet_since)
@@ -199,36 +204,42 @@ class OpenFence:
         if not self._record.guard.armed:
             await self._nothing_by("watchdog", "its guard was not armed")
             return
-        if "watchdog" in self._record.distrusted:
-            await self._nothing_by("watchdog", "a watchdog proof of it was contradicted before")
-            return
+        while True:
+            why = "a watchdog proof of it was contradicted before"
+            if "watchdog" not in self._record.distrusted:
+                await self._wait_for_guard()
+                await self._unless_maintenance()
+                why = await self._prove("watchdog", PROVE_WATCHDOG, self._watchdog_view)
+            await self._nothing_by("watchdog", why)
+            if "watchdog" in self._found():
+                return
+            await self._pause(BACKOFF_S[0])
+
+    async def _wait_for_guard(self) -> None:
+        """Return once the host's guard has had all its time, by my clock."""
         need = safe_after_s(self._record)
-        while (left := self._quiet_since + need - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left)
-        await self._unless_maintenance()
-        why = await self._prove(
-            "watchdog",
-            PROVE_WATCHDOG,
-            lambda record, demanded: WatchdogView(
-                host=self.host,
-                record=record,
-                observer=self._desk.me,
-                epoch=self.epoch,
-                demanded=demanded,
-                unchanged_s=self._clock.monotonic() - self._quiet_since,
-            ),
+        while (quiet := self._clock.monotonic() - self._quiet_since) < need:
+            await self._clock.sleep(need - quiet + HAIR_S)
+
+    def _watchdog_view(self, record: MemberRecord, demanded: int) -> WatchdogView:
+        return WatchdogView(
+            host=self.host,
+            record=record,
+            observer=self._desk.me,
+            epoch=self.epoch,
+            demanded=demanded,
+            unchanged_s=self._clock.monotonic() - self._quiet_since,
         )
-        await self._nothing_by("watchdog", why)
 
     async def _by_cut(self) -> None:
         cutting = self._desk.cutting
         if cutting is None:
             await self._nothing_by("cut", "nobody here can shut it out")
             return
-        if "cut" in self._record.distrusted:
-            await self._nothing_by("cut", "a cut of it was contradicted before")
-            return
         while True:
+            while "cut" in self._record.distrusted:
+                await self._nothing_by("cut", "a cut of it was contradicted before")
+                await self._pause(BACKOFF_S[-1])
             await self._unless_maintenance()
             report = await cutting.cut(self.host, self.epoch)
             await self._nothing_by("cut", report.why_not or await self._prove_cut(report))
