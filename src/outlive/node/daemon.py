@@ -17,15 +17,18 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.draining import Drainer
 from outlive.node.membership.cleaning import Cleaner
+from outlive.node.membership.entering import Entered
 from outlive.node.membership.keeper import Keeper
 from outlive.node.reporting import Reporter
 from outlive.node.vm.local import LocalDomains
 from outlive.node.vm.shared import VmHost
+from outlive.node.vm.states import of_host
 from outlive.node.vm.worker import Workers
 from outlive.node.wishes import Wishes
 from outlive.resources import VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import list_all
 
 RESTART_S: Final = 5.0
 """The wait before a part that failed is started again."""
@@ -47,6 +50,10 @@ class Daemon:
     reporter: Reporter
     drainer: Drainer
     clock: Clock
+    swept: Entered | None = None
+    """The entrance after which entries without a domain are, or were, looked for."""
+    sweep_due_s: float | None = None
+    """When that is due (monotonic)."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the next look cannot wait."""
 
@@ -61,6 +68,12 @@ class Daemon:
         self.reporter.poke()
 
     def _entered(self) -> None:
+        entered = self.keeper.entered
+        if entered is not None and entered is not self.swept and entered.row in ("J2", "J3"):
+            late_s = float(self.shared.settings.create_limit) if entered.row == "J2" else 0.0
+            self.shared.inherited_until_s = self.clock.monotonic() + late_s
+            self.sweep_due_s = self.shared.inherited_until_s
+        self.swept = entered
         self.workers.cleaned = not self.cleaner.needed
         self.wake.set()
         self.workers.poke_all()
@@ -132,11 +145,25 @@ class Daemon:
         except OutliveError as error:
             _log.warning("daemon.domains_not_listed", host=self.wishes.host, error=str(error))
             await self._revive()
+        if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.workers.cleaned:
+            await self._sweep()
         hypervisor = self.wishes.hypervisor
         if hypervisor is not None and hypervisor.status.lost:
             self.reporter.poke()
         self.drainer.poke()
         await self.reporter.figures()
+
+    async def _sweep(self) -> None:
+        """Look for entries of this host, on virtual machines that it is not told of, whose domain is not here."""
+        self.sweep_due_s = None
+        me = self.keeper.me
+        try:
+            async for vm in list_all(self.shared.daemon, VirtualMachine):
+                if vm.name not in self.here.domains and of_host(vm, me):
+                    self.workers.poke(vm.name)
+        except OutliveError as error:
+            _log.warning("daemon.not_swept", host=me.host, error=str(error))
+            self.sweep_due_s = self.clock.monotonic()
 
     async def _revive(self) -> None:
         """The hypervisor service may have been stopped by the guard; this host holds its membership again."""

@@ -136,7 +136,7 @@ class Keeper:
         self._lost.append(callback)
 
     def on_epoch(self, callback: Callable[[], None]) -> None:
-        """Tell when the host has entered, for the first time or again."""
+        """Tell when the host has entered, for the first time or again, and when the store is back after a while."""
         self._epochs.append(callback)
 
     def registered(self, incarnation: str) -> None:
@@ -337,7 +337,10 @@ class Keeper:
             return
         sent_at_s, ours_s = self._sends[seq]
         self._sends = {each: when for each, when in self._sends.items() if each > seq}
+        was_away = self._beat_at is not None and not self.connected
         self._beat_at = ours_s
+        for callback in self._epochs if was_away else ():
+            callback()  # what waited for the store need not wait for its back-off
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._guard.beat(sent_at_s, written.record.epoch)

@@ -97,6 +97,23 @@ class Migrator:
         _log.info("move.adopted", vm=vm.name, host=shared.host)
         return 0.0
 
+    async def keep(self, vm: VirtualMachine) -> float | None:
+        """It runs here, whatever a restored store says: this host owns it, once nobody else may be running it."""
+        shared = self._shared
+        members = await self._members(vm)
+        if any(not mute(one, members, reach_of(vm)) for one in self._others(vm)):
+            return LOOK_S
+        await shared.records.relabel(shared.move, vm.name, shared.host)
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if assigned_to(now) == shared.host or now.status.holders != vm.status.holders:
+                return None
+            return self._adopted(now, members, home=now.status.home or shared.host, migration=None)
+
+        await shared.records.change(shared.move, vm.name, change)
+        _log.warning("vm.kept_after_restore", vm=vm.name, host=shared.host, assigned=assigned_to(vm))
+        return 0.0
+
     # The target
 
     async def _target(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:

@@ -68,6 +68,10 @@ class Mover(Protocol):
         """A domain that was received runs here."""
         ...
 
+    async def keep(self, vm: VirtualMachine) -> float | None:
+        """A domain runs here, and a store that was restored says that it belongs elsewhere."""
+        ...
+
 
 class Answerer(Protocol):
     """Answers requests of users."""
@@ -374,6 +378,13 @@ class Workers:
 
     async def _terminate(self, vm: VirtualMachine) -> float | None:
         """It belongs to another host now: not a word about its phase."""
+        shared = self._shared
+        if not await shared.keeper.stands():
+            shared.keeper.renew_soon()
+            return 1.0
+        entered, domain = shared.keeper.entered, shared.here.domains.get(vm.name)
+        if entered is not None and entered.restored and domain is not None and domain.state is DomainState.RUNNING:
+            return await self._mover.keep(vm)
         _log.info("vm.terminated", vm=vm.name, host=self._shared.host, assigned=assigned_to(vm))
         if not await self._ender.destroy(vm.name):
             return 1.0
