@@ -1,0 +1,165 @@
+"""A cut is written, read back, kept until the epoch is dead, and lifted when the host is back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.fencing import site
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
+from outlive.node.ports.fencing import CutReport
+from outlive.resources import Membership
+
+
+class Cuts:
+    """Who can shut hosts out: of what ``reach`` says, for ``lasts_s``."""
+
+    def __init__(self, *, reach=lambda one: True, lasts_s: float | None = 30.0) -> None:
+        self.reach = reach
+        self.lasts_s = lasts_s
+        self.out: dict[str, tuple[tuple[str, ...], float]] = {}
+        self.calls = 0
+        self.gaps = 0
+        """Renewals that came after the cut had ended."""
+        self.mode = "ok"
+
+    async def cut(self, host, epoch, scope):
+        await asyncio.sleep(0.05)
+        if self.mode == "dead":
+            raise Unavailable("no monitor answers")
+        self.calls += 1
+        now = LoopClock().monotonic()
+        self.gaps += host in self.out and now >= self.out[host][1]
+        self.out[host] = (tuple(one for one in scope if self.reach(one)), now + (self.lasts_s or 1e9))
+
+    async def read_back(self, host, epoch):
+        await asyncio.sleep(0.05)
+        scope, _ = self.out[host]
+        scope = () if self.mode == "forgets" else scope
+        return CutReport(scope=scope, evidence="blocklist of the storage cluster", expires_in_s=self.lasts_s)
+
+    async def lift(self, host):
+        self.out.pop(host, None)
+
+
+async def _site(s, cuts: Cuts) -> None:
+    for name in ("a", "b", "c"):
+        await s.host(name)
+    await s.host("d", bmc="")
+    await s.vm("vm1", holder="d", disks=("one", "two"), ports=("net",))
+    await s.vm("vm2", holder="c", disks=("other",), ports=())
+    s.watch("a", cut=cuts)
+    await asyncio.sleep(20)
+
+
+def test_cut_is_recorded_with_what_was_read_back_and_the_epoch_is_not_dead():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            record = await s.record("d")
+            assert record.cut.scope == ("disk:one", "disk:two", "port:net")
+            assert record.dead_through == 0
+            assert [one.kind for one in record.fence.findings] == ["cut"]
+
+    run(story())
+
+
+def test_only_what_is_shut_out_is_in_scope():
+    async def story():
+        async with site() as s:
+            await _site(s, Cuts(reach=lambda one: one.startswith("disk:")))
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            assert (await s.record("d")).cut.scope == ("disk:one", "disk:two")
+
+    run(story())
+
+
+def test_cut_that_cannot_be_read_back_proves_nothing():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            cuts.mode = "forgets"
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+            record = await s.record("d")
+            assert record.cut.through == 0
+            assert "read back" in record.fence.reason
+
+    run(story())
+
+
+def test_cut_is_renewed_before_it_ends_for_as_long_as_the_epoch_is_not_dead():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=20.0)
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            await asyncio.sleep(300)
+            assert cuts.calls >= 15
+            assert cuts.gaps == 0
+            assert (await s.record("d")).fence.phase == "unconfirmed"
+
+    run(story())
+
+
+def test_cut_of_a_host_that_came_back_undead_is_kept_until_it_is_clean_and_lifted_then():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=20.0)
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            await s.write(await s.store.get(Membership, "d", fresh=True), state="Held", epoch=2)
+            s.renew("d")
+            await asyncio.sleep(120)
+            assert cuts.gaps == 0
+            assert "d" in cuts.out
+            for _ in range(5):
+                current = await s.store.get(Membership, "d", fresh=True)
+                await s.write(current, dead_through=1, seq=current.record.seq + 1)
+                break
+            await asyncio.sleep(10)
+            assert "d" not in cuts.out
+            assert (await s.record("d")).cut.through == 0
+
+    run(story())
+
+
+def test_cut_stays_as_long_as_a_dead_host_is_away():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=None)
+            await _site(s, cuts)
+            s.silence("d")
+            fence = await s.until("d", lambda record: record.cut.through == 1) and (await s.record("d")).fence.id
+            await s.wish("d", operator_proof=f"{fence}|ann|unplugged")
+            await s.until_dead("d", limit_s=10)
+            await asyncio.sleep(60)
+            assert "d" in cuts.out
+            await s.come_back("d")
+            await asyncio.sleep(10)
+            assert "d" not in cuts.out
+
+    run(story())
+
+
+def test_cut_that_fails_is_tried_again():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            cuts.mode = "dead"
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+            cuts.mode = "ok"
+            await s.until("d", lambda record: record.cut.through == 1, limit_s=15)
+
+    run(story())
