@@ -191,10 +191,15 @@ class KeptState:
         return self._demands.required(vm)
 
     def rank(self, vm_id: str) -> tuple[int, int, int, str]:
-        """Sorts located VMs that miss slots in the order of service."""
+        """Sorts located VMs that miss slots in the order of service between cycles: the most exposed first, then by
+        priority, memory and id. After a failure a VM without any slot is worth more than a second slot for somebody
+        else, whatever their priorities; a cycle goes by priority first, because it also looks at who is to be refused.
+        """
         vm = self.located[vm_id]
         present = self.required(vm) - self.counters.misses(vm_id)
-        return service_rank(vm, priority=self._demands.priority(vm), present=present, compat=self._compat)
+        ranked = service_rank(vm, priority=self._demands.priority(vm), present=present, compat=self._compat)
+        priority, exposed, memory, last = ranked
+        return (exposed, priority, memory, last)
 
     def exposed_first(self, vms: Sequence[str]) -> list[str]:
         """Those that miss slots in the order of service, then the others as they are; with deviation D19 switched back
