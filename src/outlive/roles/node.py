@@ -25,6 +25,7 @@ from outlive.node.membership.arming import Arming
 from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.entering import Entrance
 from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.settling import Settling
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import HypervisorPort
@@ -255,6 +256,7 @@ class NodeRole:
             move=stores.move,
             keeper=keeper,
             here=here,
+            settling=Settling(stores.daemon, keeper),
             guard=ports.guard,
             storage=ports.storage,
             wishes=wishes,

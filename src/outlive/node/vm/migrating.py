@@ -357,10 +357,12 @@ class Migrator:
     async def _resume(self, vm: VirtualMachine, members: tuple[MemberView, ...], reason: str) -> float | None:
         """No target can run it any more: it runs on here."""
         shared, name = self._shared, vm.name
+        settled = await shared.settling.settled() and await shared.keeper.stands()
         fresh = await shared.records.read(shared.daemon, name)
-        if fresh is None:
+        if fresh is None or fresh.metadata.resource_version != vm.metadata.resource_version:
             return LOOK_S
-        outcome = shared.decisions.use(_RESUME, self._view(fresh, members), subject=name)
+        view = _replace(self._view(fresh, members), settled=settled)
+        outcome = shared.decisions.use(_RESUME, view, subject=name)
         if outcome.refused is not None:
             _log.info("move.not_resumed", vm=name, why=outcome.refused.why)
             return LOOK_S

@@ -14,6 +14,7 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.node.membership.death import MemberView
 from outlive.node.membership.keeper import Faults, Keeper
+from outlive.node.membership.settling import Settling
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.storage import StoragePort
 from outlive.node.settings import NodeSettings
@@ -65,6 +66,7 @@ class VmHost:
     move: Store
     keeper: Keeper
     here: LocalDomains
+    settling: Settling
     guard: GuardPort
     storage: StoragePort
     wishes: Wishes

@@ -34,6 +34,8 @@ WAIT_S: Final = 2.0
 """First wait for somebody else, such as a holder that is not mute; it doubles."""
 WAIT_CAP_S: Final = 15.0
 """The longest."""
+AGAIN_S: Final = 0.1
+"""Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0
 """Until the next look at a domain that was created and does not run yet."""
 
@@ -66,9 +68,10 @@ class Starter:
         members = shared.own_member() + await shared.records.members(
             shared.daemon, others(vm.status.holders, shared.keeper.me), but=shared.host
         )
+        settled = await shared.settling.settled()
         if not await shared.keeper.stands():
             shared.keeper.renew_soon()
-            return self._later(memory)
+            return SOON_S
         run_id = shared.ids.uuid()
         report = await shared.guard.report()
         refusal: Refusal | None = None
@@ -77,6 +80,8 @@ class Starter:
             nonlocal refusal
             if any(one.run_id == run_id for one in now.status.holders):
                 return None
+            if now.metadata.resource_version != vm.metadata.resource_version:
+                return None  # all that was looked at was looked at after that version was read
             view = HoldView(
                 vm=name,
                 me=shared.keeper.me,
@@ -88,6 +93,7 @@ class Starter:
                 gate_open=report.gate_open,
                 run_id=run_id,
                 here=name in shared.here.names(),
+                settled=settled,
             )
             outcome = shared.decisions.use(_HOLD, view, subject=name)
             refusal = outcome.refused
@@ -96,8 +102,8 @@ class Starter:
         memory.own_runs.add(run_id)
         held = await shared.records.change(shared.daemon, name, hold)
         if held is None or not any(one.run_id == run_id for one in held.status.holders):
-            _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "gone")
-            return self._later(memory)
+            _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "changed")
+            return self._later(memory) if refusal is not None else AGAIN_S
         memory.waits = 0
         return await self._create(held, run_id, memory)
 

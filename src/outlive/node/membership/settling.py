@@ -1,0 +1,49 @@
+"""Whether all that runs is known to the store: after a restored backup, only once every host has registered again.
+
+Asked before a host starts what others might be running unknown to the store. Once every host had joined under an
+incarnation of the store it stays settled, so hosts are listed once for each incarnation; a host that registers for the
+first time takes it as settled, because no earlier state of the store can mean it. Read fresh, before what is decided on
+is read again by its version.
+"""
+
+from __future__ import annotations
+
+from outlive.base.errors import NotFound
+from outlive.node.membership.keeper import Keeper
+from outlive.node.wishes import CLUSTER
+from outlive.resources import Cluster, Membership
+from outlive.store import Store, list_all
+
+
+class Settling:
+    """See the module."""
+
+    def __init__(self, store: Store, keeper: Keeper) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._known = ""
+        """The incarnation under which everybody had joined."""
+
+    async def settled(self) -> bool:
+        """Whether that is so now; errors of the store are the caller's."""
+        try:
+            cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
+        except NotFound:
+            return True
+        incarnation = cluster.status.store_incarnation
+        if incarnation in ("", self._known, cluster.spec.confirmed_incarnation):
+            return True
+        record, entered = self._keeper.record, self._keeper.entered
+        if record is None or entered is None:
+            return False
+        first = entered.row == "J0" and record.incarnation in ("", incarnation)
+        if not first:
+            if record.incarnation != incarnation:
+                return False
+            async for member in list_all(self._store, Membership):
+                other = member.record
+                alive = other.state != "Released" and other.dead_through < other.epoch
+                if alive and other.incarnation != incarnation:
+                    return False
+        self._known = incarnation
+        return True
