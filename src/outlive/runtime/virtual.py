@@ -56,6 +56,7 @@ class _Timer(asyncio.TimerHandle):
     __slots__ = ("order",)
 
     order: int
+    _when: float
     _scheduled: bool
     _context: contextvars.Context
 
@@ -68,7 +69,8 @@ class _Timer(asyncio.TimerHandle):
 
     def __lt__(self, other: object) -> bool:
         if isinstance(other, _Timer):
-            return (self.when(), self.order) < (other.when(), other.order)
+            mine, its = self._when, other._when
+            return self.order < other.order if mine == its else mine < its
         return NotImplemented
 
 

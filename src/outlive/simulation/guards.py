@@ -44,21 +44,29 @@ class SimGuard:
         self._hypervisor = hypervisor
         self.process = process
         self.state = State()
-        self._moved = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._service_ends: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Wait for the next moment that matters, and judge; until killed."""
-        while True:
+        """Judge at every moment that matters, until killed."""
+        self._tick()
+        await asyncio.get_running_loop().create_future()
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.process.alive:
             self._apply(Tick())
-            due_s = core.wake_s(self.state, self._now())
-            self._moved.clear()
-            if due_s is None:
-                await self._moved.wait()
-                continue
-            timer = asyncio.get_running_loop().call_later(max(due_s, 0.001), self._moved.set)
-            await self._moved.wait()
-            timer.cancel()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Set the timer for the next moment; halted with the process, like all of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = core.wake_s(self.state, self._now())
+        if due_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(due_s, 0.001), self._tick, context=self.process.part.context())
 
     def handle(self, event: Event) -> Refusal | None:
         """One request; the answer is a refusal or nothing."""
@@ -68,7 +76,7 @@ class SimGuard:
                 return refusal
             self._machine.watchdog.start(event.watchdog_s)
         refusal = self._apply(event)
-        self._moved.set()
+        self._wake()
         return refusal
 
     def _now(self) -> float:
@@ -113,7 +121,7 @@ class SimGuard:
         await asyncio.sleep(SERVICE_STOP_S)
         if self.process.alive:
             self._apply(ServiceStopped(True))
-            self._moved.set()
+            self._wake()
 
 
 class GuardSlot:

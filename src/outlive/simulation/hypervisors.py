@@ -285,8 +285,13 @@ class HypervisorClient:
         self._process = process
 
     async def domains(self) -> tuple[Domain, ...]:
-        """All that exist."""
-        return await self._call(self._hypervisor.look, "domains")
+        """All that exist. Looking changes nothing, so it needs nobody who goes on without the caller."""
+        self._process.check()
+        self._check_service()
+        answer = await self._hypervisor.look()
+        self._process.check()
+        self._check_service()
+        return answer
 
     async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
         """Create and start; goes on whatever becomes of the caller."""
@@ -315,7 +320,10 @@ class HypervisorClient:
 
     async def _call(self, work: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         self._process.check()
+        self._check_service()
         hypervisor = self._hypervisor
-        if not hypervisor.service:
-            raise Unavailable(f"the hypervisor service of {hypervisor.host} is stopped", remedy="start it")
         return await self._process.call(go(work(), name=f"{hypervisor.host}/{what}", part=hypervisor.part))
+
+    def _check_service(self) -> None:
+        if not self._hypervisor.service:
+            raise Unavailable(f"the hypervisor service of {self._hypervisor.host} is stopped", remedy="start it")

@@ -33,6 +33,9 @@ from outlive.simulation.invariants.truth import VIOLATIONS_LIMIT
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
 
+PACE_S: Final = 10.0
+PACE_WRITES: Final = 60
+"""So many writes of one object by one process within ``PACE_S`` are a loop without a pause."""
 QUOTED_ALSO: Final = 4
 """Other objects whose events a violation quotes."""
 
@@ -47,6 +50,7 @@ class Judge:
         self.restored = False
         """Whether a backup was put back: until hosts have joined again, the store knows less than is so."""
         self._seed = seed
+        self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
 
     def domain(self, host: str, vm: str, how: str) -> None:
@@ -66,6 +70,7 @@ class Judge:
         truth, before, after = self.truth, write.before, write.after
         truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
         self._found("one-writer", write.key, written_by_its_owner(write, author))
+        self._found("limits", write.key, self._spins(write, author))
         telling.tell(truth.history, before, after, author)
         if after is None:
             return
@@ -100,6 +105,18 @@ class Judge:
         """S3, once the last change is a second old."""
         for name, text in coverage_is_true(self.truth):
             self._found("S3", name, text)
+
+    def _spins(self, write: Write, author: Author) -> str:
+        """A loop without a pause: one process that writes one object again and again."""
+        place = (author.process, write.kind.__name__, write.key)
+        now = asyncio.get_running_loop().time()
+        begun, count = self._pace.get(place, (now, 0))
+        if now - begun > PACE_S:
+            begun, count = now, 0
+        self._pace[place] = (begun, count + 1)
+        if count + 1 != PACE_WRITES:
+            return ""
+        return f"{author.process} wrote {write.kind.__name__}/{write.key} {PACE_WRITES} times within {PACE_S:g} s"
 
     def _running(self, vm: str) -> None:
         self._found("S1a", vm, one_writer(self.truth, vm))

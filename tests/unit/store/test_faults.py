@@ -268,7 +268,7 @@ def test_coalescing_leaves_states_out_but_never_the_last() -> None:
 
 def test_an_observer_that_is_dropped_without_closing_leaves_no_task() -> None:
     async def scene() -> None:
-        _, store = behind_faults()
+        _, store = behind_faults(coalesce=0.1)
         changes: Any = store.observe(VirtualMachine)
         await anext(changes)
         before = len(asyncio.all_tasks())

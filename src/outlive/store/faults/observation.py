@@ -106,6 +106,12 @@ class FaultObservation(Generic[R]):
     async def __anext__(self) -> Change[R]:
         """The next change that gets through."""
         if self._pump is None:
+            if not self._closed and self._undisturbed():
+                change = await anext(self._inner)
+                if self._undisturbed():
+                    self._view.absorb(change)
+                    return change
+                self._inbox.changes.append(change)
             self._pump = asyncio.create_task(self._inbox.pump(self._inner), name="store.faults.observer")
         while not self._closed:
             if self._relist:
@@ -125,6 +131,16 @@ class FaultObservation(Generic[R]):
             self._view.absorb(change)
             return change
         raise StopAsyncIteration
+
+    def _undisturbed(self) -> bool:
+        """Whether nothing at all goes wrong, so that the inner stream can be read as it is."""
+        network = self._network
+        rates = network.rates
+        return (
+            network.reachable
+            and self._cuts == network.cuts
+            and not (rates.observer_delay or rates.drop or rates.coalesce)
+        )
 
     async def aclose(self) -> None:
         """Stop, here and at the inner store."""
