@@ -126,7 +126,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-def _log_little() -> None:
+def log_little() -> None:
     """Events go to standard error, and only where they are asked for: a command says itself what went wrong.
 
     Unconfigured, they would go to standard output and into the answer.
@@ -145,7 +145,7 @@ def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | 
         return result
     import asyncio
 
-    _log_little()
+    log_little()
     if output is not None and output.watching:
         from outlive.cli.watching import watch
 

@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations."),
     "survive": Entry("surviving", "Whether every VM keeps a slot of its own when hosts fail."),
     "whatif": Entry("whatif", "What would happen if hosts or VMs came or went."),
+    "simulate": Entry("simulating", "Play a failure in virtual time, and tell what happens to every VM."),
     "guard": Entry("guarding", "Empty this host when it cannot prove any more that it is alive."),
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
     "fence": Entry("acting", "Have a host declared dead, or assert that it is off.", "fencing"),

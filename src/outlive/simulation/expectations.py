@@ -278,7 +278,11 @@ def judge_summary(expect: Expectations, summary: Summary) -> list[str]:
     found += _judge_held(expect, summary)
     told = {violation.invariant for violation in summary.violations}
     found += [f"{name} was to be violated and was not" for name in expect.violations if name not in told]
-    found += [f"violated: {one}" for one in summary.violations if one.invariant not in expect.violations]
+    found += [
+        f"violated: {one.invariant} at {one.at_s:.1f} s, {one.subject}: {one.text}"
+        for one in summary.violations
+        if one.invariant not in expect.violations
+    ]
     return found
 
 

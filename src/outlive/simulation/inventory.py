@@ -22,6 +22,7 @@ from outlive.resources import (
     ZONE_LABEL,
     Amounts,
     Cluster,
+    DomainCapabilities,
     Flavor,
     Hypervisor,
     Reservation,
@@ -30,7 +31,10 @@ from outlive.resources import (
 )
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.timeline import Act
+from outlive.simulation.world import World
 
+_replace = msgspec.structs.replace
+_KVM: Final = DomainCapabilities(hypervisor_type="kvm")
 COORDINATORS: Final = 3
 """Hosts that coordinate, where there are so many."""
 RACK: Final = "rack"
@@ -156,7 +160,7 @@ def _about_hosts(hosts: Sequence[Hypervisor]) -> list[str]:
 
 
 def _host(host: Hypervisor, *, coordinator: bool) -> HostSpec:
-    capacity = host.effective_capacity() or Amounts()
+    capacity = host.status.capacity or host.effective_capacity() or Amounts()
     domains = _domains(host)
     fencing = host.spec.fencing
     return HostSpec(
@@ -210,3 +214,44 @@ def _vm(vm: VirtualMachine, host: str) -> VmSpec:
         server_group=spec.server_group,
         server_group_policy=spec.server_group_policy,
     )
+
+
+def laid_over(world: World, imported: Iterable[Resource]) -> tuple[Resource, ...]:
+    """What is built, with all that the inventory knows beyond it; the virtual machines get the imported capacity."""
+    known = {(type(one), one.name): one for one in imported}
+    found: list[Resource] = [one for one in known.values() if isinstance(one, Flavor) or _is_slot(one)]
+    found += world.store.all_of(Cluster)
+    for host in world.store.all_of(Hypervisor):
+        whole = known[(Hypervisor, host.name)]
+        assert isinstance(whole, Hypervisor)
+        world.hosts[host.name].machine.capacity = whole.status.capacity or Amounts()
+        found.append(_whole_host(host, whole))
+    for vm in world.store.all_of(VirtualMachine):
+        complete = known[(VirtualMachine, vm.name)]
+        assert isinstance(complete, VirtualMachine)
+        found.append(_whole_vm(vm, complete))
+    return tuple(found)
+
+
+def _whole_host(built: Hypervisor, imported: Hypervisor) -> Hypervisor:
+    spec = _replace(imported.spec, management="node", mode=built.spec.mode, fencing=built.spec.fencing)
+    was = imported.status
+    status = _replace(
+        built.status,
+        capacity=was.capacity,
+        effective_capacity=was.effective_capacity,
+        aggregates=was.aggregates,
+        traits=was.traits,
+        capabilities=was.capabilities,
+        domain_capabilities=was.domain_capabilities if was.domain_capabilities.hypervisor_type else _KVM,
+    )
+    labels = {**imported.metadata.labels, **built.metadata.labels}
+    return _replace(built, metadata=_replace(built.metadata, labels=labels), spec=spec, status=status)
+
+
+def _whole_vm(built: VirtualMachine, imported: VirtualMachine) -> VirtualMachine:
+    spec = _replace(
+        imported.spec, disks=built.spec.disks, ports=built.spec.ports, power_state=built.spec.power_state, request=None
+    )
+    labels = {**imported.metadata.labels, **built.metadata.labels}
+    return _replace(built, metadata=_replace(built.metadata, labels=labels), spec=spec)

@@ -18,6 +18,8 @@ from outlive.resources import Cluster, Fault, Hypervisor, Membership, Resource, 
 
 TOGETHER_S: Final = 1.5
 """Sentences of one key that follow this closely on the first are told as one."""
+TRIES_TOLD: Final = 2
+"""Attempts of one fence that are told unless everything is asked for."""
 NAMES_SHOWN: Final = 4
 """Names and places that such a sentence lists."""
 
@@ -108,8 +110,8 @@ def _fence(host: str, before: Membership, after: Membership) -> list[Told]:
     if old.by != new.by:
         told.append(Told(subject=host, text=f"{new.by} takes the fence of {host} over from {old.by}"))
     if new.attempt > old.attempt:
-        times = "" if new.attempt == 1 else f", attempt {new.attempt}"
-        told.append(Told(subject=host, text=f"{new.by} switches {host} off{times}", loud=new.attempt <= 2))
+        text = f"{new.by} sets about proving {host} dead" if new.attempt == 1 else f"{new.by} tries again"
+        told.append(Told(subject=host, text=text, loud=new.attempt <= TRIES_TOLD))
     if new.phase == "unconfirmed" != old.phase:
         why = f": {new.reason}" if new.reason else ""
         told.append(Told(subject=host, text=f"nothing proves yet that {host} is dead{why}"))

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput, NotFound
+from outlive.base.wording import count_of
 from outlive.resources.documents import Problems, parse_documents
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
 from outlive.simulation.spec import WorldSpec, hosts_of, vms_of
@@ -71,6 +72,16 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
     problems.check()
     assert spec is not None
     return Scenario(name=folder.name, line=line, spec=spec, seed=seed, acts=acts, expect=expect, real=real)
+
+
+def inventory_scenario(name: str, spec: WorldSpec, acts: tuple[Act, ...], until_s: float) -> Scenario:
+    """The story of an inventory of which something fails; nothing is expected but that no promise is broken."""
+    hosts = sum(len(act.hosts) for act in acts)
+    what = (
+        f"{count_of(hosts, 'host')} of {count_of(len(hosts_of(spec)), 'host')} lose power" if hosts else "all is well"
+    )
+    line = f"{name}: {what}, {count_of(len(vms_of(spec)), 'VM')} in all."
+    return Scenario(name=name, line=line, spec=spec, acts=acts, expect=Expectations(until_s=until_s))
 
 
 def _read(path: Path) -> bytes:

@@ -320,3 +320,22 @@ _GATHER: Final[Mapping[str, Callable[[Seen, str], dict[str, Any]]]] = {
     "fault": _fault_facts,
     FLEET: fleet_facts,
 }
+
+
+def standing_out(world: Seen) -> dict[str, Any]:
+    """States at this moment that a reader of the story wants to know: what is not as it was when all was well."""
+    fleet = fleet_facts(world)
+    found: dict[str, Any] = {FLEET: {key: fleet[key] for key in ("running", "uncovered")}}
+    members = {one.name: _membership_facts(world, one.name) for one in world.store.all_of(Membership)}
+    odd = {name: facts for name, facts in members.items() if facts["state"] != "Held" or facts["epoch"] > 1}
+    if odd:
+        keys = ("state", "epoch", "deadThrough", "proof", "fence")
+        found["membership"] = {name: {key: facts[key] or None for key in keys} for name, facts in odd.items()}
+    moved = [vm for vm in world.store.all_of(VirtualMachine) if vm.status.recovery is not None]
+    if moved:
+        facts_of = {vm.name: vm_facts(world, vm.name) for vm in moved}
+        found["vm"] = {
+            name: {"runs": list(facts["runs"]), "recovery": facts["recovery"], "promised": facts["promised"]}
+            for name, facts in facts_of.items()
+        }
+    return found

@@ -4,6 +4,9 @@ An act has a time (``at: 12s``), or it waits for something that is to be seen fi
 ``expect.yaml``, and ``within:`` how long it may take). Everything is checked here, before the world is built, so that
 a mistake of spelling does not make a story pass because nothing happened. Whether the hosts and VMs that an act names
 exist is checked by the scenario, which knows the cluster.
+
+A host may be named by what it does at that moment: ``fencer-of:HOST`` is who carries the fence of that host, and
+``host-of:VM`` the host that the VM is assigned to; ``leader`` is the controller that recovers.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from outlive.base.errors import BadInput
 from outlive.resources.documents import Problems
 from outlive.simulation.states import States, read_states, shown
 
+FENCER_OF, HOST_OF, LEADER = "fencer-of:", "host-of:", "leader"
+"""Names by what somebody does."""
 WITHIN_S: Final = 120.0
 """How long an act waits for what it wants to see, unless it says otherwise."""
 LATEST_S: Final = 24 * 3600.0
@@ -176,13 +181,16 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts that it names, in order."""
-        return self._named(Kind.HOST, Kind.HOSTS)
+        """Hosts that it names, in order, also those that other names refer to."""
+        named = [name for name in self._named(Kind.HOST, Kind.HOSTS) if not name.startswith(HOST_OF)]
+        return tuple(name.removeprefix(FENCER_OF) for name in named)
 
     @property
     def vms(self) -> tuple[str, ...]:
-        """VMs that it names."""
-        return self._named(Kind.VM, Kind.VMS)
+        """VMs that it names, also those that other names refer to."""
+        named = self._named(Kind.HOST, Kind.HOSTS)
+        by_vm = tuple(name.removeprefix(HOST_OF) for name in named if name.startswith(HOST_OF))
+        return (*self._named(Kind.VM, Kind.VMS), *by_vm)
 
     def _named(self, one: Kind, many: Kind) -> tuple[str, ...]:
         found: list[str] = []

@@ -1,0 +1,168 @@
+"""``outlive simulate``: what happens when hosts fail, played by the product itself in virtual time.
+
+Either a scenario (a folder that tells a failure story) or an inventory of which something fails. Nothing real is
+touched: hosts, power controllers, disks and networks are virtual, and the store is in memory.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlive.base.errors import BadInput, ExitCode, Usage
+from outlive.cli.commands import log_little, single
+from outlive.cli.output import Form, Output, Report
+
+if TYPE_CHECKING:
+    from outlive.resources import Resource
+    from outlive.simulation.scenario import Scenario
+    from outlive.simulation.story import Ended
+
+EXAMPLE = "example"
+PROPOSED = "expect.proposed.yaml"
+AT, FOR = "10s", "60s"
+LONGEST_S = 24 * 3600.0
+"""The longest run of an inventory, in virtual seconds."""
+
+
+def simulate(
+    output: Report,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="A scenario: README, cluster, timeline, expect.")
+    ] = None,
+    inventory: Annotated[
+        str | None,
+        typer.Option("--inventory", metavar="FILE", help="Instead: a state file (see outlive dump), or example."),
+    ] = None,
+    fail: Annotated[
+        list[str] | None, typer.Option("--fail", metavar="KIND=NAME", help="What loses power: rack=r3, host=kvm-7.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help=f"When it does; {AT}.")] = None,
+    run_for: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help=f"Virtual time that passes in all; {FOR}.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same run; 1.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Tell each event, also equal ones and asides.")] = False,
+    write_expect: Annotated[
+        bool, typer.Option("--write-expect", help=f"Write what came out to {PROPOSED}, for review.")
+    ] = False,
+) -> ExitCode | None:
+    """Play a failure in virtual time, and tell what happens to every VM.
+
+    Exit code 1 if a promise was broken, or a scenario ended otherwise than it expects.
+    """
+    log_little()
+    if (folder is None) == (inventory is None):
+        raise Usage("name either a folder or --inventory", remedy="outlive simulate --inventory example --fail rack=r1")
+    if folder is not None:
+        if fail or at or run_for:
+            raise Usage("--fail, --at and --for go with --inventory", remedy="write them into timeline.yaml")
+        return _folder(output, folder, seed, everything=everything, write_expect=write_expect)
+    if write_expect:
+        raise Usage("--write-expect goes with a folder", remedy="leave it out")
+    assert inventory is not None
+    return _inventory(output, inventory, fail or [], at or AT, run_for or FOR, seed or 0, everything=everything)
+
+
+def _folder(output: Output, folder: Path, seed: int | None, *, everything: bool, write_expect: bool) -> ExitCode | None:
+    from outlive.simulation.proposing import proposal
+    from outlive.simulation.scenario import EXPECT, read_scenario
+
+    scenario = read_scenario(folder, expected=not write_expect)
+    chosen = scenario.seed if seed is None else seed
+    again = f" --seed {seed}" if seed is not None else ""
+    ended = _play(scenario, chosen, f"outlive simulate {shlex.quote(str(folder))}{again}")
+    if write_expect:
+        place = folder / PROPOSED
+        place.write_text(proposal(ended))
+        if output.form in (Form.TABLE, Form.WIDE):
+            output.text(f"{place} is what came out; read it, correct it, and rename it to {EXPECT}")
+    return _answer(output, scenario.line, ended, (), everything=everything)
+
+
+def _inventory(
+    output: Output, inventory: str, fail: list[str], at: str, run_for: str, seed: int, *, everything: bool
+) -> ExitCode | None:
+    from outlive.simulation.inventory import Failing, virtual_of
+    from outlive.simulation.scenario import inventory_scenario
+
+    virtual = virtual_of(_objects(inventory), [Failing.parse(text) for text in fail])
+    seed = seed or 1
+    at_s, until_s = _seconds("--at", at), _seconds("--for", run_for)
+    if at_s >= until_s:
+        raise Usage(f"it would end at {run_for}, before anything fails at {at}", remedy="give more time with --for")
+    scenario = inventory_scenario(inventory, virtual.spec, virtual.acts(at_s), until_s)
+    failing = "".join(f" --fail {shlex.quote(text)}" for text in fail)
+    again = f"outlive simulate --inventory {shlex.quote(inventory)}{failing} --at {at} --for {run_for} --seed {seed}"
+    ended = _play(scenario, seed, again, virtual.objects)
+    return _answer(output, scenario.line, ended, virtual.notes, everything=everything)
+
+
+def _seconds(flag: str, text: str) -> float:
+    from outlive.base.duration import parse_duration
+
+    seconds = parse_duration(text)
+    if not 0 <= seconds <= LONGEST_S:
+        raise BadInput(f"{text} is out of range", place=flag, remedy="write 0 to 24h")
+    return seconds
+
+
+def _objects(inventory: str) -> tuple[Resource, ...]:
+    """The objects of a state file, or of the shipped example."""
+    if inventory == EXAMPLE:
+        import asyncio
+
+        return asyncio.run(_example())
+    from outlive.drivers.files import read_input
+    from outlive.resources.state import decode_state
+
+    path = Path(inventory)
+    return decode_state(read_input(path), str(path)).objects
+
+
+async def _example() -> tuple[Resource, ...]:
+    from outlive.base.clock import SystemClock
+    from outlive.base.ids import SeededIds
+    from outlive.base.random import Random
+    from outlive.cli.importing import import_example
+    from outlive.resources.state import DUMPED
+    from outlive.store import list_all
+    from outlive.store.memory import MemoryStore
+
+    store = MemoryStore(SystemClock(), SeededIds(Random(0)))
+    await import_example(store)
+    return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
+
+
+def _play(scenario: Scenario, seed: int, replay: str, objects: tuple[Resource, ...] = ()) -> Ended:
+    from outlive.cli.progress import progress
+    from outlive.runtime.virtual import run_virtual
+    from outlive.simulation.story import Story
+
+    with progress("virtual seconds", int(scenario.until_s)) as bar:
+
+        async def played() -> Ended:
+            story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=bar.at)
+            return await story.play()
+
+        return run_virtual(played())
+
+
+def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:
+    from outlive.simulation.story import lines_of
+
+    def shown() -> list[str]:
+        lines = [line, *(f"assumed: {note}" for note in notes), ""]
+        lines += [*lines_of(ended.told, everything=everything), "", *ended.summary.lines()]
+        return lines + [f"NOT AS EXPECTED  {one}" for one in ended.failed]
+
+    output.show({**ended.summary.document(ended.failed), "assumed": list(notes)}, shown)
+    return ExitCode.NO if ended.failed or ended.summary.violations else None
+
+
+app = single("simulate", simulate)

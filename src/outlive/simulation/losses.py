@@ -1,0 +1,92 @@
+"""Which VMs ran nowhere although somebody wants them to, from when to when: the truth of the machines, not the store's.
+
+A VM is lost at the moment its last running domain ends without anybody having asked for that, and is back at the moment
+one runs again. Ends that were asked for (a stop, a cold move, a restart) are no losses.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from outlive.resources import Fault, VirtualMachine
+from outlive.simulation.history import HistoryEvent
+from outlive.simulation.invariants.resting import wanted
+from outlive.simulation.stores import WorldStore
+from outlive.simulation.summary import HeldVm
+
+_ASKED_PHASES: Final = ("stop", "shutdown", "restart", "disable", "migrate", "migrate-live")
+"""Phases in which an end was asked for."""
+
+
+class Watched(Protocol):
+    """The part of a world that is watched."""
+
+    @property
+    def store(self) -> WorldStore:
+        """The store itself."""
+        ...
+
+    def running(self, vm: str) -> tuple[str, ...]:
+        """Hosts on which a domain of the VM really runs."""
+        ...
+
+
+class Losses:
+    """See the module."""
+
+    def __init__(self, world: Watched) -> None:
+        self._world = world
+        self._running: dict[str, bool] = {}
+        self._lost_at: dict[str, float] = {}
+        self._longest: dict[str, float] = {}
+        self._ever: dict[str, None] = {}
+
+    @property
+    def lost(self) -> int:
+        """VMs that were lost at least once."""
+        return len(self._ever)
+
+    def happened(self, event: HistoryEvent) -> None:
+        """Called with every event; those of domains are looked at."""
+        if event.kind != "domain":
+            return
+        vm = event.subject
+        runs = bool(self._world.running(vm))
+        before = self._running.get(vm, False)
+        self._running[vm] = runs
+        if before and not runs and self._missed(vm):
+            self._lost_at[vm] = event.at_s
+            self._ever[vm] = None
+        elif runs and vm in self._lost_at:
+            took_s = event.at_s - self._lost_at.pop(vm)
+            self._longest[vm] = max(took_s, self._longest.get(vm, 0.0))
+
+    def _missed(self, name: str) -> bool:
+        """Whether nobody asked for its end."""
+        vm = self._world.store.look(VirtualMachine, name)
+        if vm is None or not wanted(vm) or vm.status.phase in _ASKED_PHASES:
+            return False
+        moved = vm.status.migration
+        return moved is None or moved.phase in ("committed", "aborted")
+
+    def took_s(self) -> tuple[float, ...]:
+        """The longest loss of each VM that is back, shortest first."""
+        return tuple(sorted(took for vm, took in self._longest.items() if vm not in self._lost_at))
+
+    def still_missing(self) -> tuple[HeldVm, ...]:
+        """VMs that should run and run nowhere, with what is said of them."""
+        found: list[HeldVm] = []
+        faults = [one for one in self._world.store.all_of(Fault) if not one.ended]
+        for vm in self._world.store.all_of(VirtualMachine):
+            if not wanted(vm) or self._world.running(vm.name):
+                continue
+            recovery = vm.status.recovery
+            if recovery is not None and recovery.reason and recovery.phase != "recovered":
+                found.append(HeldVm(vm=vm.name, reason=recovery.reason, remedy=recovery.remedy))
+                continue
+            fault = next((one for one in faults if one.subject.name == vm.name), None)
+            if fault is not None:
+                found.append(HeldVm(vm=vm.name, reason=fault.message, remedy=fault.remedy))
+                continue
+            found.append(HeldVm(vm=vm.name, reason=vm.status.reason or "nothing says why it does not run"))
+        return tuple(found)
