@@ -30,6 +30,8 @@ from outlive.resources.vms import Migration, VirtualMachineStatus
 
 LOOK_S: Final = 1.0
 """How often a side that waits reads the record."""
+TIDY_S: Final = 10.0
+"""How often a host looks whether another holder of what it runs has gone."""
 ATTEMPT_PAUSE_S: Final = 0.5
 """Between two attempts to move a running guest."""
 QUEUE_LIMITS: Final = 10
@@ -96,6 +98,21 @@ class Migrator:
         shared.reported()
         _log.info("move.adopted", vm=vm.name, host=shared.host)
         return 0.0
+
+    async def tidy(self, vm: VirtualMachine) -> float | None:
+        """It runs here as it should, and others have entries as well: those that are mute go."""
+        shared = self._shared
+        members = await self._members(vm)
+        if not any(mute(one, members, reach_of(vm)) for one in self._others(vm)):
+            return TIDY_S
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if now.status.holders != vm.status.holders or active_move(now) is not None:
+                return None
+            return self._adopted(now, members, home=now.status.home, migration=now.status.migration)
+
+        await shared.records.change(shared.move, vm.name, change)
+        return TIDY_S
 
     async def keep(self, vm: VirtualMachine) -> float | None:
         """It runs here, whatever a restored store says: this host owns it, once nobody else may be running it."""

@@ -68,6 +68,10 @@ class Mover(Protocol):
         """A domain that was received runs here."""
         ...
 
+    async def tidy(self, vm: VirtualMachine) -> float | None:
+        """It runs here as it should, and others have entries as well."""
+        ...
+
     async def keep(self, vm: VirtualMachine) -> float | None:
         """A domain runs here, and a store that was restored says that it belongs elsewhere."""
         ...
@@ -239,7 +243,8 @@ class Workers:
             idle = not here or state_of(vm) in (STOP, "disable", "fail") or rejected_by(vm, me.host)
             return idle and not of_host(vm, me) and state_of(vm) != "shutdown"
         entries = mine(vm, me)
-        seen = len(entries) == 1 and entries[0].run_id == domain.run_id and entries[0].seen == "running"
+        alone = len(vm.status.holders) == 1 and len(entries) == 1
+        seen = alone and entries[0].run_id == domain.run_id and entries[0].seen == "running"
         known = vm.status.phase == START and not vm.status.reason
         return here and seen and known and domain.state is DomainState.RUNNING and state_of(vm) == START
 
@@ -288,7 +293,7 @@ class Workers:
         action = shared.decisions.use(VM_EVENT, view, subject=name).action
         match action:
             case VmAction.ADOPT:
-                return await self._starter.settle(name, memory)
+                return await self._adopt(vm, domain, memory)
             case VmAction.SETTLE_START | VmAction.WRITE_START | VmAction.RECEIVE:
                 # A move of which no record is left is over: the virtual machine is to run where it is assigned.
                 await self._write(name, START, "")
@@ -307,6 +312,16 @@ class Workers:
                 return await self._terminate(vm)
             case _:
                 return await self._forget(vm, memory)
+
+    async def _adopt(self, vm: VirtualMachine, domain: Domain | None, memory: VmMemory) -> float | None:
+        """It runs where it should: say so, and clear away entries of runs that are over."""
+        wait_s = await self._starter.settle(vm.name, memory)
+        if domain is None or len(vm.status.holders) == 1:
+            return wait_s
+        if any(one.run_id != domain.run_id for one in of_host(vm, self._shared.keeper.me)):
+            released = await self._ender.release(vm.name, but=domain.run_id)
+            return 0.0 if released else 5.0
+        return await self._mover.tidy(vm)
 
     async def _start(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         """Start, unless this host has said that it cannot, or it ended by itself just now."""
