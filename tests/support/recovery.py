@@ -20,12 +20,13 @@ from outlive.failover.keeping.placing import InProcessPlacement, free_amounts
 from outlive.failover.protection import Demands
 from outlive.node.membership.death import member_view
 from outlive.node.membership.holding import HOLD, HoldView, Me
+from outlive.node.vm.states import reach_of, wanted
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
 from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.observe import RecoveryInformers, is_wanted, reach_of, slot_indexes, vm_indexes
+from outlive.recovery.observe import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     ZONE_LABEL,
@@ -248,7 +249,7 @@ class RecoveryCloud:
                 vm=vm.name,
                 me=me,
                 assigned=where.hypervisor,
-                wanted=is_wanted(vm),
+                wanted=wanted(vm),
                 holders=vm.status.holders,
                 members=tuple(members),
                 reach=reach_of(vm),

@@ -15,12 +15,14 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import NotFound, Unknown
 from outlive.base.logging import get_logger
+from outlive.node.vm.states import STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
 from outlive.recovery import records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
-from outlive.recovery.observe import Lookout, is_wanted, reach_of
+from outlive.recovery.observe import Lookout
 from outlive.recovery.steps import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
 from outlive.recovery.telling import Teller
 from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
+from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
 from outlive.store import Store
@@ -28,6 +30,7 @@ from outlive.store import Store
 SHUT_DOWN: Final = frozenset({"start", "restart", "shutdown", "migrate", "migrate-live", "unmigrate"})
 """Phases that have come to an end when nothing of the VM is left and nobody wants it to run."""
 
+_CLAIM, _ASSIGN, _DROP = CLAIM.decision, ASSIGN.decision, DROP.decision
 _replace = msgspec.structs.replace
 _log = get_logger("recovery")
 
@@ -51,6 +54,7 @@ class Acting:
         *,
         vms: Informer[VirtualMachine],
         reservations: Informer[Reservation],
+        decisions: DecisionLog,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -58,6 +62,7 @@ class Acting:
         self._teller = teller
         self._vms = vms
         self._reservations = reservations
+        self._decisions = decisions
         self._clock = clock
 
     async def carry_out(self, action: Action) -> None:
@@ -84,7 +89,7 @@ class Acting:
         vm = await self._fresh(VirtualMachine, action.vm)
         slot = await self._claim(action, vm) if action.slot else None
         vm = await self._label(vm, action.host)
-        outcome = ASSIGN.attempt(self._assign_view(vm, action, slot))
+        outcome = self._decisions.use(_ASSIGN, self._assign_view(vm, action, slot), subject=vm.name)
         if outcome.refused is not None:
             raise Refused(outcome.refused)
         record = records.assigned(
@@ -108,7 +113,7 @@ class Acting:
         return AssignView(
             vm=vm.name,
             fence=action.fence,
-            wanted=is_wanted(vm),
+            wanted=wanted(vm),
             holders=vm.status.holders,
             assigned=vm.status.assigned,
             members=self._lookout.members(vm.status.holders),
@@ -130,16 +135,15 @@ class Acting:
     async def _take(self, name: str, vm: str, fence: str) -> Reservation:
         slot = await self._fresh(Reservation, name)
         members = slot.status.failover_reservation
-        outcome = CLAIM.attempt(
-            ClaimView(
-                vm=vm,
-                fence=fence,
-                slot=name,
-                members=members.allocations if members is not None else {},
-                consumer=slot.status.consumer,
-                host_held=self._lookout.lives(slot.status.host),
-            )
+        view = ClaimView(
+            vm=vm,
+            fence=fence,
+            slot=name,
+            members=members.allocations if members is not None else {},
+            consumer=slot.status.consumer,
+            host_held=self._lookout.lives(slot.status.host),
         )
+        outcome = self._decisions.use(_CLAIM, view, subject=vm)
         if outcome.refused is not None:
             raise Refused(outcome.refused)
         if slot.status.consumer == outcome.consumer:
@@ -200,13 +204,13 @@ class Acting:
 
     async def _drop(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
-        outcome = DROP.attempt(self._assign_view(vm, action, None))
+        outcome = self._decisions.use(_DROP, self._assign_view(vm, action, None), subject=vm.name)
         if outcome.refused is not None:
             raise Refused(outcome.refused)
         status = vm.status
         record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
-        phase = "stop" if status.phase in SHUT_DOWN else status.phase
-        status = _replace(status, holders=(), migration=None, phase=phase, recovery=record)
+        phase, reason = _ended(vm)
+        status = _replace(status, holders=(), migration=None, phase=phase, reason=reason, recovery=record)
         written = await self._swap_status(vm, status)
         await self._teller.dropped(vm, written, outcome.proofs)
 
@@ -275,6 +279,16 @@ class Acting:
             return written
         shown.note(written, replaced=before.metadata.resource_version)
         return written
+
+
+def _ended(vm: VirtualMachine) -> tuple[str, str]:
+    """Phase and reason of a VM of which nothing is left and that nobody wants to run."""
+    phase, reason = vm.status.phase, vm.status.reason
+    if phase not in SHUT_DOWN:
+        return phase, reason
+    if reason == THEN_DISABLE:
+        return "disable", ""
+    return "stop", STOPPED_BY_SPEC if vm.spec.power_state == "stopped" else ""
 
 
 def _astray(vm: VirtualMachine) -> bool:

@@ -17,7 +17,7 @@ from outlive.failover.telling.reporting import Events
 from outlive.failover.vms import view_of_resource
 from outlive.recovery.act import Acting
 from outlive.recovery.controller import RecoveryLoop
-from outlive.recovery.hosts import Incarnation, LostHosts
+from outlive.recovery.hosts import Incarnation, LostHosts, incarnation_of
 from outlive.recovery.observe import Lookout, RecoveryInformers
 from outlive.recovery.places import Places
 from outlive.recovery.telling import Faults, NoFaults, Teller
@@ -53,15 +53,29 @@ class RecoveryControllers:
         """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``."""
         faults = faults or NoFaults()
         teller = Teller(events, metrics, faults, clock)
-        lookout = Lookout(informers, clock, lambda vm: demands.priority(view_of_resource(vm)))
+        cluster_store = cluster_store or store
+        lookout = Lookout(
+            informers,
+            clock,
+            priority=lambda vm: demands.priority(view_of_resource(vm)),
+            incarnation=lambda: incarnation_of(cluster_store),
+        )
         self._informers = informers
         self.loop = RecoveryLoop(
             informers,
             lookout,
-            Acting(store, lookout, teller, vms=informers.vms, reservations=informers.reservations, clock=clock),
+            Acting(
+                store,
+                lookout,
+                teller,
+                vms=informers.vms,
+                reservations=informers.reservations,
+                decisions=decisions,
+                clock=clock,
+            ),
             Places(placement, free, ids, caller),
             LostHosts(store, informers),
-            Incarnation(cluster_store or store, informers, lookout, faults),
+            Incarnation(cluster_store, informers, lookout, faults),
             teller,
             decisions=decisions,
             clock=clock,

@@ -23,9 +23,10 @@ from outlive.recovery.hosts import Incarnation, LostHosts
 from outlive.recovery.model import ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
 from outlive.recovery.places import SEARCHES, Places
-from outlive.recovery.plan import asked
+from outlive.recovery.plan import asked, plan_recovery
 from outlive.recovery.telling import Teller
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
+from outlive.resources.codec import encode_canonical
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -43,6 +44,8 @@ ACTS_AT_ONCE: Final = 16
 """VMs that are acted on at the same time."""
 REQUEST_PREFIX: Final = "recovery"
 
+_STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
+"""Actions that say the same again at every look."""
 _log = get_logger("recovery")
 
 
@@ -75,6 +78,7 @@ class RecoveryLoop:
         self._ids = ids
         self._wake = asyncio.Event()
         self._proof_at = 0.0
+        self._last: dict[str, RecoveryPlan] = {}
 
     async def run(self) -> None:
         """Look, plan and act, for ever."""
@@ -143,7 +147,7 @@ class RecoveryLoop:
         """The plan; where VMs have no slot placement is asked, and then it is made anew."""
         if not view.vms and not view.gone:
             return RecoveryPlan()
-        plan = self._decisions.use(RECOVERY_PLAN, view, subject="slots")
+        plan = self._decided(view, "slots")
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH][:SEARCHES]
         if not searching:
             return plan
@@ -153,7 +157,19 @@ class RecoveryLoop:
         free = self._lookout.under_way(self._places.free())
         free = {name: free[name] for name in named if name in free}
         again = asked(view, offers, free, map(self._lookout.host, named))
-        return self._decisions.use(RECOVERY_PLAN, again, subject="places")
+        return self._decided(again, "places")
+
+    def _decided(self, view: RecoveryView, subject: str) -> RecoveryPlan:
+        """The plan, recorded when it says something else than the last one, or asks for a write."""
+        plan = plan_recovery(view)
+        waits = all(action.kind in _STILL for action in plan.actions) and not plan.releases and not plan.reclaims
+        if not waits or plan != self._last.get(subject):
+            empty = RECOVERY_PLAN.is_empty(plan)
+            self._decisions.keep(
+                RECOVERY_PLAN, encode_canonical(view), encode_canonical(plan), empty=empty, subject=subject
+            )
+        self._last[subject] = plan
+        return plan
 
     async def _do(self, work: list[tuple[str, Callable[[], Awaitable[None]]]]) -> bool:
         """All of it, some at a time, in order; whether something is to be tried again."""

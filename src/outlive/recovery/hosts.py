@@ -23,6 +23,11 @@ _replace = msgspec.structs.replace
 _log = get_logger("recovery")
 
 
+def incarnation_of(store: Store) -> str:
+    """What the store says of itself; empty where it says nothing."""
+    return str(getattr(store, "incarnation", ""))
+
+
 def lost_by(record: MemberRecord) -> str | None:
     """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
     if record.state == "Held" and record.dead_through < record.epoch:
@@ -79,7 +84,7 @@ class Incarnation:
         return news or bool(self._lookout.unsettled()) != self._told
 
     def _says(self) -> str:
-        return str(getattr(self._store, "incarnation", ""))
+        return incarnation_of(self._store)
 
     def _written(self) -> str:
         known = self._informers.clusters.get(CLUSTER)

@@ -17,7 +17,8 @@ from outlive.base.clock import Clock
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.profile import PROFILES, ProfileName, default_profile
-from outlive.node.membership.death import MemberView, Reach, dead, member_view, mute, of_holder
+from outlive.node.membership.death import MemberView, dead, member_view, mute, of_holder
+from outlive.node.vm.states import reach_of, wanted
 from outlive.recovery.model import (
     Free,
     HolderState,
@@ -56,8 +57,6 @@ START_LIMIT_S: Final = 60.0
 FORGIVE_S: Final = 30.0
 """After so long without any other place the hosts that refused are asked again."""
 CLUSTER: Final = "default"
-NOT_WANTED: Final = frozenset({"stop", "shutdown", "disable", "fail", "SHUTOFF", "STOPPED", "DELETED", "SOFT_DELETED"})
-"""Phases of VMs that are not to run, whatever power state is wishes for."""
 TAKES_NOTHING: Final = frozenset({"flush", "flushed"})
 """Domain states of hosts that take no VMs."""
 
@@ -105,17 +104,6 @@ def _members(slot: Reservation) -> Iterable[str]:
 
 def _consumer(slot: Reservation) -> Iterable[str]:
     return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
-
-
-def is_wanted(vm: VirtualMachine) -> bool:
-    """Whether the VM is to run: somebody wishes so, and it was neither stopped nor given up."""
-    return vm.spec.power_state == "running" and vm.status.phase not in NOT_WANTED
-
-
-def reach_of(vm: VirtualMachine) -> Reach:
-    """What the VM could do harm to."""
-    spec = vm.spec
-    return Reach(disks=spec.disks, ports=spec.ports, accept_duplicate=spec.network_policy == "accept-duplicate")
 
 
 class Silence:
@@ -166,8 +154,16 @@ class Waiting:
 class Lookout:
     """Gathers the view of a plan from the caches."""
 
-    def __init__(self, informers: RecoveryInformers, clock: Clock, priority: Callable[[VirtualMachine], int]) -> None:
+    def __init__(
+        self,
+        informers: RecoveryInformers,
+        clock: Clock,
+        priority: Callable[[VirtualMachine], int],
+        incarnation: Callable[[], str],
+    ) -> None:
+        """``incarnation``: what the store says of itself, empty where it says nothing."""
         self._informers = informers
+        self._incarnation = incarnation
         self._clock = clock
         self._priority = priority
         self._waiting = Waiting(clock)
@@ -204,7 +200,7 @@ class Lookout:
             slots=tuple(map(_slot_state, shown)),
             hosts=tuple(self.host(name) for name in sorted(names) if name),
             unsettled=self.unsettled(),
-            incarnation=cluster.status.store_incarnation if cluster is not None else "",
+            incarnation=self._incarnation() or (cluster.status.store_incarnation if cluster is not None else ""),
             start_limit_s=START_LIMIT_S,
         )
 
@@ -221,7 +217,7 @@ class Lookout:
         for host in vms.index_keys(ASSIGNED_INDEX):
             member = self.member(host)
             if member is not None and member.record.state != "Held":
-                found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if is_wanted(vm))
+                found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if wanted(vm))
         for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
             vm = vms.get(name)
             if vm is not None:
@@ -300,9 +296,12 @@ class Lookout:
         return float(PROFILES[ProfileName(chosen) if chosen else default_profile(armed=armed)].silence_s)
 
     def unsettled(self) -> tuple[str, ...]:
-        """Hosts that may run VMs that a restored store does not know of; none where the store was not restored."""
+        """Hosts that may run VMs that a restored store does not know of; none where the store was not restored.
+
+        What the store says of itself counts before what is written down, so that nothing happens in between.
+        """
         cluster = self._informers.clusters.get(CLUSTER)
-        incarnation = cluster.status.store_incarnation if cluster is not None else ""
+        incarnation = self._incarnation() or (cluster.status.store_incarnation if cluster is not None else "")
         if cluster is None or not incarnation or cluster.spec.confirmed_incarnation == incarnation:
             return ()
         return tuple(
@@ -334,7 +333,7 @@ class Lookout:
             priority=self._priority(vm),
             cpu_milli=view.cpu_milli,
             memory_bytes=view.memory_bytes,
-            wanted=is_wanted(vm),
+            wanted=wanted(vm),
             holders=tuple(
                 HolderState(
                     host=one.hypervisor,

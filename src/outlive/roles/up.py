@@ -21,6 +21,7 @@ from outlive.failover.keeping.placing import InProcessPlacement, WithCandidates,
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.telling.reporting import SOURCE
+from outlive.node.faults import FaultRecorder
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -68,7 +69,7 @@ class Ports:
     cluster_store: Store | None = None
     """The store in the name of the controller that keeps the status of ``Cluster``."""
     faults: Faults | None = None
-    """Where faults are recorded; ``None``: nowhere."""
+    """Where faults are recorded; ``None``: in the store."""
 
 
 class UpRole:
@@ -210,7 +211,7 @@ class UpRole:
             decisions=self.decisions,
             clock=self._clock,
             ids=ids,
-            faults=ports.faults,
+            faults=ports.faults or FaultRecorder(ports.recovery_store or self._store, self._clock, "recovery"),
             cluster_store=ports.cluster_store or self._store,
         )
         recovery.attach(self.manager, self.elector)

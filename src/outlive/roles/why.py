@@ -99,6 +99,8 @@ def _summary(vm: VirtualMachine) -> str:
     lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
     match recovery.phase:
         case "recovered":
+            if not any(step.what == "assigned" for step in recovery.steps):
+                return f"{lost}, which came back and runs it again"
             place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
             return f"{lost} and runs on {recovery.host} again, {place}"
         case "held":
@@ -107,6 +109,8 @@ def _summary(vm: VirtualMachine) -> str:
             return f"{lost} and is assigned to {recovery.host}, where it has not been seen running yet"
         case "claimed":
             return f"{lost} and has claimed slot {recovery.slot} on {recovery.host}"
+        case "dropped":
+            return f"{lost} and stays down: nobody wants it to run"
         case "waiting":
             return f"{lost} and waits: {recovery.reason or 'its host is not proven dead yet'}"
 

@@ -239,7 +239,7 @@ def views(draw: st.DrawFn) -> RecoveryView:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(views())
 def test_every_vm_gets_exactly_one_action_and_no_slot_is_given_twice(view: RecoveryView) -> None:
     found = plan_recovery(view)
