@@ -3,11 +3,12 @@
 ``FaultRecorder`` writes them. A fault that goes on is refreshed now and then and not at every look; one that comes
 again after it had ended is a new one, so that an old acknowledgement hides nothing. In maintenance nothing is
 raised. Faults are for people: a store that is away loses them, and no decision rests on one
-(docs/operating/faults.md).
+(docs/concepts/safety.md).
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Literal
 
 import msgspec
@@ -23,6 +24,8 @@ REFRESH_S: Final = 60.0
 """How often a fault that goes on is written again."""
 TRIES: Final = 4
 """Writes of one fault before it is given up until the next time."""
+LIMIT_S: Final = 10.0
+"""How long writing one fault may take, all tries together."""
 RAISED_LIMIT: Final = 10_000
 """Faults of which it is remembered when they were written."""
 MESSAGE_CHARACTERS: Final = 1024
@@ -56,12 +59,13 @@ class FaultRecorder:
         if said == message and now - at < REFRESH_S:
             return
         try:
-            if await self._maintenance(subject):
-                return
-            for _ in range(TRIES):
-                if await self._write(name, code, subject, message, remedy, delta):
-                    break
-        except OutliveError as error:
+            async with asyncio.timeout(LIMIT_S):
+                if await self._maintenance(subject):
+                    return
+                for _ in range(TRIES):
+                    if await self._write(name, code, subject, message, remedy, delta):
+                        break
+        except (OutliveError, TimeoutError) as error:
             _log.warning("fault.not_written", fault=name, message=message, writer=self._writer, error=str(error))
             return
         if len(self._raised) >= RAISED_LIMIT:
@@ -75,10 +79,11 @@ class FaultRecorder:
         name = fault_name(code, subject)
         self._raised.pop(name, None)
         try:
-            for _ in range(TRIES):
-                if await self._finish(name):
-                    break
-        except OutliveError as error:
+            async with asyncio.timeout(LIMIT_S):
+                for _ in range(TRIES):
+                    if await self._finish(name):
+                        break
+        except (OutliveError, TimeoutError) as error:
             _log.warning("fault.not_ended", fault=name, writer=self._writer, error=str(error))
 
     async def _write(self, name: str, code: str, subject: ObjectRef, message: str, remedy: str, delta: int) -> bool:

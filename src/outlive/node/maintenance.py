@@ -2,7 +2,7 @@
 
 It ends by itself where an end was set. This is the only thing in fencing that is told by the wall clock, because an
 operator says when; a clock that jumps makes maintenance longer or shorter, and nothing unsafe
-(docs/operating/maintenance.md).
+(docs/operating/fencing.md#maintenance).
 """
 
 from __future__ import annotations

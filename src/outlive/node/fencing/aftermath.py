@@ -18,7 +18,8 @@ from outlive.node.fencing.trusting import TRUST_AGAIN, TrustView
 from outlive.resources import MemberRecord, ObjectRef, VirtualMachine
 from outlive.store import Store, list_all
 
-LOOK_S: Final = 5.0
+CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
+LOOK_S: Final = 2.0
 """How often is looked for what is left to do."""
 EMPTY_LOOK_S: Final = 5.0
 """How often is looked whether a dead host's VMs are all placed."""
@@ -41,6 +42,10 @@ class Aftermath:
         """Hosts that were proven dead, and how: a fault is raised."""
         self._words: dict[str, tuple[str, str]] = {}
         """Hosts whose word of trust has changed: before, and now."""
+        self._holds: dict[FaultCode, tuple[str, str]] = {}
+        """Why nobody is condemned, and what helps."""
+        self._said: dict[FaultCode, None] = {}
+        """Faults of these kinds that I raised."""
         self._cuts: dict[str, float] = {}
         """Cut hosts, and when the cut is due to be renewed."""
 
@@ -58,6 +63,14 @@ class Aftermath:
         elif now.state == "Revoked" and now.dead_through >= now.fence.epoch and before.dead_through < now.dead_through:
             self._dead[host] = "" if now.proof is None else f"{now.proof.kind}: {now.proof.evidence}"
             self._back.pop(host, None)
+
+    def hold(self, code: FaultCode, message: str, remedy: str) -> None:
+        """Nobody is condemned, for this reason."""
+        self._holds[code] = (message, remedy)
+
+    def release(self, code: FaultCode) -> None:
+        """That reason has gone."""
+        self._holds.pop(code, None)
 
     def trust_word(self, host: str, before: str, now: str) -> None:
         """An operator may have changed the word that lets distrusted proofs count again."""
@@ -97,6 +110,7 @@ class Aftermath:
 
     async def _look(self) -> None:
         leads = self._leads()
+        await self._tell_holds()
         for host in list(self._dead):
             how = self._dead.pop(host)
             if leads:
@@ -110,6 +124,14 @@ class Aftermath:
             await self._trust(host, before, word)
         for host in list(self._cuts):
             await self._mind_cut(host, leads)
+
+    async def _tell_holds(self) -> None:
+        for code, (message, remedy) in list(self._holds.items()):
+            self._said[code] = None
+            await self._desk.faults.raise_(code, CLUSTER, message, remedy=remedy, delta=code.delta)
+        for code in [code for code in self._said if code not in self._holds]:
+            del self._said[code]
+            await self._desk.faults.end(code, CLUSTER)
 
     async def _tell_dead(self, host: str, how: str) -> None:
         await self._desk.faults.raise_(

@@ -32,7 +32,7 @@ from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
 from outlive.node.fencing.writing import FenceWriter
 from outlive.node.names import natural_key
 from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.resources import Cluster, Hypervisor, Membership, ObjectRef
+from outlive.resources import Cluster, Hypervisor, Membership
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -47,7 +47,6 @@ TASKS_LIMIT: Final = 1_000
 """Fences that one fencer carries on at the same time; the others wait, or another fencer takes them."""
 RETRY_S: Final = 1.0
 """Pause before a fence is looked at again whose task failed."""
-CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
 
 _log = get_logger("fencing")
 
@@ -85,7 +84,6 @@ class Fencer:
         self.watching: Watching
         self._clock = clock
         self._ids = ids
-        self._faults = faults
         self._memberships = Informer(store, Membership, clock=clock, random=random)
         self._hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
         self._clusters = Informer(store, Cluster, clock=clock, random=random)
@@ -114,9 +112,9 @@ class Fencer:
         """Hosts that somebody asks to have fenced."""
         self._tasks: dict[str, OpenFence | None] = {}
         """Hosts that a task of mine is busy with; its fence once there is one."""
+        self._others: dict[str, None] = {}
+        """The other coordinators."""
         self._group: OrderedTaskGroup | None = None
-        self._holding: dict[FaultCode, None] = {}
-        """Faults of mine that say why nobody is condemned."""
         self._fences = metrics.counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)
         )
@@ -137,7 +135,7 @@ class Fencer:
             group.create_task(self._aftermath.run(), name="fencer tidies up")
             while True:
                 with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
-                    await self._round()
+                    self._round()
                 await self._clock.sleep(self._pause_s())
 
     # What changes
@@ -158,6 +156,10 @@ class Fencer:
         self._aftermath.changed(host, before, record)
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        name = new.name if new is not None else old.name if old is not None else ""
+        self._others.pop(name, None)
+        if new is not None and new.spec.mode == "coordinator" and name != self.me:
+            self._others[name] = None
         if new is None or (old is not None and old.spec.fencing == new.spec.fencing):
             return
         if new.spec.fencing.requested:
@@ -175,12 +177,11 @@ class Fencer:
 
     def _leads(self) -> bool:
         """Whether I am the first of the coordinators that are not silent: who writes what all know."""
-        for host, seen in self.watching:
-            hypervisor = self._hypervisors.get(host)
-            if hypervisor is None or hypervisor.spec.mode != "coordinator" or host == self.me:
+        for host in self._others:
+            seen = self.watching.get(host)
+            if seen is None or seen.record.state != "Held" or natural_key(host) > natural_key(self.me):
                 continue
-            silent = self._clock.monotonic() - seen.since > self._rules.silence_s(host, seen)
-            if seen.record.state == "Held" and not silent and natural_key(host) < natural_key(self.me):
+            if self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen):
                 return False
         return True
 
@@ -191,21 +192,21 @@ class Fencer:
         next_at = min(self.watching.next_at(), self._suspicions.next_at())
         return min(IDLE_S, max(ROUND_S, next_at - now + HAIR_S))
 
-    async def _round(self) -> None:
+    def _round(self) -> None:
         now = self._clock.monotonic()
         self._rules.look()
         if self._rules.heed_release():
-            await self._no_longer_held(FaultCode.STORM)
-            await self._no_longer_held(FaultCode.RATE)
+            self._aftermath.release(FaultCode.STORM)
+            self._aftermath.release(FaultCode.RATE)
         self._look_at_requests()
         for host in self.watching.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
         self._suspicions.drop_the_living()
         if not self._suspicions:
-            await self._no_longer_held(FaultCode.RATE)
+            self._aftermath.release(FaultCode.RATE)
         takeable = self._look_at_open_fences(now)
         if takeable or self._suspicions.next_at() <= now:
-            await self._judge(now, takeable)
+            self._judge(now, takeable)
 
     def _look_at_requests(self) -> None:
         for host in list(self._asked):
@@ -229,21 +230,21 @@ class Fencer:
                 takeable.append(host)
         return takeable
 
-    async def _judge(self, now: float, takeable: list[str]) -> None:
+    def _judge(self, now: float, takeable: list[str]) -> None:
         result = self._opening.evaluate()
         for host in result.adopt:
             seen = self.watching.get(host)
             if host in takeable and seen is not None:
                 self._start(host, self._take_over(host, seen))
         if result.reason is not None:
-            await self._held_back(result.reason)
+            self._held_back(result.reason)
             return
-        await self._no_longer_held(FaultCode.STORM)
+        self._aftermath.release(FaultCode.STORM)
         for host, seen in self._suspicions.ripe(result.suspects, now):
             if host not in self._tasks:
-                await self._condemn_if_allowed(host, seen, now)
+                self._condemn_if_allowed(host, seen, now)
 
-    async def _held_back(self, reason: Why) -> None:
+    def _held_back(self, reason: Why) -> None:
         """Nobody is suspected now. A fresh observer goes on where it was; after a storm it begins anew."""
         now = self._clock.monotonic()
         if reason in (Why.STORM, Why.MAINTENANCE):
@@ -251,29 +252,21 @@ class Fencer:
         else:
             self._suspicions.put_off(now + ROUND_S)
         if reason is Why.STORM:
-            await self._hold(
+            self._aftermath.hold(
                 FaultCode.STORM,
                 "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
-                "look at the network between hosts and store; outlive fence --release lets fencing go on",
+                "look at the network between hosts and store; if the hosts are really dead, change "
+                "spec.fencing.release of Cluster/default",
             )
 
-    async def _hold(self, code: FaultCode, message: str, remedy: str) -> None:
-        self._holding[code] = None
-        await self._faults.raise_(code, CLUSTER, message, remedy=remedy, delta=code.delta)
-
-    async def _no_longer_held(self, code: FaultCode) -> None:
-        if code in self._holding:
-            del self._holding[code]
-            await self._faults.end(code, CLUSTER)
-
-    async def _condemn_if_allowed(self, host: str, seen: Seen, now: float) -> None:
+    def _condemn_if_allowed(self, host: str, seen: Seen, now: float) -> None:
         policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
         if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
-            await self._hold(
+            self._aftermath.hold(
                 FaultCode.RATE,
                 f"{host} is silent and is not condemned: {policy.fences_limit} failure domains were fenced within "
                 f"{policy.fences_window_s:g} s",
-                "see what goes on; outlive fence --release lets fencing go on",
+                "see what goes on; then change spec.fencing.release of Cluster/default",
             )
             return
         if not self._start(host, self._condemn(host, seen, unit)):

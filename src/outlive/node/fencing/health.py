@@ -1,7 +1,7 @@
 """What a fault takes off the cluster's health, and the faults that fencing raises.
 
 Health is 100 less what every fault takes that neither ended nor was acknowledged, and never below 0
-(docs/operating/faults.md).
+(docs/concepts/safety.md).
 """
 
 from __future__ import annotations
