@@ -180,19 +180,25 @@ class RecoveryCloud:
             hosts.discard(name)
 
     async def condemn(self, name: str, phase: str = "condemned") -> None:
-        member = await self.memory.get(Membership, name)
-        fence = _replace(
-            member.record.fence, id=f"{name}.{member.record.epoch}", epoch=member.record.epoch, phase=phase
-        )
-        record = _replace(member.record, state="Revoked", fence=fence)
-        await self.memory.replace(_replace(member, record=record))
+        await self._change(name, lambda record: _condemned(name, record, phase))
 
     async def prove(self, name: str, kind: str = "power") -> None:
-        await self.condemn(name, "proven")
-        member = await self.memory.get(Membership, name)
-        proof = Proof(kind=kind, evidence="seen off", epoch=member.record.epoch, fence=member.record.fence.id)
-        record = _replace(member.record, dead_through=member.record.epoch, proof=proof)
-        await self.memory.replace(_replace(member, record=record))
+        def proven(record: MemberRecord) -> MemberRecord:
+            fence = _condemned(name, record, "proven").fence
+            proof = Proof(kind=kind, evidence="seen off", epoch=record.epoch, fence=fence.id)
+            return _replace(record, state="Revoked", fence=fence, dead_through=record.epoch, proof=proof)
+
+        await self._change(name, proven)
+
+    async def _change(self, name: str, change: Callable[[MemberRecord], MemberRecord]) -> None:
+        """A renewal may be on its way: then once more."""
+        for _ in range(5):
+            member = await self.memory.get(Membership, name)
+            try:
+                await self.memory.replace(_replace(member, record=change(member.record)))
+            except Conflict:
+                continue
+            return
 
     async def come_back(self, name: str) -> None:
         """The host boots and joins."""
@@ -346,3 +352,8 @@ class RecoveryCloud:
     async def recovered(self, vms: Iterable[str]) -> bool:
         found = [await self.recovery(vm) for vm in vms]
         return all(one is not None and one.phase == "recovered" for one in found)
+
+
+def _condemned(name: str, record: MemberRecord, phase: str) -> MemberRecord:
+    fence = _replace(record.fence, id=f"{name}.{record.epoch}", epoch=record.epoch, phase=phase)
+    return _replace(record, state="Revoked", fence=fence)
