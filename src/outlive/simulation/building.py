@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
@@ -17,6 +17,7 @@ from outlive.resources import (
     Hypervisor,
     HypervisorSpec,
     HypervisorStatus,
+    Instance,
     ObjectMeta,
     Resource,
     VirtualMachine,
@@ -35,14 +36,18 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
         spec=ClusterSpec(fencing=spec.policy),
         status=ClusterStatus(store_incarnation=incarnation),
     )
+    vms = [vm_of(vm) for vm in vms_of(spec)]
+    there: dict[str, list[VirtualMachine]] = {}
+    for vm in vms:
+        if vm.status.assigned is not None and vm.spec.power_state == "running":
+            there.setdefault(vm.status.assigned.hypervisor, []).append(vm)
     for host in hosts_of(spec):
-        yield hypervisor_of(host, bmcs[host.name].owner.system_uuid)
-    for vm in vms_of(spec):
-        yield vm_of(vm)
+        yield hypervisor_of(host, bmcs[host.name].owner.system_uuid, there.get(host.name, ()))
+    yield from vms
 
 
-def hypervisor_of(host: HostSpec, system_uuid: str) -> Hypervisor:
-    """A host that has not reported yet."""
+def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine]) -> Hypervisor:
+    """A host as it reported last, before everything was switched off: with its VMs on it."""
     labels = {ZONE_LABEL: host.zone}
     labels |= {DOMAIN_LABEL_PREFIX + name: value for name, value in host.domains.items()}
     if host.rack:
@@ -61,7 +66,12 @@ def hypervisor_of(host: HostSpec, system_uuid: str) -> Hypervisor:
         spec=HypervisorSpec(management="node", mode=host.mode, fencing=fencing),
         status=HypervisorStatus(
             capacity=Amounts.parse({"cpu": host.cpu, "memory": host.memory}),
-            allocation=Amounts(cpu=0, memory=0),
+            allocation=Amounts(
+                cpu=sum(vm.spec.resources.cpu_milli for vm in vms),
+                memory=sum(vm.spec.resources.memory_bytes for vm in vms),
+            ),
+            instances=tuple(Instance(id=vm.name, name=vm.name) for vm in vms),
+            num_instances=len(vms),
             domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
             conditions=(Condition(type="Ready", status="True"),),
             domain_state="ready",

@@ -96,7 +96,10 @@ def _members(slot: Reservation) -> dict[str, str]:
 
 
 def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
-    """Hosts on which VMs and slots together are more than there is; a slot whose VM has landed is that VM."""
+    """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM.
+
+    Hosts whose VMs alone are too many are excepted: users may ask for that.
+    """
     store = truth.store
     slots = [one for one in store.all_of(Reservation) if one.spec.type == FAILOVER and one.status.host]
     for host in store.all_of(Hypervisor):
@@ -110,6 +113,8 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
             if one.status.host == host.name
             and not (one.status.consumer is not None and one.status.consumer.vm in listed)
         ]
+        if host.status.allocation.cpu_milli > capacity.cpu_milli:
+            continue
         used_cpu = host.status.allocation.cpu_milli + sum(one.spec.resources.cpu_milli for one in blocks)
         used_memory = host.status.allocation.memory_bytes + sum(one.spec.resources.memory_bytes for one in blocks)
         if used_cpu > capacity.cpu_milli or used_memory > capacity.memory_bytes:
