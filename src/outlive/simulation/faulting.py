@@ -186,6 +186,16 @@ def _ignores(draw: _Draw, at_s: float) -> None:
     draw.add(at_s, "guest-ignores-shutdown", vms=(draw.vm().name,))
 
 
+def _lost_answers(draw: _Draw, at_s: float) -> None:
+    host = draw.host().name
+    draw.add(at_s, "lost-answers", hosts=(host,), rate=draw.random.choice((0.1, 0.5, 1.0)))
+    draw.add(at_s + draw.short(), "lost-answers", hosts=(host,), rate=0.0)
+
+
+def _unkillable(draw: _Draw, at_s: float) -> None:
+    draw.add(at_s, "unkillable", vms=(draw.vm().name,))
+
+
 def _move(draw: _Draw, at_s: float) -> None:
     live = draw.random.random() < 0.7
     if draw.random.random() < 0.3:
@@ -261,6 +271,8 @@ KINDS: Final[dict[str, Callable[[_Draw, float], None]]] = {
     "slow-starts": _slow_starts,
     "crash": _crash,
     "ignores-shutdown": _ignores,
+    "lost-answers": _lost_answers,
+    "unkillable": _unkillable,
     "move": _move,
     "request": _request,
     "drain": _drain,

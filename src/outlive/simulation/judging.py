@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from outlive.resources import Membership, VirtualMachine
+from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
 from outlive.simulation import telling
 from outlive.simulation.invariants import (
     Truth,
@@ -36,6 +36,8 @@ from outlive.store.tables import Write
 PACE_S: Final = 10.0
 PACE_WRITES: Final = 60
 """So many writes of one object by one process within ``PACE_S`` are a loop without a pause."""
+COVERS: Final[tuple[type[Resource], ...]] = (VirtualMachine, Hypervisor, Reservation, Coverage)
+"""Kinds on whose changes coverage depends."""
 QUOTED_ALSO: Final = 4
 """Other objects whose events a violation quotes."""
 
@@ -49,6 +51,8 @@ class Judge:
         self.replay = replay
         self.restored = False
         """Whether a backup was put back: until hosts have joined again, the store knows less than is so."""
+        self.changed_s = 0.0
+        """When something changed last that coverage depends on."""
         self._seed = seed
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
@@ -72,6 +76,8 @@ class Judge:
         self._found("one-writer", write.key, written_by_its_owner(write, author))
         self._found("limits", write.key, self._spins(write, author))
         telling.tell(truth.history, before, after, author)
+        if write.kind in COVERS:
+            self.changed_s = asyncio.get_running_loop().time()
         if after is None:
             return
         self._found("limits", write.key, within_limits(after))

@@ -6,6 +6,7 @@ verb of a timeline; what they are is in ``outlive.simulation.verbs``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,8 +15,9 @@ from outlive.base.errors import BadInput
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.ports.hypervisor import DomainState
-from outlive.resources import Amounts, VirtualMachine
+from outlive.resources import Amounts, Election, VirtualMachine
 from outlive.roles.node import NodePorts
+from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.simulation import verbs
 from outlive.simulation.building import resources_of
 from outlive.simulation.clocks import HostClock
@@ -29,7 +31,7 @@ from outlive.simulation.invariants import Truth, Violation
 from outlive.simulation.judging import Judge
 from outlive.simulation.machines import Machine, MachineClient
 from outlive.simulation.networks import Networks, Segment
-from outlive.simulation.process import Process
+from outlive.simulation.process import Process, go
 from outlive.simulation.programs import ControllerRole, node_role
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
 from outlive.simulation.stores import OUTSIDE, Author, ProcessStore, Way, WorldStore
@@ -38,7 +40,11 @@ from outlive.store.tables import Write
 
 CONTROLLER_RESTART_S: Final = 2.0
 LOOK_S: Final = 0.5
-"""How often ``settled`` looks."""
+"""How often ``settled`` and the judge of coverage look."""
+REPORTED_S: Final = 1.0
+"""What is reported must be true so long after the last change."""
+LEADS_S: Final = 15.0
+"""So long somebody must have led before he is held to that: he has to learn what there is first."""
 
 
 class World:
@@ -61,6 +67,7 @@ class World:
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
         self._beside: dict[str, Service] = {}
+        self._watching: asyncio.Task[None] | None = None
         self.truth = Truth(self.store, self._hypervisors, self.disks, self.history)
         self.judge = Judge(self.truth, seed=seed, replay=replay)
         for host in hosts_of(spec):
@@ -104,8 +111,12 @@ class World:
         for controller in self.controllers.values():
             controller.start()
 
+        self._watching = go(self._watch_coverage(), name="coverage is judged")
+
     async def stop(self) -> None:
         """End every process and machine."""
+        if self._watching is not None:
+            self._watching.cancel()
         for controller in self.controllers.values():
             controller.kill(again=False)
         for host in self.hosts.values():
@@ -130,6 +141,30 @@ class World:
             if self._calm():
                 return True
         return False
+
+    async def _watch_coverage(self) -> None:
+        """S3: judge what is reported a second after each last change, while somebody leads who can report it."""
+        leads_since, leader, judged = 0.0, "", -1.0
+        while True:
+            await self.clock.sleep(LOOK_S)
+            now, present = self.clock.monotonic(), self._leader()
+            if present != leader:
+                leader, leads_since = present, now
+            changed = self.judge.changed_s
+            if leader and changed != judged and now - changed >= REPORTED_S and now - leads_since >= LEADS_S:
+                judged = changed
+                self.judge.covered()
+
+    def _leader(self) -> str:
+        """Who leads failover and can do so: its process runs, and the store hears and answers it."""
+        election = self.store.look(Election, FAILOVER_ROLE)
+        holder = election.record.holder if election is not None else ""
+        name = holder.rpartition("-")[0]
+        service = self.controllers.get(name) or self._beside.get(name.removesuffix("/controller"))
+        if service is None or service.process is None or not service.active or self.rates != FaultRates():
+            return ""
+        ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
+        return holder if all(way.sends and way.hears for way in ways) else ""
 
     def _calm(self) -> bool:
         vms = self.store.all_of(VirtualMachine)

@@ -107,6 +107,19 @@ async def migration_fails(world: World, given: Arguments) -> None:
         host.hypervisor.faults.migration = text(given, "phase")
 
 
+async def lost_answers(world: World, given: Arguments) -> None:
+    """Hypervisors carry out what they are told and do not say so, at this rate."""
+    for host in hosts_in(world, given):
+        host.hypervisor.faults.lost_answers = number(given, "rate")
+
+
+async def unkillable(world: World, given: Arguments) -> None:
+    """The processes of these guests hang in the kernel: no signal ends them."""
+    for host in world.hosts.values():
+        for vm in texts(given, "vms"):
+            host.hypervisor.faults.unkillable[vm] = True
+
+
 async def replace_machine(world: World, given: Arguments) -> None:
     """Another machine is put up under the name of a host."""
     for host in hosts_in(world, given):

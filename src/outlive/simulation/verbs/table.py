@@ -36,6 +36,8 @@ VERBS: Final[Mapping[str, Act]] = {
     "guest-crash": hardware.guest_crash,
     "watchdog-broken": hardware.watchdog_broken,
     "migration-fails": hardware.migration_fails,
+    "lost-answers": hardware.lost_answers,
+    "unkillable": hardware.unkillable,
     "replace-machine": hardware.replace_machine,
     "second-daemon": software.second_daemon,
     "kill-controller": software.kill_controller,
