@@ -187,7 +187,11 @@ class Failover:
             elector=elector,
         )
 
-        used = UsedKeys(lambda host: informers.reservations.by_index(HOST_INDEX, host), self._consumed_by)
+        used = UsedKeys(
+            informers.hypervisors,
+            lambda host: informers.reservations.by_index(HOST_INDEX, host),
+            self._consumed_by,
+        )
         watches = [
             Watch(informers.reservations, used.of_slot),
             Watch(informers.hypervisors, used.of_host),

@@ -82,14 +82,22 @@ class UsedKeys:
     """Which slots need a look: those with a consumer, and those on a host that was lost or got other VMs."""
 
     def __init__(
-        self, slots_on: Callable[[str], Iterable[Reservation]], consumed_by: Callable[[str], Iterable[Reservation]]
+        self,
+        hosts: Hosts,
+        slots_on: Callable[[str], Iterable[Reservation]],
+        consumed_by: Callable[[str], Iterable[Reservation]],
     ) -> None:
+        self._hosts = hosts
         self._slots_on = slots_on
         self._consumed_by = consumed_by
 
     def of_slot(self, _old: Reservation | None, new: Reservation | None) -> list[str]:
-        """The slot itself; whether its host is lost or lists its consumer, the look will say."""
-        return [new.name] if new is not None and new.spec.type == FAILOVER else []
+        """The slot itself, if it has a consumer or its host is lost."""
+        if new is None or new.spec.type != FAILOVER:
+            return []
+        host = self._hosts.get(new.status.host)
+        over = new.status.consumer is not None or (host is not None and host.status.lost)
+        return [new.name] if over else []
 
     def of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
         """All slots of a host that is lost, and the consumed ones of a host whose VMs are others than before."""
