@@ -1,0 +1,167 @@
+"""An age begins when a version is first received, and nothing but another version restarts it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.fencing.watching import HAIR_S, Watching
+from outlive.resources import FenceRecord, MemberRecord, Membership, ObjectMeta
+from outlive.runtime.informer import Informer
+from outlive.store.memory import MemoryStore
+
+
+def _member(name: str, version: str, *, uid: str = "u1", **record) -> Membership:
+    values = {"machine_id": "m", "boot_id": "b", "nonce": "n1", **record}
+    meta = ObjectMeta(name=name, uid=uid, resource_version=version)
+    return Membership(metadata=meta, record=MemberRecord(**values))
+
+
+def _condemned(member: Membership, version: str, by: str) -> Membership:
+    fence = FenceRecord(id="h.1.n1", epoch=1, phase="condemned", by=by)
+    record = msgspec.structs.replace(member.record, state="Revoked", fence=fence)
+    meta = msgspec.structs.replace(member.metadata, resource_version=version)
+    return msgspec.structs.replace(member, metadata=meta, record=record)
+
+
+def _watching() -> Watching:
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+    informer = Informer(store, Membership, clock=LoopClock(), random=Random(1))
+    return Watching(informer, LoopClock(), "me")
+
+
+def test_same_version_shown_again_does_not_restart_the_age():
+    async def story():
+        watching, member = _watching(), _member("h", "1")
+        watching.changed(None, member)
+        await asyncio.sleep(10)
+        watching.changed(member, _member("h", "1"))
+        seen = watching.get("h")
+        assert LoopClock().monotonic() - seen.since == 10
+
+    run(story())
+
+
+def test_other_object_of_the_same_name_restarts_the_age():
+    async def story():
+        watching, member = _watching(), _member("h", "1")
+        watching.changed(None, member)
+        await asyncio.sleep(10)
+        watching.changed(member, _member("h", "1", uid="u2"))
+        assert LoopClock().monotonic() == watching.get("h").since
+
+    run(story())
+
+
+def test_host_is_due_right_after_its_limit_and_never_before():
+    async def story():
+        watching, first = _watching(), _member("h", "1")
+        watching.changed(None, first)
+        await asyncio.sleep(3)
+        watching.changed(first, _member("h", "2"))
+        found = []
+        for _ in range(200):
+            await asyncio.sleep(0.1)
+            found += [LoopClock().monotonic() for _ in watching.due(LoopClock().monotonic(), lambda host, seen: 5.0)]
+        assert 8.0 + HAIR_S <= found[0] <= 8.2
+
+    run(story())
+
+
+def test_host_that_left_and_came_again_is_followed_once():
+    async def story():
+        watching, member = _watching(), _member("h", "1")
+        watching.changed(None, member)
+        watching.changed(member, None)
+        watching.changed(None, member)
+        await asyncio.sleep(20)
+        assert watching.due(LoopClock().monotonic(), lambda host, seen: 5.0) == ["h"]
+        assert len(watching) == 1
+
+    run(story())
+
+
+def test_fence_of_mine_is_quiet_since_i_saw_the_version_that_i_condemned():
+    async def story():
+        watching, member = _watching(), _member("h", "1", seq=7)
+        watching.changed(None, member)
+        began = LoopClock().monotonic()
+        await asyncio.sleep(10)
+        watching.condemning("h", member, began)
+        watching.changed(member, _condemned(member, "2", "me"))
+        assert watching.get("h").quiet_since == began
+        assert list(watching.open) == ["h"]
+
+    run(story())
+
+
+def test_fence_of_another_is_quiet_since_i_first_saw_it():
+    async def story():
+        watching, member = _watching(), _member("h", "1", seq=7)
+        watching.changed(None, member)
+        began = LoopClock().monotonic()
+        await asyncio.sleep(10)
+        watching.condemning("h", member, began)
+        watching.changed(member, _condemned(member, "2", "other"))
+        assert watching.get("h").quiet_since == began + 10
+
+    run(story())
+
+
+def test_fence_on_a_later_renewal_than_mine_is_not_quiet_since_mine():
+    async def story():
+        watching, member = _watching(), _member("h", "1", seq=7)
+        watching.changed(None, member)
+        began = LoopClock().monotonic()
+        await asyncio.sleep(10)
+        watching.condemning("h", member, began)
+        later = _member("h", "2", seq=8)
+        watching.changed(member, _condemned(later, "3", "me"))
+        assert watching.get("h").quiet_since == began + 10
+
+    run(story())
+
+
+def test_fence_that_is_taken_over_stays_quiet_since_it_was_first_seen():
+    async def story():
+        watching, member = _watching(), _member("h", "1")
+        condemned = _condemned(member, "2", "other")
+        watching.changed(None, condemned)
+        await asyncio.sleep(10)
+        watching.changed(condemned, _condemned(member, "3", "me"))
+        assert watching.get("h").quiet_since == LoopClock().monotonic() - 10
+        back = _member("h", "4", epoch=2)
+        watching.changed(_condemned(member, "3", "me"), back)
+        assert list(watching.open) == []
+
+    run(story())
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.1, 4.0)), min_size=1, max_size=40))
+def test_every_silent_host_is_found_and_nobody_else(changes: list[tuple[int, float]]):
+    """Against the plain rule, for five hosts that renew at any time."""
+
+    async def story():
+        watching = _watching()
+        last: dict[str, tuple[Membership, float]] = {}
+        version = 0
+        for host, pause in [(number, 0.1) for number in range(5)] + changes:
+            await asyncio.sleep(pause)
+            name, version = f"h{host}", version + 1
+            before = last[name][0] if name in last else None
+            last[name] = (_member(name, str(version)), LoopClock().monotonic())
+            watching.changed(before, last[name][0])
+            now = LoopClock().monotonic()
+            assert all(now - last[one][1] > 5.0 for one in watching.due(now, lambda host, seen: 5.0))
+        await asyncio.sleep(6.5)
+        found = watching.due(LoopClock().monotonic(), lambda host, seen: 5.0)
+        assert sorted(found) == sorted(last)
+
+    run(story())
