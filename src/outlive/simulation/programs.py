@@ -18,6 +18,7 @@ from outlive.node.settings import NodeSettings
 from outlive.roles.node import NodePorts, NodeRole, NodeStores
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import Ports, UpRole
+from outlive.runtime.units import decode_unit
 from outlive.simulation.stores import ProcessStore
 
 DAEMON = ("daemon", "events", "trail")
@@ -50,7 +51,7 @@ def node_role(
     stores = NodeStores(
         daemon=store.named(*DAEMON), move=store.named(*MOVE), flush=store.named(*FLUSH), fencer=store.named(*FENCER)
     )
-    read = msgspec.convert(settings.get("node", {}), NodeSettings)
+    read = msgspec.convert(settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
     return NodeRole(stores, read, ports, host=host, clock=clock, random=random, ids=SeededIds(random.fork("ids")))
 
 
@@ -60,7 +61,7 @@ class ControllerRole:
     def __init__(
         self, store: ProcessStore, settings: Mapping[str, Any], *, identity: str, clock: Clock, random: Random
     ) -> None:
-        sections = {name: msgspec.convert(settings.get(name, {}), kind) for name, kind in SECTIONS.items()}
+        sections = {name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()}
         self.role = UpRole(
             store.named(*CONTROLLER),
             role_settings(sections),

@@ -38,6 +38,8 @@ QUEUE_LIMITS: Final = 10
 """So many times the limit of a step a move may wait for its turn on the target."""
 BEFORE_HANDOVER: Final = frozenset({"requested", "target-ready", "transferring", "stopping"})
 """Phases in which either side may abort."""
+AFTER_STOP: Final = frozenset({"stopped"})
+"""The phase in which the source takes it back from a target that is lost; it does not run anywhere then."""
 
 _ENTER, _SEND, _ADOPT, _RESUME = ENTER.decision, SEND.decision, ADOPT.decision, RESUME.decision
 _CREATE: Final = CREATE.decision
@@ -155,8 +157,10 @@ class Migrator:
         self, vm: VirtualMachine, move: Migration, domain: Domain | None, memory: VmMemory
     ) -> float | None:
         shared, name = self._shared, vm.name
-        if domain is not None and domain.state is DomainState.INCOMING:
+        if domain is not None and domain.state is DomainState.INCOMING and move.mode == "live":
             await self._advance(name, move, "target-ready")
+            return LOOK_S
+        if domain is not None and not await self._ender.destroy(name, run_id=domain.run_id):
             return LOOK_S
         if mine(vm, shared.keeper.me) and not await self._ender.release(name):
             return LOOK_S
@@ -263,7 +267,7 @@ class Migrator:
         await shared.here.look()
         domain = shared.here.domains.get(name)
         if move.phase == "stopped":
-            return None if await self._ender.release(name) else LOOK_S
+            return await self._after_stop(vm, move, memory)
         if domain is None or domain.state is DomainState.OFF:
             if move.phase == "stopping":
                 return await self._stopped(name, move)
@@ -339,7 +343,8 @@ class Migrator:
     async def _live_failed(self, vm: VirtualMachine, move: Migration) -> float | None:
         if vm.status.phase == "migrate-live" or vm.spec.migration_method == "live":
             return await self._abort(vm.name, move, "live_failed")
-        await self._advance(vm.name, move, "stopping", mode="cold")
+        # The guest is stopped only once the target has said again that it is there to start it.
+        await self._advance(vm.name, move, "requested", mode="cold")
         return 0.0
 
     async def _handed_over(self, vm: VirtualMachine, move: Migration, domain: Domain, memory: VmMemory) -> float | None:
@@ -369,7 +374,17 @@ class Migrator:
         self._shared.reported()
         self._shared.memory(name).running_since_s = None
         await self._advance(name, move, "stopped")
-        return None
+        return 0.0
+
+    async def _after_stop(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        """The target is to start it; if the target is lost before it held it, this host takes it back."""
+        if not await self._ender.release(vm.name):
+            return LOOK_S
+        if self._late(memory, 3.0) and not await self._holds(move.target):
+            members = await self._members(vm)
+            if not any(not mute(one, members, reach_of(vm)) for one in self._others(vm)):
+                return await self._abort(vm.name, move, "target_lost", AFTER_STOP)
+        return LOOK_S
 
     async def _resume(self, vm: VirtualMachine, members: tuple[MemberView, ...], reason: str) -> float | None:
         """No target can run it any more: it runs on here."""
@@ -447,14 +462,16 @@ class Migrator:
             _log.info("move.phase", vm=name, move=move.id, phase=phase, host=self._shared.host)
         return done
 
-    async def _abort(self, name: str, move: Migration, reason: str) -> float | None:
+    async def _abort(
+        self, name: str, move: Migration, reason: str, phases: frozenset[str] = BEFORE_HANDOVER
+    ) -> float | None:
         """Everything as before, if neither side has gone too far."""
         shared = self._shared
         await shared.records.relabel(shared.move, name, move.source)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             current = active_move(now)
-            if current is None or current.id != move.id or current.phase not in BEFORE_HANDOVER:
+            if current is None or current.id != move.id or current.phase not in phases:
                 return None
             over = _replace(current, phase="aborted", reason=reason)
             phase = START if now.status.phase in ("migrate", "migrate-live", "unmigrate") else now.status.phase

@@ -44,6 +44,8 @@ RETRY_CAP_S: Final = 30.0
 """The longest."""
 CRASH_RESET_S: Final = 600.0
 """After running for so long, a virtual machine that ends by itself begins with the first back-off again."""
+FOLLOW_S: Final = 1.0
+"""How often a virtual machine is read that is here and labelled for another host: nobody tells of its changes."""
 ORPHAN_S: Final = 10.0
 """How long a document must have been missing before its domain is destroyed."""
 LOOKS: Final = 50
@@ -201,6 +203,8 @@ class Workers:
                     continue
                 _log.error("vm.too_many_looks", vm=vm, host=self._shared.host, looks=looks)
                 wait_s = RETRY_CAP_S
+            if wait_s is None and vm in self._shared.here.domains and self._shared.informer.get(vm) is None:
+                wait_s = FOLLOW_S
             if wait_s is None:
                 return
             looks = 0

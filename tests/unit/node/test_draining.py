@@ -1,0 +1,80 @@
+"""Emptying a host, taking its virtual machines back, and stopping its daemon."""
+
+from __future__ import annotations
+
+from tests.support.node_worlds import at, host_of, record, tell, vm_of
+
+from outlive.resources import Membership
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+TWO = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
+
+
+def test_drained_host_is_empty_and_takes_its_vms_back_when_it_is_ready() -> None:
+    async def story(world: World) -> None:
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 40)
+        assert host_of(world).status.domain_state == "flushed"
+        assert world.running("vm-1") != ("kvm-1",) != world.running("vm-2")
+        assert vm_of(world).status.home == "kvm-1"
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await at(world, 100)
+        assert host_of(world).status.domain_state == "ready"
+        assert world.running("vm-1") == world.running("vm-2") == ("kvm-1",)
+
+    tell(story, hosts=3, vms=TWO)
+
+
+def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:
+    async def story(world: World) -> None:
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 3)
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await at(world, 80)
+        assert host_of(world).status.domain_state == "ready"
+        assert world.running("vm-1") == world.running("vm-2") == ("kvm-1",)
+        moves = [event for event in world.history.events if event.kind == "move" and "from kvm-1" in event.text]
+        assert {event.subject for event in moves} == {"vm-1"}
+
+    tell(story, hosts=3, vms=TWO)
+
+
+def test_vm_that_no_host_takes_is_shut_down_and_starts_when_its_host_is_ready_again() -> None:
+    async def story(world: World) -> None:
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 40)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "stop")
+        assert host_of(world).status.domain_state == "flushed"
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await at(world, 70)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story, hosts=1)
+
+
+def test_daemon_of_a_host_with_vms_is_not_stopped_unless_they_are_left() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 5)
+        assert world.hosts["kvm-1"].daemon.alive
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+        await at(world, 30)
+        assert not world.hosts["kvm-1"].daemon.alive
+        assert world.running("vm-1") == ("kvm-1",)
+        assert record(world).state == "Held"
+
+    tell(story)
+
+
+def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-2"]})
+        await at(world, 10)
+        assert record(world, "kvm-2").state == "Released"
+        await world.do("start-daemon", {"hosts": ["kvm-2"]})
+        await at(world, 20)
+        assert (record(world, "kvm-2").state, record(world, "kvm-2").epoch) == ("Held", 1)
+        assert world.store.look(Membership, "kvm-2") is not None
+
+    tell(story)

@@ -1,0 +1,151 @@
+"""The membership of one host: how its daemon gets in, stays in, and comes back."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
+
+from outlive.resources import Membership
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+
+def test_host_registers_once_and_its_vms_are_held_in_epoch_one() -> None:
+    async def story(world: World) -> None:
+        assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 1, 0)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_daemon_restart_keeps_the_epoch_and_the_running_vms() -> None:
+    async def story(world: World) -> None:
+        before, run_id = record(world).nonce, vm_of(world).status.holders[0].run_id
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 5)
+        assert record(world).epoch == 1
+        assert record(world).nonce != before
+        assert vm_of(world).status.holders[0].run_id == run_id
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_boot_raises_the_epoch_and_proves_the_one_before_dead() -> None:
+    async def story(world: World) -> None:
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 45)
+        found = record(world)
+        assert (found.state, found.epoch, found.dead_through) == ("Held", 2, 1)
+        assert found.proof is not None
+        assert found.proof.kind == "reboot"
+        assert holders(world) == [("kvm-1", 2, "running")]
+
+    tell(story)
+
+
+def test_condemned_host_comes_back_in_the_next_epoch_keeps_its_vms_and_says_that_the_old_one_is_over() -> None:
+    async def story(world: World) -> None:
+        run_id = vm_of(world).status.holders[0].run_id
+        await condemn(world)
+        await at(world, 5)
+        found = record(world)
+        assert (found.state, found.epoch, found.dead_through) == ("Held", 2, 1)
+        assert found.proof is not None
+        assert found.proof.kind == "self-cleaned"
+        assert holders(world) == [("kvm-1", 2, "running")]
+        assert vm_of(world).status.holders[0].run_id == run_id
+
+    tell(story)
+
+
+def test_host_that_was_proven_dead_while_it_ran_destroys_everything_and_distrusts_the_proof() -> None:
+    async def story(world: World) -> None:
+        await condemn(world, dead="operator")
+        await at(world, 10)
+        found = record(world)
+        assert (found.state, found.epoch, found.distrusted) == ("Held", 2, ("operator",))
+        assert "proof-contradicted.kvm-1" in faults(world)
+        assert holders(world) == [("kvm-1", 2, "running")]
+        assert "destroyed" in " ".join(told_of(world, "vm-1", "domain"))
+
+    tell(story, violations=True)
+
+
+def test_another_machine_of_the_same_name_does_not_get_in() -> None:
+    async def story(world: World) -> None:
+        before = record(world)
+        await world.do("replace-machine", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert record(world).machine_id == before.machine_id
+        assert world.running("vm-1") == ()
+        process = world.hosts["kvm-1"].daemon.process
+        assert process is not None
+
+    tell(story)
+
+
+def test_host_whose_membership_is_gone_starts_nothing_and_does_not_register_again() -> None:
+    async def story(world: World) -> None:
+        member = world.store.look(Membership, "kvm-1")
+        assert member is not None
+        await world.store.delete(member.ref)
+        await at(world, 5)
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 40)
+        assert world.store.look(Membership, "kvm-1") is None
+        assert "membership-gone.kvm-1" in faults(world)
+        assert world.running("vm-1") == ()
+        assert world.running("vm-2") == ("kvm-1",)
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1")))
+
+
+def test_guard_is_armed_before_the_membership_says_so_and_disarmed_after() -> None:
+    async def story(world: World) -> None:
+        guard = world.hosts["kvm-1"].guard_slot.guard
+        assert guard is not None
+        for verb, armed in (("arm", True), ("disarm", False)):
+            await world.do(verb, {"hosts": ["kvm-1"]})
+            deadline_s = world.clock.monotonic() + 30
+            while record(world).guard.armed is not armed and world.clock.monotonic() < deadline_s:
+                assert guard.state.armed or not record(world).guard.armed
+                await world.clock.sleep(0.01)
+            assert guard.state.armed
+            await world.clock.sleep(12)
+            assert guard.state.armed is armed
+
+    tell(story)
+
+
+@pytest.mark.slow
+def test_armed_host_without_the_store_loses_its_vms_and_an_unarmed_one_keeps_them() -> None:
+    async def story(world: World) -> None:
+        await world.do("arm", {"hosts": ["kvm-1"]})
+        await at(world, 20)
+        await world.do("store-outage", {})
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        assert world.running("vm-2") == ("kvm-2",)
+        await world.do("store-heal", {})
+        await at(world, 100)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+def test_restored_store_gets_all_running_vms_registered_again() -> None:
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 20)
+        assert world.running("vm-1") == ("kvm-2",)
+        await world.do("store-restore", {})
+        await at(world, 40)
+        assert world.running("vm-1") == ("kvm-2",)
+        assert [host for host, _, _ in holders(world)] == ["kvm-2"]
+        assert record(world).incarnation == record(world, "kvm-2").incarnation == world.store.incarnation
+
+    tell(story)

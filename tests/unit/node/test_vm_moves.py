@@ -1,0 +1,112 @@
+"""Moves: either side may die at any moment, and afterwards the virtual machine runs exactly once, or is recovered."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.node_worlds import at, condemn, holders, host_of, tell, told_of, vm_of
+
+from outlive.resources import HOST_LABEL
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+
+def _ended_well(world: World, host: str) -> None:
+    vm = vm_of(world)
+    assert world.running("vm-1") == (host,)
+    assert [(one, seen) for one, _, seen in holders(world)] == [(host, "running")]
+    assert vm.status.assigned is not None
+    assert (vm.status.assigned.hypervisor, vm.status.phase) == (host, "start")
+    assert vm.metadata.labels[HOST_LABEL] == host
+
+
+def test_live_move_changes_the_host_and_remembers_the_home() -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 20)
+        _ended_well(world, "kvm-2")
+        assert vm_of(world).status.home == "kvm-1"
+        assert vm_of(world).status.migration is None
+        assert host_of(world, "kvm-2").status.num_instances == 1
+        assert host_of(world, "kvm-1").status.num_instances == 0
+
+    tell(story)
+
+
+def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+        await at(world, 40)
+        _ended_well(world, "kvm-2")
+        assert vm_of(world).status.home == "kvm-2"
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
+@pytest.mark.parametrize("phase", ["precopy", "paused", "sent", "last"])
+def test_transfer_that_fails_in_any_phase_leaves_the_guest_running_once(phase: str) -> None:
+    async def story(world: World) -> None:
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "at": phase})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 150)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+
+    tell(story)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0, 5.5])
+@pytest.mark.parametrize("side", ["kvm-1", "kvm-2"])
+def test_daemon_of_either_side_may_be_killed_during_a_move(side: str, seconds: float) -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, seconds)
+        await world.do("kill-daemon", {"hosts": [side]})
+        await at(world, 200)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+
+    tell(story)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0])
+def test_target_that_dies_during_the_transfer_leaves_the_guest_at_its_source(seconds: float) -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, seconds)
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await at(world, 15)
+        await condemn(world, "kvm-2", dead="power")
+        await at(world, 90)
+        _ended_well(world, "kvm-1")
+
+    tell(story)
+
+
+def test_source_that_dies_during_the_transfer_leaves_a_vm_that_only_dead_hosts_hold() -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 2)
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await at(world, 15)
+        await condemn(world, "kvm-1", dead="power")
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        assert [host for host, _, _ in holders(world)] == ["kvm-1"]
+        assert "running" not in told_of(world, "vm-1", "domain")[-1]
+
+    tell(story)
+
+
+def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
+    async def story(world: World) -> None:
+        await world.do("pause-daemon", {"hosts": ["kvm-2"], "for": 1000})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 5)
+        await condemn(world, "kvm-2")
+        await at(world, 30)
+        _ended_well(world, "kvm-1")
+        move = vm_of(world).status.migration
+        assert move is not None
+        assert (move.phase, move.reason) == ("aborted", "target_lost")
+
+    tell(story)

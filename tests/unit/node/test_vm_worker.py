@@ -1,0 +1,197 @@
+"""One virtual machine on its host: started, stopped, crashed, asked for, rejected."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.support.node_worlds import (
+    assigned,
+    at,
+    faults,
+    holders,
+    host_of,
+    set_status,
+    tell,
+    told_of,
+    vm_of,
+)
+
+from outlive.node.ports.storage import DiskLock
+from outlive.resources import HOST_LABEL, VirtualMachine
+from outlive.resources.vms import Holder
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+
+def test_domain_is_created_only_after_the_store_acknowledged_the_hold() -> None:
+    async def story(world: World) -> None:
+        kinds = [event.kind for event in world.history.events if event.subject == "vm-1"]
+        assert kinds.index("hold") < kinds.index("domain")
+        assert host_of(world).status.num_instances == 1
+        assert [one.id for one in host_of(world).status.instances] == ["vm-1"]
+
+    tell(story)
+
+
+def test_vm_is_not_held_while_another_holder_is_not_mute() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        stranger = Holder(hypervisor="kvm-2", member_uid="somebody", epoch=1, run_id="other")
+        await set_status(world, holders=(stranger,))
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 40)
+        assert world.running("vm-1") == ()
+        assert vm_of(world).status.holders == (stranger,)
+
+    tell(story)
+
+
+def test_vm_that_crashes_is_started_again_after_a_wait_that_grows() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 13)
+        assert world.running("vm-1") == ("kvm-1",)
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 26)
+        assert world.running("vm-1") == ()
+        assert "2 in a row" in vm_of(world).status.reason
+        await at(world, 45)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert vm_of(world).status.reason == ""
+
+    tell(story)
+
+
+def test_stopped_vm_is_held_by_nobody_and_starts_again_when_asked() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        assert (vm_of(world).status.phase, holders(world)) == ("stop", [])
+        assert vm_of(world).status.answered.endswith(" accepted")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 12)
+        assert holders(world) == [("kvm-1", 1, "running")]
+
+    tell(story)
+
+
+def test_guest_that_ignores_a_shutdown_is_stopped_hard_after_the_limit() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("request", {"vm": "vm-1", "verb": "shutdown"})
+        await at(world, 15)
+        assert world.running("vm-1") == ("kvm-1",)
+        await at(world, 30)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "stop")
+
+    tell(story, node={"shutdownLimit": "20s"})
+
+
+def test_start_during_a_shutdown_lets_the_guest_run_on() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("request", {"vm": "vm-1", "verb": "shutdown"})
+        await at(world, 5)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 60)
+        assert world.running("vm-1") == ("kvm-1",)
+        assert vm_of(world).status.phase == "start"
+        assert "destroyed" not in " ".join(told_of(world, "vm-1", "domain"))
+
+    tell(story, node={"shutdownLimit": "20s"})
+
+
+def test_restart_ends_the_run_and_begins_another_one() -> None:
+    async def story(world: World) -> None:
+        before = vm_of(world).status.holders[0].run_id
+        await world.do("request", {"vm": "vm-1", "verb": "restart"})
+        await at(world, 30)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert vm_of(world).status.holders[0].run_id != before
+
+    tell(story)
+
+
+def test_disabled_vm_is_shut_down_first_and_stays_so() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "disable"})
+        await at(world, 40)
+        assert (world.running("vm-1"), vm_of(world).status.phase, holders(world)) == ((), "disable", [])
+
+    tell(story)
+
+
+def test_host_that_cannot_start_what_a_fence_brought_to_it_rejects_it_with_the_reason() -> None:
+    async def story(world: World) -> None:
+        await world.do("start-fails", {"hosts": ["kvm-2"], "reason": "no such CPU", "times": 5})
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        vm = vm_of(world)
+        labels = {**vm.metadata.labels, HOST_LABEL: "kvm-2"}
+        await world.store.replace(_with_labels(vm, labels))
+        await set_status(world, assigned=assigned("kvm-2", "kvm-1.1.abc"), phase="start")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 20)
+        rejection = vm_of(world).status.rejection
+        assert rejection is not None
+        assert (rejection.hypervisor, rejection.fence) == ("kvm-2", "kvm-1.1.abc")
+        assert "no such CPU" in rejection.reason
+        assert holders(world) == []
+
+    tell(story)
+
+
+def test_vm_that_does_not_start_waits_for_an_operator_after_some_tries() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        await world.do("start-fails", {"hosts": ["kvm-1"], "reason": "no such CPU", "times": 9})
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 60)
+        assert vm_of(world).status.phase == "fail"
+        assert "no such CPU" in vm_of(world).status.reason
+        assert holders(world) == []
+
+    tell(story)
+
+
+def test_vm_whose_disk_is_locked_by_somebody_else_does_not_start() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        disk = vm_of(world).spec.disks[0]
+        world.disks._locks[disk] = DiskLock(volume=disk, id="lock-7", locker="client.9", address="192.0.2.9:0/1")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 20)
+        assert vm_of(world).status.phase == "fail"
+        assert "lock-7" in vm_of(world).status.reason
+        assert (world.running("vm-1"), holders(world)) == ((), [])
+
+    tell(story)
+
+
+def test_domain_that_belongs_elsewhere_is_destroyed_and_its_entry_released() -> None:
+    async def story(world: World) -> None:
+        await set_status(world, assigned=assigned("kvm-2"))
+        vm = vm_of(world)
+        await world.store.replace(_with_labels(vm, {**vm.metadata.labels, HOST_LABEL: "kvm-2"}))
+        await at(world, 20)
+        assert world.running("vm-1") == ("kvm-2",)
+        assert holders(world) == [("kvm-2", 1, "running")]
+
+    tell(story)
+
+
+def test_many_vms_are_started_together() -> None:
+    vms = tuple(VmSpec(name=f"vm-{n}", host="kvm-1", cpu="1", memory="1Gi") for n in range(1, 21))
+
+    async def story(world: World) -> None:
+        assert all(world.running(vm.name) == ("kvm-1",) for vm in vms)
+        assert host_of(world).status.num_instances == 20
+        assert not faults(world)
+
+    tell(story, vms=vms)
+
+
+def _with_labels(vm: VirtualMachine, labels: dict[str, str]) -> VirtualMachine:
+    return msgspec.structs.replace(vm, metadata=msgspec.structs.replace(vm.metadata, labels=labels))
