@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists
+from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
@@ -169,8 +169,11 @@ class UpRole:
     async def prepare(self) -> None:
         """Create what must be there before anything runs: the shipped pipelines, and the cluster itself."""
         await install_shipped(self._store)
-        with contextlib.suppress(AlreadyExists):
-            await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
+        try:
+            await self._store.get(Cluster, CLUSTER)
+        except NotFound:
+            with contextlib.suppress(AlreadyExists):
+                await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
 
     async def run(self) -> None:
         """Run everything until ``stop`` or cancellation; events that wait are written last."""

@@ -844,3 +844,67 @@ def test_the_check_is_a_decision_on_plain_json() -> None:
     assert verdict["counts"]["slot-size"] == 1
     case.state.append({"kind": "Nothing"})
     assert decide() == {"error": "bad-input"}
+
+
+# After a failure
+
+
+def consumed(case: Case) -> Doc:
+    """A slot that counts for somebody gets a consumer, one of its members."""
+    slot = case.named("Reservation", case.certified_vm()["slots"][0])
+    slot["status"]["consumer"] = {"vm": sorted(members(slot))[0], "fence": "f"}
+    return slot
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_certificate_that_counts_a_consumed_slot_is_refused(seed: int) -> None:
+    case = Case(seed)
+    consumed(case)
+    case.redigest()
+    assert case.codes() & {"not-certified", "slot-not-ready", "not-a-member", "count"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_new_certificate_leaves_a_consumed_slot_out_and_is_accepted(seed: int) -> None:
+    case = Case(seed)
+    slot = consumed(case)
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    assert slot["metadata"]["name"] not in {one.name for one in made.slots}
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slots_on_a_lost_host_are_no_promise_to_either_side(seed: int) -> None:
+    case = Case(seed)
+    slot = case.named("Reservation", case.certified_vm()["slots"][0])
+    case.named("Hypervisor", slot["status"]["host"])["status"]["lost"] = "f"
+    case.redigest()
+    assert not case.verdict().accepted
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_vm_in_recovery_is_where_it_was_lost_for_both_sides(seed: int) -> None:
+    case = Case(seed)
+    vm = case.named("VirtualMachine", case.certified_vm()["id"])
+    origin = vm["status"]["assigned"]["hypervisor"]
+    slot = case.named(
+        "Reservation", next(one["slots"][0] for one in case.certificate["vms"] if one["id"] == vm["metadata"]["name"])
+    )
+    case.named("Hypervisor", origin)["status"]["lost"] = "f"
+    vm["status"]["assigned"]["hypervisor"] = slot["status"]["host"]
+    vm["status"]["recovery"] = {"fence": "f", "phase": "assigned", "origin": origin}
+    slot["status"]["consumer"] = {"vm": vm["metadata"]["name"], "fence": "f"}
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {origin}
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
