@@ -308,7 +308,7 @@ def _covered(*slots: str) -> Coverage:
     return Coverage(metadata=ObjectMeta(name="vm-1"), status=CoverageStatus(covered=True, required=1, slots=slots))
 
 
-def _rested(*objects: Any) -> list[str]:
+def _at_rest(*objects: Any) -> list[str]:
     async def story(bench: Bench) -> None:
         bench.store.load(objects)
         bench.judge.rest()
@@ -317,14 +317,19 @@ def _rested(*objects: Any) -> list[str]:
 
 
 def test_vm_that_does_not_run_and_is_not_held_with_a_remedy_is_found_at_rest() -> None:
-    assert _rested(_vm()) == ["L1"]
+    assert _at_rest(_vm()) == ["L1"]
     held = Recovery(fence="f", phase="held", reason="no-slot", remedy="add a host")
-    assert _rested(_vm(recovery=held)) == []
-    assert _rested(_vm(recovery=_replace(held, remedy=""))) == ["L1"]
+    assert _at_rest(_vm(recovery=held)) == []
+    assert _at_rest(_vm(recovery=_replace(held, remedy=""))) == ["L1"]
 
 
 def test_coverage_that_is_not_so_is_found_at_rest() -> None:
     stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    there = _host("h1", "vm-1", "vm-2")
+
+    def _rested(*objects: Any) -> list[str]:
+        return _at_rest(there, *objects)
+
     slot = _slot("s1", "h2", {"vm-1": "h1"})
     assert _rested(stopped, slot, _covered("s1")) == []
     assert _rested(stopped, _covered("s1")) == ["S3"]
@@ -338,10 +343,10 @@ def test_coverage_that_is_not_so_is_found_at_rest() -> None:
 
 def test_room_that_is_counted_twice_is_found_at_rest() -> None:
     slots = [_slot(f"s{number}", "h2", {}, size=2) for number in range(2)]
-    assert _rested(_host("h2", "vm-9", used=1), *slots) == ["room"]
+    assert _at_rest(_host("h2", "vm-9", used=1), *slots) == ["room"]
     landed = [slots[0], _slot("s1", "h2", {}, size=2, consumer="vm-9")]
-    assert _rested(_host("h2", "vm-9", used=2), *landed) == []
-    assert _rested(_host("h1", "vm-9"), _host("h2", "vm-9")) == ["room"]
+    assert _at_rest(_host("h2", "vm-9", used=2), *landed) == []
+    assert _at_rest(_host("h1", "vm-9"), _host("h2", "vm-9")) == ["room"]
 
 
 def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:

@@ -53,10 +53,10 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     vms = {vm.name: vm for vm in store.all_of(VirtualMachine)}
     slots = {one.name: one for one in store.all_of(Reservation) if one.spec.type == FAILOVER}
     lost = {host.name for host in store.all_of(Hypervisor) if host.status.lost}
-    home = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
+    home, moving = _homes(truth, vms)
     for coverage in store.all_of(Coverage):
         status, name = coverage.status, coverage.name
-        if not status.covered or not status.required or name not in vms or name not in home:
+        if not status.covered or not status.required or name not in home or name in moving:
             continue
         mine = [slots[one] for one in status.slots if one in slots and slots[one].status.consumer is None]
         size = vms[name].spec.resources
@@ -70,6 +70,14 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
             yield name, "is reported covered by a slot on a host that is proven dead"
         elif case := _uncovered(name, home, mine, status.required):
             yield name, f"is reported covered, and has no slot left when {', '.join(case)} fail"
+
+
+def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str], dict[str, None]]:
+    """Where each VM is, and those that are between two hosts: assigned to one and listed by another, or by none."""
+    listed = {one.id: host.name for host in truth.store.all_of(Hypervisor) for one in host.status.instances}
+    assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
+    home = {name: listed.get(name, host) for name, host in assigned.items()}
+    return home, {name: None for name, host in assigned.items() if listed.get(name) != host}
 
 
 def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
