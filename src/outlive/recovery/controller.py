@@ -40,6 +40,8 @@ TICK_S: Final = 1.0
 """How often to look while anything is under way: silence and limits make no event."""
 IDLE_S: Final = 10.0
 """How often to look otherwise."""
+DOUBT_S: Final = 2.0
+"""Caches that have lost the store for longer are not acted on."""
 ACTS_AT_ONCE: Final = 16
 """VMs that are acted on at the same time."""
 REQUEST_PREFIX: Final = "recovery"
@@ -124,7 +126,12 @@ class RecoveryLoop:
     # One pass
 
     async def look(self) -> bool:
-        """Look at everything once and act; whether anything is under way."""
+        """Look at everything once and act; whether anything is under way.
+
+        While the caches are in doubt nothing is done: every host would seem silent, and writes would fail anyway.
+        """
+        if self._informers.stalled_s() > DOUBT_S:
+            return True
         view = self._lookout.look()
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             (f"host {name}", partial(self._lost.put_right, name)) for name in self._lost.wrong()

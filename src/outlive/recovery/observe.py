@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.profile import PROFILES, ProfileName, default_profile
 from outlive.node.membership.death import MemberView, dead, member_view, mute, of_holder
 from outlive.node.vm.states import reach_of, wanted
+from outlive.recovery.ages import Silence, Waiting
 from outlive.recovery.model import (
     Free,
     HolderState,
@@ -74,6 +75,17 @@ class RecoveryInformers:
     memberships: Informer[Membership]
     clusters: Informer[Cluster]
 
+    def stalled_s(self) -> float:
+        """Seconds since any of them is in doubt; 0 while all follow."""
+        every: tuple[Informer[Any], ...] = (
+            self.vms,
+            self.reservations,
+            self.hypervisors,
+            self.memberships,
+            self.clusters,
+        )
+        return max(one.stalled_s() for one in every)
+
 
 def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
     """The indexes that the informer of VMs must have."""
@@ -104,51 +116,6 @@ def _members(slot: Reservation) -> Iterable[str]:
 
 def _consumer(slot: Reservation) -> Iterable[str]:
     return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
-
-
-class Silence:
-    """How long each host's Membership has not changed, on this process's own clock since it first saw that."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen: dict[str, tuple[str, str, float]] = {}
-
-    def see(self, membership: Membership) -> None:
-        """A version of it was received."""
-        meta = membership.metadata
-        known = self._seen.get(meta.name)
-        if known is None or known[:2] != (meta.uid, meta.resource_version):
-            self._seen[meta.name] = (meta.uid, meta.resource_version, self._clock.monotonic())
-
-    def forget(self, name: str) -> None:
-        """The Membership is gone."""
-        self._seen.pop(name, None)
-
-    def unchanged_s(self, name: str) -> float:
-        """Seconds since the present version was received."""
-        known = self._seen.get(name)
-        return 0.0 if known is None else self._clock.monotonic() - known[2]
-
-
-class Waiting:
-    """Since when each VM is as it is, on this process's own clock; a restart only makes it wait once more."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since: dict[str, tuple[object, float]] = {}
-
-    def waited_s(self, vm: str, state: object) -> float:
-        """Seconds since the VM was first asked about in this state."""
-        now = self._clock.monotonic()
-        known = self._since.get(vm)
-        if known is None or known[0] != state:
-            self._since[vm] = known = (state, now)
-        return now - known[1]
-
-    def keep(self, vms: Iterable[str]) -> None:
-        """Forget all others."""
-        kept = set(vms)
-        self._since = {vm: since for vm, since in self._since.items() if vm in kept}
 
 
 class Lookout:
