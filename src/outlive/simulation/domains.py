@@ -22,6 +22,8 @@ class SimDomain:
     ports: tuple[str, ...] = ()
     accept_duplicate: bool = False
     crashed: bool = False
+    left: bool = False
+    """Whether its state has run elsewhere since: what is here is of the past, and must never run again."""
 
     def shown(self) -> Domain:
         """As the port shows it."""

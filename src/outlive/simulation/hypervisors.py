@@ -228,6 +228,7 @@ class SimHypervisor:
         await self._takes(self.latencies.downtime)
         if broken != "sent":
             self._arrived(vm, target, incoming)
+            domain.left = True
         await self._takes(self.latencies.downtime)
         if broken in ("sent", "last"):
             raise Unknown(f"{target} did not say whether {vm} runs", remedy="look at both sides")

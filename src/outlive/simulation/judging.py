@@ -20,6 +20,7 @@ from outlive.simulation.invariants import (
     entries_go_with_proof,
     held_where_it_runs,
     instances_are_counted_once,
+    never_from_the_past,
     no_room_is_counted_twice,
     one_presence,
     one_writer,
@@ -126,6 +127,7 @@ class Judge:
 
     def _running(self, vm: str) -> None:
         self._found("S1a", vm, one_writer(self.truth, vm))
+        self._found("S1a", vm, never_from_the_past(self.truth, vm))
         self._found("S1b", vm, one_presence(self.truth, vm))
         self._held(vm)
 

@@ -145,6 +145,19 @@ def test_host_that_goes_on_after_its_vm_was_started_elsewhere_is_found() -> None
     assert _judged(story) == ["S1a", "S1b"]
 
 
+def test_domain_that_runs_again_after_its_state_ran_elsewhere_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        _domain(bench, "h1")
+        source = bench.hypervisors["h1"]
+        bench.hypervisors["h2"].domains["vm-1"] = domain_of(small_vm(), "r2", 1, DomainState.INCOMING)
+        await source.migrate("vm-1", "h2")
+        await bench.hypervisors["h2"].destroy("vm-1", "")
+        assert bench.broken() == []
+        await source.resume("vm-1")
+
+    assert _judged(story) == ["S1a"]
+
+
 def test_running_domain_without_an_entry_is_found() -> None:
     async def story(bench: Bench) -> None:
         bench.store.load([_vm(_holder("h2")), _member("h1"), _member("h2")])

@@ -16,7 +16,12 @@ from outlive.simulation.invariants.resting import (
     runs_or_says_why,
     wanted,
 )
-from outlive.simulation.invariants.running import held_where_it_runs, one_presence, one_writer
+from outlive.simulation.invariants.running import (
+    held_where_it_runs,
+    never_from_the_past,
+    one_presence,
+    one_writer,
+)
 from outlive.simulation.invariants.truth import Truth, Violation
 from outlive.simulation.invariants.writing import acknowledged_is_kept, within_limits, written_by_its_owner
 
@@ -29,6 +34,7 @@ __all__ = [
     "entries_go_with_proof",
     "held_where_it_runs",
     "instances_are_counted_once",
+    "never_from_the_past",
     "no_room_is_counted_twice",
     "one_presence",
     "one_writer",

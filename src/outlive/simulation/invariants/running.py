@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import VirtualMachine
 from outlive.simulation.invariants.truth import Truth
 
@@ -15,6 +16,15 @@ def one_writer(truth: Truth, vm: str) -> str:
         host for host in truth.running(vm) if truth.disks.reaches_disks(host, truth.hypervisors[host].domains[vm])
     ]
     return f"{' and '.join(writers)} write its disks" if len(writers) > 1 else ""
+
+
+def never_from_the_past(truth: Truth, vm: str) -> str:
+    """S1a, over time: a domain whose state was handed over and ran elsewhere runs again, on disks that went on."""
+    for host in truth.holding.get(vm, ()):
+        domain = truth.hypervisors[host].domains.get(vm)
+        if domain is not None and domain.left and domain.state is DomainState.RUNNING:
+            return f"runs on {host} from a state that it had left for another host"
+    return ""
 
 
 def one_presence(truth: Truth, vm: str) -> str:
