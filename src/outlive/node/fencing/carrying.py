@@ -20,6 +20,7 @@ from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.condemning import ATTEMPT, AttemptView, FenceOutcome
 from outlive.node.fencing.cutting import CutResult, Cutting
 from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.opening import assertion
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.proving import (
     PROVE_CUT,
@@ -268,7 +269,7 @@ class OpenFence:
     async def _by_operator(self) -> None:
         """An operator's word counts in maintenance too: somebody stands before the machine."""
         while True:
-            said = _assertion(self._desk.rules.settings(self.host).fencing.operator_proof)
+            said = assertion(self._desk.rules.settings(self.host).fencing.operator_proof)
             if said is not None and said[0] == self.id and "operator" not in self._found():
                 await self._prove_word(*said)
             await self._pause(LOOK_S)
@@ -356,10 +357,15 @@ class OpenFence:
         await self._desk.faults.raise_(
             FaultCode.FENCE_UNCONFIRMED,
             self.ref,
-            f"{self.host} is silent and cannot be proven dead, so its VMs wait: {reason}",
+            self._how_it_stands(reason),
             remedy=f"see to it that it is off, then: outlive fence {self.host} --confirm-off --reason ...",
             delta=FaultCode.FENCE_UNCONFIRMED.delta,
         )
+
+    def _how_it_stands(self, reason: str) -> str:
+        if self._record.cut.through >= self.epoch:
+            return f"{self.host} is silent, cut off, and not proven dead; VMs that it can still reach wait: {reason}"
+        return f"{self.host} is silent and cannot be proven dead, so its VMs wait: {reason}"
 
     async def _tell_power(self, why: str) -> None:
         code = FaultCode.POWER_UNREACHABLE
@@ -390,9 +396,3 @@ class OpenFence:
             await asyncio.wait((rest, stirred), return_when=asyncio.FIRST_COMPLETED)
             rest.cancel()
             stirred.cancel()
-
-
-def _assertion(text: str) -> tuple[str, str, str] | None:
-    """``<fence>|<name>|<reason>``."""
-    parts = text.split("|", 2)
-    return (parts[0].strip(), parts[1].strip(), parts[2].strip()) if len(parts) == 3 else None
