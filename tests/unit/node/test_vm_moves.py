@@ -54,6 +54,7 @@ def test_transfer_that_fails_in_any_phase_leaves_the_guest_running_once(phase: s
     tell(story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.5, 1.5, 3.0, 5.5])
 @pytest.mark.parametrize("side", ["kvm-1", "kvm-2"])
 def test_daemon_of_either_side_may_be_killed_during_a_move(side: str, seconds: float) -> None:

@@ -18,6 +18,7 @@ from outlive.node.decisions import VM_EVENT
 from outlive.node.membership.holding import RELEASE, ReleaseView
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.events import Job, VmAction, VmEventInput
+from outlive.node.vm.locks import lock_owner
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.node.vm.states import assigned_to, of_host, state_of
 from outlive.resources import VirtualMachine
@@ -65,6 +66,8 @@ class Ender:
         shared = self._shared
         await shared.here.look()
         domain = shared.here.domains.get(vm)
+        if domain is None and vm not in shared.here.creating:
+            await self._unlock(vm)
         refused = ""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -96,6 +99,23 @@ class Ender:
         if refused:
             _log.info("vm.not_released", vm=vm, why=refused)
         return not refused
+
+    async def _unlock(self, vm: str) -> None:
+        """Remove this host's own locks on its disks, which a domain that was stopped hard leaves behind.
+
+        Only as well as it goes: whoever starts it next looks at the locks again.
+        """
+        shared = self._shared
+        known = await shared.find(vm)
+        if known is None or not known.spec.disks or not of_host(known, shared.keeper.me):
+            return
+        try:
+            async with asyncio.timeout(float(shared.settings.call_limit)):
+                for lock in await shared.storage.locks(known.spec.disks):
+                    if lock_owner(lock.address) == lock_owner(shared.storage.address()):
+                        await shared.storage.release(lock)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("vm.not_unlocked", vm=vm, host=shared.host, error=str(error) or "no answer in time")
 
     def _under_way(self, vm: str, runs: tuple[str, ...]) -> tuple[str, ...]:
         """Runs of which a create may still happen: of this process, late ones, and those of the process before."""

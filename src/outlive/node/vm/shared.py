@@ -45,6 +45,8 @@ class VmMemory:
     late_create: str = ""
     """A run whose create did not answer in time and may still happen."""
     late_until_s: float = 0.0
+    mislabelled_s: float | None = None
+    """Since when its label names another host than the one that it is assigned to."""
     orphaned_s: float | None = None
     """Since when its document is missing while a domain is here."""
     phase: tuple[str, str, int] = ("", "", 0)

@@ -179,8 +179,9 @@ class Starter:
         memory.failures += 1
         wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
         memory.not_before_s = shared.clock.monotonic() + wait_s
-        fence = fence_of(vm)
-        if fence:
+        fence, recovery = fence_of(vm), vm.status.recovery
+        brought = recovery is None or recovery.fence != fence or recovery.phase != "recovered"
+        if fence and brought:
             rejection = Rejection(hypervisor=shared.host, fence=fence, reason=problem)
             return None if await self._ender.release(vm.name, rejection=rejection) else SOON_S
         if memory.failures >= shared.settings.start_tries:

@@ -34,7 +34,7 @@ from outlive.node.vm.states import (
     rejected_by,
     state_of,
 )
-from outlive.resources import VirtualMachine
+from outlive.resources import HOST_LABEL, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -46,6 +46,8 @@ CRASH_RESET_S: Final = 600.0
 """After running for so long, a virtual machine that ends by itself begins with the first back-off again."""
 FOLLOW_S: Final = 1.0
 """How often a virtual machine is read that is here and labelled for another host: nobody tells of its changes."""
+RELABEL_S: Final = 20.0
+"""How long a label may name another host than the one that is assigned, as it does for a moment in every move."""
 ORPHAN_S: Final = 10.0
 """How long a document must have been missing before its domain is destroyed."""
 LOOKS: Final = 50
@@ -203,8 +205,8 @@ class Workers:
                     continue
                 _log.error("vm.too_many_looks", vm=vm, host=self._shared.host, looks=looks)
                 wait_s = RETRY_CAP_S
-            if wait_s is None and vm in self._shared.here.domains and self._shared.informer.get(vm) is None:
-                wait_s = FOLLOW_S
+            if vm in self._shared.here.domains and self._shared.informer.get(vm) is None:
+                wait_s = FOLLOW_S if wait_s is None else min(wait_s, FOLLOW_S)
             if wait_s is None:
                 return
             looks = 0
@@ -235,7 +237,26 @@ class Workers:
             return await self._stray(vm, domain)
         if domain is not None and domain.state in (DomainState.INCOMING, DomainState.HANDED_OVER):
             return await self._mover.left_over(vm, domain, memory)
-        return await self._act(vm, domain, memory)
+        label_s = await self._labelled(vm, memory)
+        wait_s = await self._act(vm, domain, memory)
+        return wait_s if label_s is None else min(label_s, RELABEL_S if wait_s is None else wait_s)
+
+    async def _labelled(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
+        """Set the label right where whoever changed it did not finish; until when to wait for that, else ``None``."""
+        shared, label = self._shared, vm.metadata.labels.get(HOST_LABEL, "")
+        if assigned_to(vm) in ("", label) or shared.host not in (assigned_to(vm), label):
+            memory.mislabelled_s = None
+            return None
+        now_s = shared.clock.monotonic()
+        if memory.mislabelled_s is None:
+            memory.mislabelled_s = now_s
+        left_s = memory.mislabelled_s + RELABEL_S - now_s
+        if left_s > 0:
+            return left_s
+        memory.mislabelled_s = None
+        _log.warning("vm.relabelled", vm=vm.name, label=label, assigned=assigned_to(vm))
+        await shared.records.relabel(shared.move, vm.name, assigned_to(vm))
+        return None
 
     def _settled(self, vm: VirtualMachine) -> bool:
         """Whether there is certainly nothing to do: it runs here as it should, or it neither is nor belongs here."""
@@ -243,6 +264,8 @@ class Workers:
         if self._answerer.asked(vm) or active_move(vm) is not None:
             return False
         here = assigned_to(vm) == me.host
+        if assigned_to(vm) not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
+            return False
         if domain is None:
             idle = not here or state_of(vm) in (STOP, "disable", "fail") or rejected_by(vm, me.host)
             return idle and not of_host(vm, me) and state_of(vm) != "shutdown"

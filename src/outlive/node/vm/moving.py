@@ -1,0 +1,193 @@
+"""What both sides of a move share: the record's next phase, its abort, and who owns what runs.
+
+Every change is a compare-and-swap on exactly the record that was looked at, so that two sides that decide at once do
+not undo each other's step; the label is set before the assignment and set right again where the assignment failed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.membership.death import MemberView
+from outlive.node.membership.moving import ADOPT, RESUME, MoveView
+from outlive.node.vm.ending import Ender
+from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.states import START, active_move, assigned_to, mine, reach_of
+from outlive.resources import Assigned, Holder, VirtualMachine
+from outlive.resources.vms import Migration, VirtualMachineStatus
+
+LOOK_S: Final = 1.0
+"""How often a side that waits reads the record."""
+SILENT_S: Final = 3.0
+"""How long the other side may be silent before it is looked whether it holds its membership."""
+BEFORE_HANDOVER: Final = frozenset({"requested", "target-ready", "transferring", "stopping"})
+"""Phases in which either side may abort."""
+
+_ADOPT: Final = ADOPT.decision
+_RESUME: Final = RESUME.decision
+_replace = msgspec.structs.replace
+_log = get_logger("node.move")
+
+
+class MoveTools:
+    """See the module."""
+
+    def __init__(self, shared: VmHost, ender: Ender) -> None:
+        self._shared = shared
+        self._ender = ender
+
+    def adopted(
+        self, now: VirtualMachine, members: tuple[MemberView, ...], *, home: str, migration: Migration | None
+    ) -> VirtualMachineStatus | None:
+        """The status in which this host owns what runs here, without mute entries; ``None`` where it must not."""
+        shared = self._shared
+        view = self.view(now, members, runs=True)
+        outcome = shared.decisions.use(_ADOPT, view, subject=now.name)
+        if outcome.refused is not None:
+            return None
+        me = shared.keeper.me
+        held = _replace(now, status=_replace(now.status, holders=outcome.holders))
+        holders = tuple(_replace(one, seen="running") if one in mine(held, me) else one for one in outcome.holders)
+        assigned = now.status.assigned
+        if assigned is None or assigned.hypervisor != shared.host:
+            assigned = Assigned(hypervisor=shared.host)
+        return _replace(
+            now.status,
+            holders=holders,
+            assigned=assigned,
+            home=home,
+            phase=START,
+            reason="",
+            migration=migration,
+        )
+
+    async def advance(self, name: str, move: Migration, phase: str, **changes: object) -> bool:
+        """The next phase of exactly this record; whether it is written."""
+        target = _replace(move, phase=phase, **changes)
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            return _replace(now.status, migration=target) if now.status.migration == move else None
+
+        after = await self._shared.records.change(self._shared.move, name, change)
+        done = after is not None and after.status.migration == target
+        if done:
+            _log.info("move.phase", vm=name, move=move.id, phase=phase, host=self._shared.host)
+        return done
+
+    async def abort(
+        self, name: str, move: Migration, reason: str, phases: frozenset[str] = BEFORE_HANDOVER
+    ) -> float | None:
+        """Everything as before, if neither side has gone too far."""
+        shared = self._shared
+        await shared.records.relabel(shared.move, name, move.source)
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            current = active_move(now)
+            if current is None or current.id != move.id or current.phase not in phases:
+                return None
+            over = _replace(current, phase="aborted", reason=reason)
+            phase = START if now.status.phase in ("migrate", "migrate-live", "unmigrate") else now.status.phase
+            return _replace(
+                now.status,
+                assigned=Assigned(hypervisor=move.source),
+                home=move.prior_home or move.source,
+                phase=phase,
+                migration=over,
+            )
+
+        after = await shared.records.change(shared.move, name, change)
+        if after is not None and assigned_to(after) not in (move.source, ""):
+            await shared.records.relabel(shared.move, name, assigned_to(after))
+        _log.warning("move.aborted", vm=name, host=shared.host, reason=reason)
+        return LOOK_S
+
+    async def members(self, vm: VirtualMachine) -> tuple[MemberView, ...]:
+        """The memberships of all holders."""
+        shared = self._shared
+        others = await shared.records.members(shared.daemon, vm.status.holders, but=shared.host)
+        return shared.own_member() + others
+
+    def others(self, vm: VirtualMachine) -> list[Holder]:
+        """Entries of other hosts."""
+        return [one for one in vm.status.holders if one.hypervisor != self._shared.host]
+
+    def view(
+        self,
+        vm: VirtualMachine,
+        members: tuple[MemberView, ...],
+        *,
+        run_id: str = "",
+        gate_open: bool = True,
+        runs: bool = False,
+    ) -> MoveView:
+        """The virtual machine as the steps of a move look at it."""
+        shared, move = self._shared, vm.status.migration
+        others = self.others(vm)
+        return MoveView(
+            vm=vm.name,
+            me=shared.keeper.me,
+            id=move.id if move is not None else "",
+            source=move.source if move is not None else shared.host,
+            target=move.target if move is not None else (others[0].hypervisor if others else ""),
+            holders=vm.status.holders,
+            members=members,
+            reach=reach_of(vm),
+            gate_open=gate_open,
+            run_id=run_id,
+            here=vm.name in shared.here.names(),
+            runs=runs,
+        )
+
+    def late(self, memory: VmMemory, limit_s: float | None = None) -> bool:
+        """Whether the move has been in its present phase for so long; ``None``: for the limit of a step."""
+        limit_s = float(self._shared.settings.move_limit) if limit_s is None else limit_s
+        return self._shared.clock.monotonic() - memory.phase_since_s >= limit_s
+
+    async def resume(self, vm: VirtualMachine, members: tuple[MemberView, ...], reason: str) -> float | None:
+        """No target can run it any more: it runs on here."""
+        shared, name = self._shared, vm.name
+        settled = await shared.settling.settled() and await shared.keeper.stands()
+        fresh = await shared.records.read(shared.daemon, name)
+        if fresh is None or fresh.metadata.resource_version != vm.metadata.resource_version:
+            return LOOK_S
+        view = _replace(self._view(fresh, members), settled=settled)
+        outcome = shared.decisions.use(_RESUME, view, subject=name)
+        if outcome.refused is not None:
+            _log.info("move.not_resumed", vm=name, why=outcome.refused.why)
+            return LOOK_S
+        try:
+            await shared.here.hypervisor.resume(name)
+        except OutliveError as error:
+            _log.warning("move.not_resumed", vm=name, why=str(error))
+            return LOOK_S
+        await shared.here.look()
+        return await self.come_back(fresh, reason)
+
+    async def come_back(self, vm: VirtualMachine, reason: str) -> float | None:
+        """It runs here after all: it is assigned here again, and mute entries of the target go."""
+        shared = self._shared
+        members = await self._members(vm)
+        await shared.records.relabel(shared.move, vm.name, shared.host)
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            move = now.status.migration
+            if move is None or (move.phase == "aborted" and assigned_to(now) == shared.host):
+                return None
+            over = _replace(move, phase="aborted", reason=reason)
+            return self._adopted(now, members, home=move.prior_home or now.status.home, migration=over)
+
+        await shared.records.change(shared.move, vm.name, change)
+        _log.warning("move.came_back", vm=vm.name, host=shared.host, reason=reason)
+        return 0.0
+
+    async def drop(self, name: str, run_id: str) -> float | None:
+        """Nothing of it stays here."""
+        if not await self._ender.destroy(name, run_id=run_id):
+            return LOOK_S
+        released = await self._ender.release(name)
+        self._shared.reported()
+        return LOOK_S if not released else 0.0

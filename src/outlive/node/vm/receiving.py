@@ -1,0 +1,160 @@
+"""The target's side of a move: it enters itself, lets a domain listen, and owns what runs here; or starts it cold.
+
+Until the guest was handed over the target may give up at any time; then nothing of it stays here, and the source goes
+on. A guest that runs here is adopted elsewhere (``outlive.node.vm.migrating``), whatever the record says.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.base.logging import get_logger
+from outlive.node.membership.death import mute
+from outlive.node.membership.holding import CREATE, CreateView
+from outlive.node.membership.moving import ENTER
+from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.ending import Ender
+from outlive.node.vm.moving import LOOK_S, SILENT_S, MoveTools
+from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.starting import Starter
+from outlive.node.vm.states import START, active_move, assigned_to, mine, reach_of
+from outlive.resources import VirtualMachine
+from outlive.resources.vms import Migration, VirtualMachineStatus
+
+_ENTER: Final = ENTER.decision
+_CREATE: Final = CREATE.decision
+_replace = msgspec.structs.replace
+_log = get_logger("node.move")
+
+
+class Receiver:
+    """See the module."""
+
+    def __init__(self, shared: VmHost, starter: Starter, ender: Ender, move: MoveTools) -> None:
+        self._shared = shared
+        self._starter = starter
+        self._ender = ender
+        self._move = move
+        self._incoming: dict[str, None] = {}
+
+    async def step(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        """One step; when to look again."""
+        shared = self._shared
+        await shared.here.look()
+        domain = shared.here.domains.get(vm.name)
+        if assigned_to(vm) != shared.host:
+            return await self._move.drop(vm.name, domain.run_id if domain is not None else "")
+        match move.phase:
+            case "requested":
+                return await self._make_ready(vm, move, domain, memory)
+            case "stopped":
+                if domain is not None:
+                    return await self._move.drop(vm.name, domain.run_id)
+                return await self._begin_cold(vm.name, move)
+            case "stopping":
+                return await self._move.drop(vm.name, domain.run_id) if domain is not None else LOOK_S
+            case _:
+                return await self._await_guest(vm, move, domain, memory)
+
+    async def _make_ready(
+        self, vm: VirtualMachine, move: Migration, domain: Domain | None, memory: VmMemory
+    ) -> float | None:
+        shared, name = self._shared, vm.name
+        if domain is not None and domain.state is DomainState.INCOMING and move.mode == "live":
+            await self._move.advance(name, move, "target-ready")
+            return LOOK_S
+        if domain is not None and not await self._ender.destroy(name, run_id=domain.run_id):
+            return LOOK_S
+        if mine(vm, shared.keeper.me) and not await self._ender.release(name):
+            return LOOK_S
+        if move.mode == "cold":
+            await self._move.advance(name, move, "target-ready")
+            return LOOK_S
+        if len(self._incoming) >= shared.settings.moves:
+            memory.phase_since_s = shared.clock.monotonic()
+            return LOOK_S
+        if self._move.late(memory):
+            return await self._move.abort(name, move, "peer_timeout")
+        self._incoming[name] = None
+        try:
+            return await self._enter(vm, move, memory)
+        finally:
+            self._incoming.pop(name, None)
+
+    async def _enter(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        shared, name = self._shared, vm.name
+        members = await self._move.members(vm)
+        if not await shared.keeper.stands():
+            return LOOK_S
+        report = await shared.guard.report()
+        run_id = shared.ids.uuid()
+        why = ""
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            nonlocal why
+            if any(one.run_id == run_id for one in now.status.holders) or now.status.migration != move:
+                return None
+            view = self._move.view(now, members, run_id=run_id, gate_open=report.gate_open)
+            outcome = shared.decisions.use(_ENTER, view, subject=name)
+            why = outcome.refused.why if outcome.refused is not None else ""
+            return None if why else _replace(now.status, holders=outcome.holders)
+
+        memory.own_runs.add(run_id)
+        entered = await shared.records.change(shared.daemon, name, change)
+        if entered is None or not any(one.run_id == run_id for one in entered.status.holders):
+            _log.info("move.not_entered", vm=name, host=shared.host, why=why)
+            return LOOK_S
+        gate_open = await shared.guard.begin_create(run_id)
+        me = shared.keeper.me
+        view = CreateView(vm=name, me=me, run_id=run_id, holders=entered.status.holders, gate_open=gate_open)
+        if shared.decisions.use(_CREATE, view, subject=name).refused is not None:
+            if gate_open:
+                await self._starter.end_create(run_id)
+            await self._ender.release(name)
+            return LOOK_S
+        problem = await self._starter.create(entered, run_id, me.epoch, memory, incoming=True)
+        domain = shared.here.domains.get(name)
+        if domain is None or domain.run_id != run_id:
+            await self._ender.release(name)
+            return await self._move.abort(
+                name, move, f"{shared.host} cannot receive it: {problem or 'its domain ended'}"
+            )
+        await self._move.advance(name, move, "target-ready")
+        return LOOK_S
+
+    async def _await_guest(
+        self, vm: VirtualMachine, move: Migration, domain: Domain | None, memory: VmMemory
+    ) -> float | None:
+        """Target-ready, transferring, transferred: until the guest runs here, or certainly will not."""
+        name = vm.name
+        if move.mode == "cold" and move.phase == "target-ready":
+            if self._move.late(memory):
+                return await self._move.abort(name, move, "peer_timeout")
+            return LOOK_S
+        if domain is None:
+            await self._ender.release(name)
+            return await self._move.abort(name, move, "target_lost") if move.phase == "target-ready" else LOOK_S
+        if not self._move.late(memory, SILENT_S):
+            return LOOK_S
+        members = await self._move.members(vm)
+        sources = [one for one in vm.status.holders if one.hypervisor == move.source]
+        if all(mute(one, members, reach_of(vm)) for one in sources):
+            return await self._move.drop(name, domain.run_id)  # nobody is left to send it; recovery decides
+        if move.phase == "target-ready" and self._move.late(memory):
+            return await self._move.abort(name, move, "peer_timeout")
+        if move.phase == "transferred" and self._move.late(memory):
+            return await self._move.drop(name, domain.run_id)  # all was sent and it does not run: the source goes on
+        return LOOK_S
+
+    async def _begin_cold(self, name: str, move: Migration) -> float | None:
+        """The source has released it: start it here."""
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if active_move(now) != move or assigned_to(now) != self._shared.host:
+                return None
+            return _replace(now.status, phase=START, reason="", migration=None)
+
+        await self._shared.records.change(self._shared.move, name, change)
+        return 0.0

@@ -1,0 +1,168 @@
+"""The source's side of a move: it sends the guest, or shuts it down, and lets go of it once the target has it.
+
+A guest that was handed over is kept, standing still, until the target has adopted it; it runs on here only once no
+target can run it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from outlive.base.errors import Refused, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.node.membership.death import mute
+from outlive.node.membership.moving import SEND
+from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.ending import Ender, Shutdown
+from outlive.node.vm.moves import LIVE_ATTEMPTS
+from outlive.node.vm.moving import LOOK_S, SILENT_S, MoveTools
+from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.states import assigned_to, reach_of
+from outlive.resources import Holder, VirtualMachine
+from outlive.resources.vms import Migration
+
+ATTEMPT_PAUSE_S: Final = 0.5
+"""Between two attempts to move a running guest."""
+QUEUE_LIMITS: Final = 10
+"""So many times the limit of a step a move may wait for its turn on the target."""
+AFTER_STOP: Final = frozenset({"stopped"})
+"""The phase in which the source takes it back from a target that is lost; it does not run anywhere then."""
+
+_SEND: Final = SEND.decision
+_log = get_logger("node.move")
+
+
+class Sender:
+    """See the module."""
+
+    def __init__(self, shared: VmHost, ender: Ender, move: MoveTools) -> None:
+        self._shared = shared
+        self._ender = ender
+        self._move = move
+        self._outgoing: dict[str, None] = {}
+
+    async def step(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        """One step; when to look again."""
+        shared, name = self._shared, vm.name
+        await shared.here.look()
+        domain = shared.here.domains.get(name)
+        if move.phase == "stopped":
+            return await self._after_stop(vm, move, memory)
+        if domain is None or domain.state is DomainState.OFF:
+            if move.phase == "stopping":
+                return await self._stopped(name, move)
+            if domain is not None:
+                await self._ender.destroy(name, run_id=domain.run_id)
+            return await self._move.abort(name, move, "it ended by itself before it was moved")
+        if domain.state is not DomainState.RUNNING:
+            return await self._handed_over(vm, move, domain, memory)
+        if assigned_to(vm) != move.target:
+            return await self._move.abort(name, move, "target_changed")
+        match move.phase:
+            case "requested":
+                return await self._await_target(vm, move, memory)
+            case "target-ready" if move.mode == "cold":
+                await self._move.advance(name, move, "stopping")
+                return 0.0
+            case "stopping":
+                return await self._stop(name, move, memory)
+            case "transferred":  # it was sent, and runs here all the same: it came back
+                return await self._move.come_back(vm, "live_failed")
+            case _:
+                return await self._send(vm, move, memory)
+
+    async def _await_target(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        if self._move.late(memory, float(self._shared.settings.move_limit) * QUEUE_LIMITS):
+            return await self._move.abort(vm.name, move, "peer_timeout")
+        if self._move.late(memory, SILENT_S) and not await self._holds(move.target):
+            return await self._move.abort(vm.name, move, "target_lost")
+        return LOOK_S
+
+    async def _holds(self, host: str) -> bool:
+        """Whether a host holds its membership."""
+        found = await self._shared.records.members(self._shared.daemon, (Holder(hypervisor=host),))
+        return any(one.record.state == "Held" for one in found)
+
+    async def _send(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        """One attempt to move it while it runs."""
+        shared, name = self._shared, vm.name
+        if vm.spec.migration_method == "shutdown":
+            return await self._move.abort(name, move, "live_forbidden")
+        if move.attempts >= LIVE_ATTEMPTS:
+            return await self._live_failed(vm, move)
+        if len(self._outgoing) >= shared.settings.moves:
+            memory.phase_since_s = shared.clock.monotonic()
+            return LOOK_S
+        members = await self._move.members(vm)
+        outcome = shared.decisions.use(_SEND, self._move.view(vm, members), subject=name)
+        if outcome.refused is not None:
+            if move.phase == "transferring" or self._move.late(memory):
+                return await self._move.abort(name, move, "target_lost")
+            return LOOK_S
+        self._outgoing[name] = None
+        try:
+            begun = await self._move.advance(name, move, "transferring", attempts=move.attempts + 1)
+            if begun:
+                await self._transfer(name, move, memory)
+        finally:
+            self._outgoing.pop(name, None)
+        return 0.0
+
+    async def _transfer(self, name: str, move: Migration, memory: VmMemory) -> None:
+        shared = self._shared
+        try:
+            async with asyncio.timeout(float(shared.settings.transfer_limit)):
+                await shared.here.hypervisor.migrate(name, move.target, max_downtime_ms=shared.settings.downtime_ms)
+        except Refused as error:
+            _log.warning("move.attempt_failed", vm=name, target=move.target, why=error.message)
+            await shared.clock.sleep(ATTEMPT_PAUSE_S)
+        except (Unknown, Unavailable, TimeoutError) as error:
+            _log.warning("move.attempt_unknown", vm=name, target=move.target, why=str(error) or "no answer in time")
+        await shared.here.look()
+
+    async def _live_failed(self, vm: VirtualMachine, move: Migration) -> float | None:
+        if vm.status.phase == "migrate-live" or vm.spec.migration_method == "live":
+            return await self._move.abort(vm.name, move, "live_failed")
+        # The guest is stopped only once the target has said again that it is there to start it.
+        await self._move.advance(vm.name, move, "requested", mode="cold")
+        return 0.0
+
+    async def _handed_over(self, vm: VirtualMachine, move: Migration, domain: Domain, memory: VmMemory) -> float | None:
+        """It was sent, or stands still somewhere on that way: the target says whether it has it."""
+        if move.phase != "transferred":
+            await self._move.advance(vm.name, move, "transferred")
+            return 0.0
+        members = await self._move.members(vm)
+        targets = [one for one in vm.status.holders if one.hypervisor == move.target]
+        if any(not mute(one, members, reach_of(vm)) for one in targets):
+            return LOOK_S
+        return await self._move.resume(vm, members, "target_lost")
+
+    async def _stop(self, name: str, move: Migration, memory: VmMemory) -> float | None:
+        match await self._ender.shut_down(name, memory):
+            case Shutdown.ABORTED:
+                return await self._move.abort(name, move, "cancelled")
+            case Shutdown.FAILED:
+                return LOOK_S
+            case _:
+                return await self._stopped(name, move)
+
+    async def _stopped(self, name: str, move: Migration) -> float | None:
+        """The guest is down: release it, and say so to the target."""
+        if not await self._ender.destroy(name) or not await self._ender.release(name):
+            return LOOK_S
+        self._shared.reported()
+        self._shared.memory(name).running_since_s = None
+        await self._move.advance(name, move, "stopped")
+        return 0.0
+
+    async def _after_stop(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
+        """The target is to start it; if the target is lost before it held it, this host takes it back."""
+        if not await self._ender.release(vm.name):
+            return LOOK_S
+        if self._move.late(memory, SILENT_S) and not await self._holds(move.target):
+            members = await self._move.members(vm)
+            if not any(not mute(one, members, reach_of(vm)) for one in self._move.others(vm)):
+                return await self._move.abort(vm.name, move, "target_lost", AFTER_STOP)
+        return LOOK_S
