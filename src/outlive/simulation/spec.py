@@ -2,7 +2,7 @@
 
 Hosts and VMs are either listed, or counted and then named ``<prefix><n>``. Policies and settings are those of the
 product, read by the product. What happens to the cluster is said elsewhere: in a timeline, or by a seed
-(docs/reference/simulation.md).
+(docs/operating/simulating.md).
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ async def store_faults(world: World, given: Arguments) -> None:
     try:
         rates = msgspec.convert(dict(given.get("rates", {})), FaultRates)
     except msgspec.ValidationError as error:
-        raise BadInput(f"rates of faults: {error}", remedy="see docs/reference/simulation.md") from error
+        raise BadInput(f"rates of faults: {error}", remedy="see docs/operating/simulating.md") from error
     world.set_rates(rates)
 
 
