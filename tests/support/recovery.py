@@ -25,6 +25,7 @@ from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
+from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
 from outlive.recovery.observe import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
@@ -311,6 +312,7 @@ class RecoveryCloud:
         informers.reservations.subscribe(
             lambda old, new: fleet.upsert_reservation(new) if new is not None else fleet.remove_reservation(old.name)
         )
+        Arrivals(informers.vms, fleet)
         manager = Manager(self.clock, random, Metrics(), self.ids)
         self.metrics = Metrics()
         RecoveryControllers(

@@ -20,7 +20,7 @@ from outlive.base.logging import get_logger, new_global_request_id, request_cont
 from outlive.recovery.act import Acting, Refused
 from outlive.recovery.decisions import RECOVERY_PLAN
 from outlive.recovery.hosts import Incarnation, LostHosts
-from outlive.recovery.model import ActionKind, RecoveryPlan, RecoveryView
+from outlive.recovery.model import ActionKind, Free, RecoveryPlan, RecoveryView
 from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
 from outlive.recovery.places import SEARCHES, Places
 from outlive.recovery.plan import asked, plan_recovery
@@ -161,8 +161,8 @@ class RecoveryLoop:
         vms = [vm for name in searching if (vm := self._informers.vms.get(name)) is not None]
         offers = await self._places.offers(vms)
         named = sorted({name for hosts in offers.values() for name in hosts})
-        free = self._lookout.under_way(self._places.free())
-        free = {name: free[name] for name in named if name in free}
+        left = self._places.free()
+        free = {name: Free(cpu_milli=left[name][0], memory_bytes=left[name][1]) for name in named if name in left}
         again = asked(view, offers, free, map(self._lookout.host, named))
         return self._decided(again, "places")
 

@@ -7,7 +7,7 @@ true (a proof of death) or are read again by whoever writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from outlive.node.membership.death import MemberView, dead, member_view, mute, o
 from outlive.node.vm.states import reach_of, wanted
 from outlive.recovery.ages import Silence, Waiting
 from outlive.recovery.model import (
-    Free,
     HolderState,
     HostState,
     RecoveryView,
@@ -342,23 +341,6 @@ class Lookout:
         host = where.hypervisor if where is not None else ""
         assigned = self.member(host) if host else None
         return assigned.record.fence.id or f"{host}.{assigned.record.epoch}" if assigned is not None else host
-
-    def under_way(self, free: Mapping[str, tuple[int, int]]) -> dict[str, Free]:
-        """The free amounts, less VMs that were sent to a host without a slot and that it does not report yet."""
-        left = dict(free)
-        for vm in self._informers.vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY):
-            where = vm.status.assigned
-            if where is None or where.hypervisor not in left:
-                continue
-            if where.slot is not None and self._informers.reservations.get(where.slot.name) is not None:
-                continue
-            host = self._informers.hypervisors.get(where.hypervisor)
-            if host is None or any(one.id == vm.name for one in host.status.instances):
-                continue
-            cpu, memory = left[where.hypervisor]
-            resources = vm.spec.resources
-            left[where.hypervisor] = (cpu - resources.cpu_milli, memory - resources.memory_bytes)
-        return {name: Free(cpu_milli=cpu, memory_bytes=memory) for name, (cpu, memory) in left.items()}
 
 
 def _refusal(vm: VirtualMachine) -> str:

@@ -36,7 +36,7 @@ class Places:
         self._caller = caller
 
     def free(self) -> dict[str, tuple[int, int]]:
-        """Host → free milli-cores and bytes, after VMs and all reservations."""
+        """Host → free milli-cores and bytes, after VMs, all reservations, and VMs that are on their way."""
         return self._free().table()
 
     async def offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:

@@ -26,6 +26,7 @@ from outlive.placement.controllers import FlavorGroupController, PipelineControl
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
+from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
 from outlive.recovery.observe import CLUSTER, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.telling import Faults
@@ -218,6 +219,7 @@ class UpRole:
             cluster_store=ports.cluster_store or self._store,
         )
         recovery.attach(self.manager, self.elector)
+        Arrivals(informers.vms, self.fleet)
         return recovery
 
     def _add_placement(self, random: Random) -> PlacementService:
