@@ -104,12 +104,17 @@ class Starter:
         if held is None or not any(one.run_id == run_id for one in held.status.holders):
             _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "changed")
             return self._later(memory) if refusal is not None else AGAIN_S
-        memory.waits = 0
         return await self._create(held, run_id, memory)
 
     def _later(self, memory: VmMemory) -> float:
         memory.waits += 1
         return float(min(WAIT_CAP_S, WAIT_S * 2.0 ** min(memory.waits - 1, 10)))
+
+    def _not_before(self, memory: VmMemory) -> float:
+        """The same, also when something changes before: giving the hold back is such a change itself."""
+        wait_s = self._later(memory)
+        memory.not_before_s = self._shared.clock.monotonic() + wait_s
+        return wait_s
 
     async def _create(self, vm: VirtualMachine, run_id: str, memory: VmMemory) -> float | None:
         shared, name = self._shared, vm.name
@@ -118,7 +123,7 @@ class Starter:
         except (OutliveError, TimeoutError) as error:
             _log.warning("vm.locks_not_known", vm=name, host=shared.host, error=str(error))
             await self._ender.release(name)
-            return self._later(memory)
+            return self._not_before(memory)
         if trouble:
             await self._ender.release(name, phase=FAIL, reason=trouble)
             return None
@@ -130,10 +135,11 @@ class Starter:
             if gate_open:
                 await self.end_create(run_id)
             await self._ender.release(name)
-            return self._later(memory)
+            return self._not_before(memory)
         problem = await self.create(vm, run_id, me.epoch, memory)
         domain = shared.here.domains.get(name)
         if domain is not None and domain.run_id == run_id:
+            memory.waits = 0
             return await self.settle(name, memory)
         return await self._failed(vm, problem or "its domain ended at once", memory)
 
