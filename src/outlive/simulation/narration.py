@@ -22,6 +22,8 @@ TRIES_TOLD: Final = 2
 """Attempts of one fence that are told unless everything is asked for."""
 NAMES_SHOWN: Final = 4
 """Names and places that such a sentence lists."""
+NAMES_CHARACTERS: Final = 80
+"""Longer lists of names are left out: VMs may be named by uuids."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,6 +298,6 @@ def _one_of(group: list[Told]) -> Told:
     places = sorted({one.where for one in group if one.where})
     where = listing(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
     text = first.many.replace("{n}", str(len(names))).replace("{where}", where)
-    if len(names) <= NAMES_SHOWN:
+    if len(names) <= NAMES_SHOWN and len("".join(names)) <= NAMES_CHARACTERS:
         text += f": {', '.join(names)}" if ": " not in text else f" [{', '.join(names)}]"
     return msgspec.structs.replace(first, text=text)
