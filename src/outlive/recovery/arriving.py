@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from outlive.node.vm.states import wanted
 from outlive.placement.fleet import Fleet
-from outlive.recovery.records import unfinished
 from outlive.resources import (
     Consumer,
     InFlightSpec,
@@ -45,9 +45,12 @@ class Arrivals:
 
 
 def arrival(vm: VirtualMachine) -> Reservation | None:
-    """The block for a VM; ``None`` where it needs none. It holds nothing once the host reports the VM."""
+    """The block for a VM; ``None`` where it needs none. It holds nothing once the host reports the VM.
+
+    It outlives the recovery: a VM is seen running in its own document before its host's figures have it.
+    """
     where = vm.status.assigned
-    if where is None or where.slot is not None or not unfinished(vm) or vm.status.recovery is None:
+    if where is None or where.slot is not None or not wanted(vm) or vm.status.recovery is None:
         return None
     host = where.hypervisor
     if vm.status.recovery.host != host:

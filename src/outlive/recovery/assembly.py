@@ -5,6 +5,7 @@ Everything of the outside is handed in, so that the same assembly runs on real d
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from outlive.base.clock import Clock
@@ -49,8 +50,11 @@ class RecoveryControllers:
         ids: Ids,
         faults: Faults | None = None,
         cluster_store: Store | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
-        """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``."""
+        """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``. ``turn``: held by
+        whoever gives room away in this process.
+        """
         faults = faults or NoFaults()
         teller = Teller(events, metrics, faults, clock)
         cluster_store = cluster_store or store
@@ -80,6 +84,7 @@ class RecoveryControllers:
             decisions=decisions,
             clock=clock,
             ids=ids,
+            turn=turn or asyncio.Lock(),
         )
 
     def attach(self, manager: Manager, elector: Elector | None = None) -> None:

@@ -9,7 +9,7 @@ only one; every write is a compare-and-swap that a second leader loses or makes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from outlive.base.logging import get_logger, new_global_request_id, request_cont
 from outlive.recovery.act import Acting, Refused
 from outlive.recovery.decisions import RECOVERY_PLAN
 from outlive.recovery.hosts import Incarnation, LostHosts
-from outlive.recovery.model import ActionKind, Free, RecoveryPlan, RecoveryView
+from outlive.recovery.model import Action, ActionKind, Free, RecoveryPlan, RecoveryView
 from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
 from outlive.recovery.places import SEARCHES, Places
 from outlive.recovery.plan import asked, plan_recovery
@@ -67,7 +67,9 @@ class RecoveryLoop:
         decisions: DecisionLog,
         clock: Clock,
         ids: Ids,
+        turn: asyncio.Lock,
     ) -> None:
+        """``turn``: of failover, whose slots take room from what placement finds."""
         self._informers = informers
         self._lookout = lookout
         self._acting = acting
@@ -78,6 +80,7 @@ class RecoveryLoop:
         self._decisions = decisions
         self._clock = clock
         self._ids = ids
+        self._turn = turn
         self._wake = asyncio.Event()
         self._proof_at = 0.0
         self._last: dict[str, RecoveryPlan] = {}
@@ -138,33 +141,37 @@ class RecoveryLoop:
         ]
         if self._incarnation.wrong():
             work.append(("incarnation", self._incarnation.put_right))
-        plan = await self._plan(view)
-        self._teller.planned(view, plan)
-        work += [
-            (f"vm {action.vm}", partial(self._acting.carry_out, action))
-            for action in plan.actions
-            if action.kind is not ActionKind.SEARCH
-        ]
+        plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
+        searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
+        if not searching:
+            self._teller.planned(view, plan)
+        work += self._work(action for action in plan.actions if action.kind is not ActionKind.SEARCH)
         work += [(f"claim {one.slot}", partial(self._acting.reclaim, one)) for one in plan.reclaims]
         work += [(f"release {one.slot}", partial(self._acting.release, one)) for one in plan.releases]
         failed = await self._do(work)
+        if searching:
+            failed = await self._place(view, searching[:SEARCHES]) or failed
         return failed or bool(view.vms)
 
-    async def _plan(self, view: RecoveryView) -> RecoveryPlan:
-        """The plan; where VMs have no slot placement is asked, and then it is made anew."""
-        if not view.vms and not view.gone:
-            return RecoveryPlan()
-        plan = self._decided(view, "slots")
-        searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH][:SEARCHES]
-        if not searching:
-            return plan
-        vms = [vm for name in searching if (vm := self._informers.vms.get(name)) is not None]
-        offers = await self._places.offers(vms)
-        named = sorted({name for hosts in offers.values() for name in hosts})
-        left = self._places.free()
-        free = {name: Free(cpu_milli=left[name][0], memory_bytes=left[name][1]) for name in named if name in left}
-        again = asked(view, offers, free, map(self._lookout.host, named))
-        return self._decided(again, "places")
+    async def _place(self, view: RecoveryView, searching: list[str]) -> bool:
+        """Find places for VMs without a slot; whether something is to be tried again.
+
+        Whoever opens slots has the same room in view: the turn keeps the two apart until what was given away is
+        written.
+        """
+        async with self._turn:
+            vms = [vm for name in searching if (vm := self._informers.vms.get(name)) is not None]
+            offers = await self._places.offers(vms)
+            named = sorted({name for hosts in offers.values() for name in hosts})
+            left = self._places.free()
+            free = {name: Free(cpu_milli=left[name][0], memory_bytes=left[name][1]) for name in named if name in left}
+            plan = self._decided(asked(view, offers, free, map(self._lookout.host, named)), "places")
+            self._teller.planned(view, plan)
+            theirs = frozenset(searching)
+            return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
+
+    def _work(self, actions: Iterable[Action]) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        return [(f"vm {action.vm}", partial(self._acting.carry_out, action)) for action in actions]
 
     def _decided(self, view: RecoveryView, subject: str) -> RecoveryPlan:
         """The plan, recorded when it says something else than the last one, or asks for a write."""

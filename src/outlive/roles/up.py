@@ -217,6 +217,7 @@ class UpRole:
             ids=ids,
             faults=ports.faults or FaultRecorder(ports.recovery_store or self._store, self._clock, "recovery"),
             cluster_store=ports.cluster_store or self._store,
+            turn=self.failover.parts.turn,
         )
         recovery.attach(self.manager, self.elector)
         Arrivals(informers.vms, self.fleet)
