@@ -240,6 +240,10 @@ def _hypervisor(before: Hypervisor | None, after: Hypervisor | None) -> list[Tol
     return told
 
 
+_TOLD_OTHERWISE: Final = ("host-dead",)
+"""Faults whose beginning is told by another sentence already."""
+
+
 def _fault(before: Fault | None, after: Fault | None) -> list[Told]:
     if after is None or (before is not None and before.ended == after.ended):
         return []
@@ -252,6 +256,7 @@ def _fault(before: Fault | None, after: Fault | None) -> list[Told]:
             text=f"fault {after.code}: {after.message}{remedy}",
             key=f"fault-{after.code}",
             many=f"fault {after.code} of {{n}}: {after.message}{remedy}",
+            loud=after.code not in _TOLD_OTHERWISE,
         )
     ]
 
