@@ -90,11 +90,6 @@ def safe_after_s(record: MemberRecord, slack_s: float = GUARD_SLACK_S, clock_err
 def _common(kind: ProofKind) -> tuple[Precondition[Any], ...]:
     return (
         Precondition[FencedView](
-            "revoked",
-            lambda view: view.record.state == "Revoked",
-            lambda view: f"{view.host} is {view.record.state}, not condemned",
-        ),
-        Precondition[FencedView](
             "that-epoch",
             lambda view: view.record.fence.epoch == view.epoch == view.record.epoch,
             lambda view: f"{view.host} is in epoch {view.record.epoch}, and the proof is about epoch {view.epoch}",

@@ -46,6 +46,8 @@ class HoldView(Part, frozen=True, kw_only=True):
     """New for every attempt."""
     here: bool = False
     """Whether a domain of this VM exists on this host, or a create of it is under way."""
+    settled: bool = True
+    """Every host has joined under the store's present incarnation, or an operator vouches for it."""
 
 
 class HoldersOutcome(Outcome, frozen=True, kw_only=True):
@@ -110,6 +112,11 @@ HOLD: Final = ProtocolStep(
             "nothing-here",
             lambda view: not view.here,
             lambda view: f"a domain of {view.vm} is on {view.me.host} already",
+        ),
+        Precondition[HoldView](
+            "store-settled",
+            lambda view: view.settled,
+            lambda view: "the store was restored from a backup, and not every host has registered its VMs again since",
         ),
         Precondition[HoldView](
             "others-mute",
@@ -241,10 +248,11 @@ def _rehold(view: ReholdView) -> HoldersOutcome:
 
 
 def _still_mine(view: ReholdView) -> bool:
+    """Whether the run is held in the old epoch, or in the present one already: an answer may have been lost."""
     return any(
         one.hypervisor == view.me.host
         and one.member_uid == view.me.uid
-        and one.epoch == view.old_epoch
+        and one.epoch in (view.old_epoch, view.me.epoch)
         and one.run_id == view.run_id
         for one in view.holders
     )

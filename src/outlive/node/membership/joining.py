@@ -111,13 +111,14 @@ def _after_revocation(view: JoinView) -> JoinOutcome:
 
 def _proven_dead(view: JoinView) -> JoinOutcome:
     record = _record(view)
+    last = max(record.epoch, view.remembered.epoch if view.remembered else 0)
     wrong: ProofKind | None = None
     if (view.was_running or not view.gate_closed) and record.proof is not None:
         wrong = record.proof.kind
     distrusted = record.distrusted
     if wrong is not None and wrong not in distrusted:
         distrusted = (*distrusted, wrong)
-    held = _held(view, record, record.epoch + 1, distrusted=distrusted)
+    held = _held(view, record, last + 1, distrusted=distrusted)
     return JoinOutcome(row="J4", record=held, contradicted=wrong)
 
 
@@ -170,11 +171,6 @@ _HELD: Final = Precondition[JoinView](
     lambda view: _record(view).state != "Revoked",
     lambda view: f"{view.host} was condemned in epoch {_record(view).epoch}",
 )
-_REVOKED: Final = Precondition[JoinView](
-    "revoked",
-    lambda view: _record(view).state == "Revoked",
-    lambda view: f"{view.host} was not condemned",
-)
 _NOT_DEAD: Final = Precondition[JoinView](
     "own-epoch-not-dead",
     lambda view: _record(view).dead_through < _record(view).epoch,
@@ -198,24 +194,24 @@ J1: Final = _join("J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _N
 J2: Final = _join(
     "J2",
     "A daemon restarts within a boot",
-    (_RECORD, _SAME_MACHINE, _SAME_BOOT, _HELD, _NOT_DEAD, _NOT_FORGOTTEN),
+    (_RECORD, _SAME_BOOT, _HELD, _NOT_FORGOTTEN),
     _same_boot,
 )
 J3: Final = _join(
     "J3",
     "A host comes back after it was condemned",
-    (_RECORD, _SAME_MACHINE, _SAME_BOOT, _REVOKED, _NOT_DEAD, _NOT_FORGOTTEN),
+    (_RECORD, _SAME_BOOT, _NOT_DEAD, _NOT_FORGOTTEN),
     _after_revocation,
 )
 J4: Final = _join(
     "J4",
     "A host comes back although it was proven dead",
-    (_RECORD, _SAME_MACHINE, _SAME_BOOT, _DEAD, _NOTHING_RUNS),
+    (_RECORD, _SAME_BOOT, _DEAD, _NOTHING_RUNS),
     _proven_dead,
 )
 
 ROWS: Final = (J0, J1, J2, J3, J4)
-_CASES: Final = frozenset({"no-record", "record", "new-boot", "same-boot", "not-revoked", "revoked"})
+_CASES: Final = frozenset({"no-record", "record", "new-boot", "same-boot", "not-revoked"})
 """Preconditions that say which row's case it is; ``own-epoch-*`` do so between J3 and J4."""
 
 

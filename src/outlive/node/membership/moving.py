@@ -39,6 +39,8 @@ class MoveView(Part, frozen=True, kw_only=True):
     """Whether a domain of the VM exists here, or a create is under way."""
     runs: bool = False
     """Whether it exists here and has the right to run: it is running, or was handed over completely."""
+    settled: bool = True
+    """Every host has joined under the store's present incarnation, or an operator vouches for it."""
 
 
 def _of(view: MoveView, host: str) -> list[Holder]:
@@ -92,11 +94,6 @@ ENTER: Final = ProtocolStep(
         Precondition[MoveView](
             "nothing-here", lambda view: not view.here, lambda view: f"a domain of {view.vm} is on {view.me.host}"
         ),
-        Precondition[MoveView](
-            "no-entry-of-mine",
-            lambda view: not any(one.hypervisor == view.me.host for one in view.holders if _loud(one, view)),
-            lambda view: f"an earlier run of {view.vm} on {view.me.host} was not released",
-        ),
         _NO_STRANGERS,
     ),
     _enter,
@@ -125,11 +122,6 @@ SEND: Final = ProtocolStep(
             lambda view: f"no move of {view.vm} names {view.me.host} as its source",
         ),
         _MEMBER,
-        Precondition[MoveView](
-            "held-here",
-            lambda view: any(is_mine(one, view.me) for one in view.holders),
-            lambda view: f"{view.me.host} does not hold {view.vm}",
-        ),
         Precondition[MoveView](
             "target-entered",
             lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
@@ -188,6 +180,11 @@ RESUME: Final = ProtocolStep(
             "held-here",
             lambda view: any(is_mine(one, view.me) for one in view.holders),
             lambda view: f"{view.me.host} does not hold {view.vm}",
+        ),
+        Precondition[MoveView](
+            "store-settled",
+            lambda view: view.settled,
+            lambda view: "the store was restored from a backup, and the target may not have registered the VM again",
         ),
         Precondition[MoveView](
             "target-gone",

@@ -1,0 +1,39 @@
+"""Corrections that the model checker asked for in how a host joins, and in what a proof is about."""
+
+from __future__ import annotations
+
+from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.node.membership.joining import JoinView, Remembered, join
+from outlive.resources import FenceRecord, MemberRecord, Proof
+
+
+def _view(record: MemberRecord, **changes: object) -> JoinView:
+    given = {"host": "a", "record": record, "uid": "u", "machine_id": "m", "boot_id": "b", "nonce": "n", **changes}
+    return JoinView(**given)  # type: ignore[arg-type]
+
+
+def _record(**changes: object) -> MemberRecord:
+    return MemberRecord(**{"machine_id": "m", "boot_id": "b", "epoch": 1, "nonce": "old", **changes})  # type: ignore[arg-type]
+
+
+def test_a_host_that_was_proven_dead_never_begins_an_epoch_twice_after_a_rollback() -> None:
+    dead = _record(state="Revoked", dead_through=1, proof=Proof(kind="power", epoch=1))
+    outcome = join(_view(dead, remembered=Remembered(uid="u", epoch=4), gate_closed=True))
+    assert outcome.row == "J4"
+    assert outcome.record is not None
+    assert outcome.record.epoch == 5
+
+
+def test_another_machine_is_told_that_it_is_another_machine() -> None:
+    for state in ("Held", "Revoked", "Released"):
+        refused = join(_view(_record(state=state), machine_id="other", boot_id="b2")).refused
+        assert refused is not None
+        assert refused.precondition == "same-machine"
+
+
+def test_a_proof_is_not_written_into_the_epoch_of_a_host_that_came_back() -> None:
+    back = _record(epoch=2, fence=FenceRecord(id="f", epoch=1))
+    view = OperatorView(host="a", record=back, observer="c", epoch=1, fence="f", name="ann", reason="unplugged")
+    refused = PROVE_OPERATOR.attempt(view).refused
+    assert refused is not None
+    assert refused.precondition == "that-epoch"
