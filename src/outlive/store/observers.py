@@ -31,6 +31,9 @@ class Observation(Generic[R]):
         self._kind = kind
         self._prefix = f"{namespace}/" if namespace else ""
         self._selector = selector
+        wanted = wanted_label(selector)
+        self._needle = b"" if wanted is None else f'"{wanted[0]}":"{wanted[1]}"'.encode()
+        """What the encoding of every object that is selected contains."""
         self._limit = queue
         self._queue: deque[Change[R]] = deque()
         self._listing: Iterator[tuple[str, bytes]] = iter(())
@@ -115,7 +118,7 @@ class Observation(Generic[R]):
     def _listed(self) -> Change[R] | None:
         """The next of the listing, or ``Synced`` after it; ``None`` if it is time to let others run."""
         for passed, (_, raw) in enumerate(self._listing, 1):
-            if self._selector is None or self._selector.matches(labels_of(raw)):
+            if self._selector is None or (self._needle in raw and self._selector.matches(labels_of(raw))):
                 return Upsert(decode(self._kind, raw))
             if passed == limits.YIELD_OBJECTS:
                 return None
@@ -149,12 +152,30 @@ class Observation(Generic[R]):
             self._wake.set_result(None)
 
 
+def wanted_label(selector: Selector | None) -> tuple[str, str] | None:
+    """A label and the one value of it that the selector asks for; ``None`` if it asks for no such thing."""
+    for term in selector.terms if selector is not None else ():
+        if term.op == "in" and len(term.values) == 1:
+            return term.key, term.values[0]
+    return None
+
+
+_Watching = list[tuple[int, "weakref.ref[Observation[Resource]]"]]
+"""Observations with the order in which they began."""
+
+
 class Observers:
-    """All observers of a store. An observation that nobody holds any more is forgotten."""
+    """All observers of a store. An observation that nobody holds any more is forgotten.
+
+    Those that ask for one value of a label are found by it, so that a write costs only those whom it may concern: every
+    host follows its own virtual machines, and each write of one would else be offered to all hosts.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._all: dict[str, list[weakref.ref[Observation[Resource]]]] = {}
+        self._all: dict[str, dict[tuple[str, str] | None, _Watching]] = {}
+        """Kind → wanted label and value (or none) → observations."""
+        self._begun = 0
 
     def observe(
         self,
@@ -166,36 +187,53 @@ class Observers:
     ) -> Observation[R]:
         """A new stream that begins with a listing of this moment."""
         observation = Observation(self._tables, kind, namespace, selector, queue=queue)
-        watching = self._all.setdefault(kind.kind(), [])
-        watching.append(weakref.ref(cast("Observation[Resource]", observation)))
+        watching = self._all.setdefault(kind.kind(), {}).setdefault(wanted_label(selector), [])
+        self._begun += 1
+        watching.append((self._begun, weakref.ref(cast("Observation[Resource]", observation))))
         return observation
 
     def publish(self, write: Write) -> None:
-        """Offer one applied write to all who observe its kind."""
-        watching = self._all.get(write.kind.kind())
-        if not watching:
+        """Offer one applied write to all who observe its kind and whom it may concern, in the order of their begin."""
+        by_label = self._all.get(write.kind.kind())
+        if not by_label:
             return
-        gone = False
-        for reference in watching:
-            observation = reference()
-            if observation is None or not observation.wants:
-                gone = True
-            else:
+        places: dict[tuple[str, str] | None, None] = {None: None}
+        for obj in (write.before, write.after):
+            if obj is not None:
+                places.update(dict.fromkeys(obj.metadata.labels.items()))
+        concerned: _Watching = []
+        for place in places:
+            watching = by_label.get(place)
+            if watching is None:
+                continue
+            alive = [each for each in watching if (found := each[1]()) is not None and found.wants]
+            if len(alive) < len(watching):
+                if alive:
+                    by_label[place] = alive
+                else:
+                    del by_label[place]
+            concerned += alive
+        for _, reference in sorted(concerned, key=_order):
+            if (observation := reference()) is not None and observation.wants:
                 observation.offer(write)
-        if gone:
-            self._all[write.kind.kind()] = [r for r in watching if (o := r()) is not None and o.wants]
 
     def relist(self) -> None:
         """Let all streams begin again: the tables were exchanged."""
-        for watching in self._all.values():
-            for reference in watching:
-                if (observation := reference()) is not None:
-                    observation.relist()
+        for observation in self._living():
+            observation.relist()
 
     def fail(self, why: str) -> None:
         """End all streams with ``Unavailable``."""
-        for watching in self._all.values():
-            for reference in watching:
-                if (observation := reference()) is not None:
-                    observation.fail(why)
+        for observation in self._living():
+            observation.fail(why)
         self._all.clear()
+
+    def _living(self) -> list[Observation[Resource]]:
+        """All observations that somebody holds, in the order of their begin."""
+        everybody = [each for by_label in self._all.values() for watching in by_label.values() for each in watching]
+        found = (reference() for _, reference in sorted(everybody, key=_order))
+        return [one for one in found if one is not None]
+
+
+def _order(each: tuple[int, weakref.ref[Observation[Resource]]]) -> int:
+    return each[0]
