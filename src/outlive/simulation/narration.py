@@ -154,6 +154,7 @@ def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
             key=f"assigned-{was}-{new.slot is None}-{new.fence}",
             many=f"{{n}} VMs of {was} {many}",
             where=host,
+            loud=after.status.migration == before.status.migration,
         )
     ]
 

@@ -247,11 +247,15 @@ def sentence_of(act: Act, world: World) -> str:
         "s": "" if len(hosts) > 1 and "domain" not in what else "s",
         "vms": names(what.get("vms", (what["vm"],) if "vm" in what else ()), "VM"),
         "for": f" for {what['for']:g} s" if "for" in what else "",
-        "details": ", ".join(f"{key} {value}" for key, value in what.items()),
+        "details": ", ".join(f"{key} {_said(value)}" for key, value in what.items()),
         **{key: what.get(key, "") for key in ("to", "mode", "network", "reason", "name", "verb_", "rate", "jump")},
     }
     text = template.format(**words)
     return f"{text}: {who}" if "domain" in what else text.removesuffix(": ")
+
+
+def _said(value: Any) -> str:
+    return listing(value) if isinstance(value, tuple) else str(value)
 
 
 def names(of: Iterable[str], noun: str) -> str:
@@ -272,6 +276,10 @@ _SENTENCES: Final = {
     "start-daemon": "the daemon of {who} is started",
     "pause-daemon": "the daemon of {who} stands still{for}",
     "hog-daemon": "the daemon of {who} computes{for} and answers nobody",
+    "resume-daemon": "the daemon of {who} goes on",
+    "migration-fails": "the next live move from {who} will fail: {details}",
+    "lost-answers": "the hypervisor of {who} does not always answer: {details}",
+    "unkillable": "the process of {vms} hangs in the kernel",
     "kill-guard": "the guard of {who} dies",
     "cut": "{who} cannot reach the {network} network any more",
     "heal": "{who} can reach the {network} network again",

@@ -86,6 +86,15 @@ VERBS: Final[Mapping[str, Verb]] = {
     "start-daemon": Verb({"hosts": _HOSTS}, "The node daemon is started."),
     "pause-daemon": Verb({"hosts": _HOSTS, "for": _FOR}, "The node daemon is stopped by a signal."),
     "hog-daemon": Verb({"hosts": _HOSTS, "for": _FOR}, "The node daemon computes and answers nobody."),
+    "resume-daemon": Verb({"hosts": _HOSTS}, "A daemon that stood still goes on."),
+    "migration-fails": Verb(
+        {"hosts": _HOSTS, "phase": Argument(Kind.CHOICE, True, ("precopy", "paused", "sent", "last"))},
+        "The next live move from these hosts fails in that phase.",
+    ),
+    "lost-answers": Verb(
+        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER, True)}, "Hypervisors do as told and do not say so."
+    ),
+    "unkillable": Verb({"vms": _VMS}, "The processes of guests hang in the kernel: no signal ends them."),
     "kill-guard": Verb({"hosts": _HOSTS}, "The guard dies, and nobody feeds the watchdog."),
     "cut": Verb(
         {"network": _NETWORK, "hosts": _HOSTS, "direction": Argument(Kind.CHOICE, words=("both", "in", "out"))},
