@@ -61,7 +61,9 @@ class ControllerRole:
     def __init__(
         self, store: ProcessStore, settings: Mapping[str, Any], *, identity: str, clock: Clock, random: Random
     ) -> None:
-        sections = {name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()}
+        sections = {
+            name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()
+        }
         self.role = UpRole(
             store.named(*CONTROLLER),
             role_settings(sections),
