@@ -45,7 +45,7 @@ def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
 @pytest.mark.parametrize("phase", ["precopy", "paused", "sent", "last"])
 def test_transfer_that_fails_in_any_phase_leaves_the_guest_running_once(phase: str) -> None:
     async def story(world: World) -> None:
-        await world.do("migration-fails", {"hosts": ["kvm-1"], "at": phase})
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": phase})
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
         await at(world, 150)
         (host,) = world.running("vm-1")
@@ -109,5 +109,21 @@ def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
         move = vm_of(world).status.migration
         assert move is not None
         assert (move.phase, move.reason) == ("aborted", "target_lost")
+
+    tell(story)
+
+
+def test_guest_that_was_handed_over_runs_on_at_its_source_once_the_target_is_proven_dead() -> None:
+    async def story(world: World) -> None:
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 8)
+        assert world.running("vm-1") == ()
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await at(world, 20)
+        assert world.running("vm-1") == ()
+        await condemn(world, "kvm-2", dead="power")
+        await at(world, 40)
+        _ended_well(world, "kvm-1")
 
     tell(story)

@@ -154,7 +154,7 @@ class MoveTools:
         fresh = await shared.records.read(shared.daemon, name)
         if fresh is None or fresh.metadata.resource_version != vm.metadata.resource_version:
             return LOOK_S
-        view = _replace(self._view(fresh, members), settled=settled)
+        view = _replace(self.view(fresh, members), settled=settled)
         outcome = shared.decisions.use(_RESUME, view, subject=name)
         if outcome.refused is not None:
             _log.info("move.not_resumed", vm=name, why=outcome.refused.why)
@@ -170,7 +170,7 @@ class MoveTools:
     async def come_back(self, vm: VirtualMachine, reason: str) -> float | None:
         """It runs here after all: it is assigned here again, and mute entries of the target go."""
         shared = self._shared
-        members = await self._members(vm)
+        members = await self.members(vm)
         await shared.records.relabel(shared.move, vm.name, shared.host)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -178,7 +178,7 @@ class MoveTools:
             if move is None or (move.phase == "aborted" and assigned_to(now) == shared.host):
                 return None
             over = _replace(move, phase="aborted", reason=reason)
-            return self._adopted(now, members, home=move.prior_home or now.status.home, migration=over)
+            return self.adopted(now, members, home=move.prior_home or now.status.home, migration=over)
 
         await shared.records.change(shared.move, vm.name, change)
         _log.warning("move.came_back", vm=vm.name, host=shared.host, reason=reason)
