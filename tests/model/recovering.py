@@ -1,0 +1,300 @@
+"""The recovery controller, and how writes arrive: claim the slot, then assign the VM, each on the version looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outlive.node.membership.death import mute
+from outlive.recovery.steps import AssignView, ClaimView
+from tests.model.keeping import Found
+from tests.model.machines import fault
+from tests.model.parts import (
+    A_MEMBER,
+    B_MEMBER,
+    HOSTS,
+    SLOT,
+    THE_SLOT,
+    THE_VM,
+    VM,
+    Daemon,
+    Doc,
+    Outside,
+    Recovery,
+    Slot,
+    Vm,
+    Write,
+    replace,
+)
+from tests.model.rules import Rules
+from tests.model.working import members, reach
+from tests.model.worlds import World
+
+NAMES = {A_MEMBER: f"Membership/{HOSTS[0]}", B_MEMBER: f"Membership/{HOSTS[1]}", THE_VM: VM, THE_SLOT: SLOT}
+
+
+def look(
+    rules: Rules, world: World, recovery: Recovery, vm: Vm, slot: Slot, a: Doc, b: Doc, outside: Outside
+) -> Iterator[Found]:
+    """It sees a VM with a holder that is mute, or condemned."""
+    if not world.recovery or recovery.write is not None or recovery.vm is not None or not vm.holders:
+        return
+    if vm.assigned is not None and vm.assigned.hypervisor == HOSTS[1]:
+        return
+    views = members(a, b)
+    where = reach(rules)
+    condemned = {one.host for one in views if one.record.state == "Revoked"}
+    touched = [one for one in vm.holders if one.hypervisor in condemned or mute(one, views, where)]
+    if not touched:
+        return
+    first = next(one for one in views if one.host == touched[0].hypervisor)
+    fence = first.record.fence.id or f"{first.host}.reboot"
+    settled = all(one.record.incarnation == str(outside.incarnation) for one in views)
+    seen = Recovery(
+        vm=replace(vm, dropped=()),
+        members=(replace(a, version=0, age=0), replace(b, version=0, age=0)),
+        slot=slot,
+        fence=fence,
+        settled=settled,
+    )
+    yield f"Recovery reads {VM}, its slot and the memberships", "", (seen,)
+
+
+def claim(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
+    """The slot gets its consumer."""
+    if recovery.write is not None or recovery.vm is None or recovery.slot is None or not _free(recovery, rules):
+        return
+    consumer = recovery.slot.consumer
+    if consumer is not None and (consumer.vm, consumer.fence) == (VM, recovery.fence):
+        return
+    b = recovery.members[1].record
+    view = ClaimView(
+        vm=VM,
+        fence=recovery.fence,
+        slot=SLOT,
+        members={VM: HOSTS[0]} if world.promised else {"w": HOSTS[0]},
+        consumer=consumer,
+        host_held=b is not None and b.state == "Held",
+    )
+    outcome = rules.attempt("safety.claim", view)
+    if outcome.refused is not None:
+        return
+    note = ""
+    if not world.promised:
+        note = "promise: a slot goes to a VM that it was not promised to, and is missing for the one it was"
+    elif consumer is not None and consumer.vm != VM:
+        note = "promise: a slot is taken from the VM that was let into it"
+    elif not view.host_held:
+        note = "sense: a slot on a host that is condemned itself is chosen"
+    content = replace(recovery.slot, consumer=outcome.consumer)
+    write = Write("claim", "recovery", THE_SLOT, recovery.slot.version, content)
+    yield f"Recovery sends its claim of {SLOT}", note, (replace(recovery, write=write),)
+
+
+def _free(recovery: Recovery, rules: Rules) -> bool:
+    """Whether it is worth a claim: all holders mute, unless the step itself is to judge."""
+    assert recovery.vm is not None
+    return all(mute(one, members(*recovery.members), reach(rules)) for one in recovery.vm.holders) or (
+        "holders-mute" in rules.removed
+    )
+
+
+def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
+    """The VM leaves its mute holders."""
+    if recovery.write is not None or recovery.vm is None or recovery.slot is None:
+        return
+    vm = recovery.vm
+    view = AssignView(
+        vm=VM,
+        fence=recovery.fence,
+        wanted=vm.wanted,
+        holders=vm.holders,
+        assigned=vm.assigned,
+        members=members(*recovery.members),
+        reach=reach(rules),
+        target=HOSTS[1],
+        slot=SLOT,
+        consumer=recovery.slot.consumer,
+        settled=recovery.settled,
+    )
+    outcome = rules.attempt("safety.assign", view)
+    if outcome.refused is not None:
+        return
+    note = ""
+    if not vm.wanted:
+        note = "sense: a VM that nobody wants takes a slot"
+    elif recovery.slot.consumer is None or recovery.slot.consumer.vm != VM:
+        note = "promise: a VM goes where its slot is not claimed for it, and another may go there as well"
+    elif not recovery.settled:
+        note = "sense: a VM is moved because of an entry that a backup brought back"
+    content = replace(vm, assigned=outcome.assigned, holders=())
+    write = Write("assignment", "recovery", THE_VM, vm.version, content)
+    yield f"Recovery sends: {VM} has no holders and is assigned to {HOSTS[1]}", note, (replace(recovery, write=write),)
+
+
+def drop(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
+    """A VM that nobody wants loses its mute holders."""
+    if recovery.write is not None or recovery.vm is None:
+        return
+    vm = recovery.vm
+    view = AssignView(
+        vm=VM,
+        fence=recovery.fence,
+        wanted=vm.wanted,
+        holders=vm.holders,
+        members=members(*recovery.members),
+        reach=reach(rules),
+        target="",
+    )
+    if rules.attempt("safety.drop", view).refused is None:
+        note = "sense: a VM that is wanted loses its holders and goes nowhere" if vm.wanted else ""
+        write = Write("drop", "recovery", THE_VM, vm.version, replace(vm, holders=()))
+        yield f"Recovery sends: {VM}, which nobody wants, has no holders", note, (replace(recovery, write=write),)
+
+
+def heard(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
+    """It hears what became of its write."""
+    write = recovery.write
+    if write is None or not write.answer:
+        return
+    if write.answer == "ok" and write.what == "claim":
+        assert isinstance(write.content, Slot)
+        slot = replace(write.content, version=write.version + 1)
+        yield "Recovery hears that its claim was applied", "", (replace(recovery, write=None, slot=slot),)
+    else:
+        said = "was applied" if write.answer == "ok" else "was not applied, or nobody knows"
+        yield f"Recovery hears that its {write.what} {said}, and starts over", "", (Recovery(),)
+
+
+def gives_up(
+    rules: Rules, world: World, recovery: Recovery, net: tuple[Write, ...], outside: Outside
+) -> Iterator[Found]:
+    """It dies; what it sent may still arrive."""
+    left = fault(outside, "lose", world) or fault(outside, "crash", world)
+    if left is None or recovery.vm is None:
+        return
+    write = recovery.write
+    yield "Recovery dies, and another one starts over", "", (Recovery(), net, left)
+    if write is not None and not write.answer and len(net) < 2:
+        yield f"Recovery dies; its {write.what} is still on its way", "", (Recovery(), (*net, write), left)
+
+
+# --- how writes arrive
+
+
+def arrives(rules: Rules, world: World, holder: object, doc: Doc | Vm | Slot, field: str, slot: int) -> Iterator[Found]:
+    """A write of a process takes effect, or loses its compare-and-swap."""
+    write = getattr(holder, field)
+    if write is None or write.answer or not write.on_its_way or write.slot != slot:
+        return
+    applied, note = _applied(rules, world, write, doc)
+    name = NAMES[slot]
+    if applied is None:
+        yield (
+            f"The {write.what} of {write.by} comes too late for version {write.version} of {name}",
+            "",
+            (
+                replace(holder, **{field: replace(write, answer="conflict", on_its_way=False)}),
+                doc,
+            ),
+        )
+        return
+    yield (
+        f"The {write.what} of {write.by} takes effect on {name}",
+        note,
+        (
+            replace(holder, **{field: replace(write, answer="ok", on_its_way=False)}),
+            applied,
+        ),
+    )
+
+
+def orphan_arrives(
+    rules: Rules, world: World, net: tuple[Write, ...], a: Doc, b: Doc, vm: Vm, slot: Slot
+) -> Iterator[Found]:
+    """A write whose writer is gone takes effect, or loses its compare-and-swap."""
+    docs = {A_MEMBER: a, B_MEMBER: b, THE_VM: vm, THE_SLOT: slot}
+    for write in net:
+        rest = tuple(one for one in net if one is not write)
+        applied, note = _applied(rules, world, write, docs[write.slot])
+        if applied is None:
+            yield f"The late {write.what} of {write.by} comes too late", "", (rest, a, b, vm, slot)
+        else:
+            after = {**docs, write.slot: applied}
+            yield (
+                f"The late {write.what} of {write.by} takes effect on {NAMES[write.slot]}",
+                note,
+                (rest, *after.values()),
+            )
+
+
+def _applied(rules: Rules, world: World, write: Write, doc: Doc | Vm | Slot) -> tuple[Doc | Vm | Slot | None, str]:
+    """The document afterwards; ``None`` for a conflict; and what the judge of transitions says."""
+    if doc.version != write.version and rules.keeps("cas-on-the-version-seen"):
+        return None, ""
+    content = write.content
+    if isinstance(content, Vm):
+        assert isinstance(doc, Vm)
+        kept = {one.run_id for one in content.holders}
+        gone = tuple(
+            one.run_id
+            for one in doc.holders
+            if one.run_id not in kept and one.hypervisor != write.by and one.run_id not in doc.dropped
+        )
+        wanted = doc.wanted
+        return replace(content, version=doc.version + 1, dropped=(*doc.dropped, *gone), wanted=wanted), ""
+    if isinstance(content, Slot):
+        return replace(content, version=doc.version + 1), ""
+    assert isinstance(doc, Doc)
+    return replace(content, version=doc.version + 1, age=0), _writer(world, write, doc, content)
+
+
+def _writer(world: World, write: Write, before: Doc, after: Doc) -> str:
+    """Who may change a membership, how it may change, and what a condemnation needs."""
+    old, new = before.record, after.record
+    assert new is not None
+    if old is None:
+        return ""
+    if new.machine_id != old.machine_id:
+        return "writer: a membership changes its machine"
+    if new.dead_through < old.dead_through or new.epoch < old.epoch:
+        return "monotone: deadThrough, or an epoch, falls"
+    if write.by in HOSTS:
+        joins = write.what.startswith("J")
+        if joins and old.state == "Revoked" and new.epoch == old.epoch:
+            return "writer: an epoch that was condemned is held again"
+        if not joins and (old.state != "Held" or old.nonce != write.nonce):
+            return "writer: a daemon goes on in a membership that it does not hold"
+        return ""
+    if write.what == "condemn":
+        if before.age < world.silence:
+            return "sense: a host is condemned that has just renewed"
+        return "writer: a host is condemned that is not held" if old.state != "Held" else ""
+    if write.what == "lift":
+        return ""
+    return "writer: a fencer changes the membership of a host that nobody condemned" if old.state != "Revoked" else ""
+
+
+def loses(rules: Rules, world: World, daemon: Daemon, net: tuple[Write, ...], outside: Outside) -> Iterator[Found]:
+    """A daemon's answer is lost: it knows nothing of its write, which may have been applied, or still may be."""
+    left = fault(outside, "lose", world)
+    if left is None or daemon.phase == "down":
+        return
+    for field in ("write", "vm_write"):
+        write = getattr(daemon, field)
+        if write is None or write.answer in ("lost", "conflict"):
+            continue
+        lost = replace(daemon, **{field: replace(write, answer="lost", on_its_way=False)})
+        yield f"{write.by} gives up waiting for the answer to its {write.what}", "", (lost, net, left)
+        if not write.answer and len(net) < 2:
+            yield (
+                f"{write.by} gives up waiting for its {write.what}, which is still on its way",
+                "",
+                (
+                    lost,
+                    (*net, write),
+                    left,
+                ),
+            )
+
+
+__all__ = ["arrives", "assign", "claim", "gives_up", "heard", "look", "loses", "orphan_arrives"]

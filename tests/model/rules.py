@@ -1,0 +1,86 @@
+"""What is being checked: the product's steps, perhaps without one precondition, and the rules that live in shells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from outlive.node.fencing import condemning, proving
+from outlive.node.membership import holding, joining, moving, renewing
+from outlive.recovery import steps as recovering
+from outlive.runtime.steps import ProtocolStep
+
+_MODULES = (joining, renewing, holding, moving, condemning, proving, recovering)
+STEPS: dict[str, ProtocolStep[Any, Any]] = {
+    step.name: step for module in _MODULES for step in vars(module).values() if isinstance(step, ProtocolStep)
+}
+"""All steps of the protocol, by name."""
+
+SHELL_RULES: dict[str, str] = {
+    "cas-on-the-version-seen": "a write is a compare-and-swap on exactly the version that was looked at",
+    "beat-counts-from-sending": "the guard is told when a renewal was sent, not when it was answered",
+    "entry-before-create": "a domain is created only after the store acknowledged its entry",
+    "create-announced-to-the-guard": "the guard knows of every create under way, and asks for the gate again",
+    "creates-count-as-domains": "a create under way counts as a domain wherever absence is judged",
+    "own-first-sight-after-take-over": "who takes a fence over counts from its own first sight of it",
+    "sight-of-exactly-that-version": "a fencer counts from when it first saw the very version that it condemns",
+    "remember-before-use": "an epoch is on the host's own disk before it is used",
+    "ports-count-in-a-cut": "a cut counts only if the VM's ports are shut out as well as its disks",
+    "lift-names-its-epoch": "an order to lift a cut is about one epoch and touches no later cut",
+    "run-ids-are-new": "every attempt to run a VM has an id of its own",
+    "destroy-verified-before-rejoin": "all domains are seen to be gone before the write by which a dead host returns",
+    "doubtful-holds-are-under-way": "a hold that a fresh read does not show may still come; its host waits",
+    "no-hold-after-leave": "a daemon that has sent Released starts nothing any more, whatever became of that write",
+    "nothing-starts-while-registering": "a host gives up what it is about to start before it says that all is there",
+    "fresh-read-before-send": "the source of a move reads the VM afresh before it starts the transfer",
+}
+"""What daemon, fencer and recovery do around the steps, each by name."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Steps as they are used, and shell rules that are left out."""
+
+    steps: dict[str, ProtocolStep[Any, Any]] = field(default_factory=lambda: dict(STEPS))
+    left_out: frozenset[str] = frozenset()
+    removed: str = ""
+
+    def keeps(self, rule: str) -> bool:
+        assert rule in SHELL_RULES, rule
+        return rule not in self.left_out
+
+    def attempt(self, name: str, view: Any) -> Any:
+        return self.steps[name].attempt(view)
+
+    def join(self, view: joining.JoinView) -> joining.JoinOutcome:
+        """As ``joining.join``, over these rows; equal to it wherever nothing is left out."""
+        refusals = []
+        for row in ("j0", "j1", "j2", "j3", "j4"):
+            outcome = self.steps[f"safety.join.{row}"].attempt(view)
+            if outcome.refused is None:
+                return outcome
+            if outcome.refused.precondition == "nothing-runs" and row in ("j1", "j4"):
+                return msgspec.structs.replace(outcome, destroy_first=True)
+            refusals.append(outcome.refused)
+        if not self.removed:
+            return joining.join(view)
+        return joining.JoinOutcome(refused=refusals[-1])
+
+
+def without(target: str) -> Rules:
+    """The rules without ``step/precondition`` or without ``shell/rule``."""
+    step, name = target.split("/")
+    if step == "shell":
+        assert name in SHELL_RULES, name
+        return Rules(left_out=frozenset({name}), removed=target)
+    steps = dict(STEPS)
+    steps[step] = steps[step].without(name)
+    return Rules(steps=steps, removed=target)
+
+
+def targets() -> tuple[str, ...]:
+    """Everything that can be left out."""
+    of_steps = (f"{step.name}/{each.name}" for step in STEPS.values() for each in step.preconditions)
+    return (*of_steps, *(f"shell/{name}" for name in SHELL_RULES))

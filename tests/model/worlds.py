@@ -1,0 +1,180 @@
+"""The small worlds that are searched: who takes part, what may go wrong, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlive.node.membership.joining import Remembered
+from outlive.resources import Assigned, Consumer, GuardRecord, Holder, MemberRecord
+from tests.model.parts import (
+    HOSTS,
+    SCOPE,
+    SLOT,
+    VM,
+    Daemon,
+    Doc,
+    Domain,
+    Fencer,
+    Host,
+    Outside,
+    Recovery,
+    Slot,
+    Vm,
+    replace,
+)
+
+State = tuple[object, ...]
+
+SAFETY = ("S1a", "S1b", "S2", "proof", "monotone", "entry", "writer")
+"""What must hold in every world whose assumptions are true."""
+NO_ENTRY = ("S1a", "S1b", "S2", "proof", "monotone", "writer")
+"""As ``SAFETY``, where the store itself lost the entries."""
+ORDER = ("promise", "sense", "watched", "undefined")
+"""What availability and order need: nothing runs twice without them, but somebody is woken at night."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One of them. Ticks that nobody may spend stand still; a fault is counted whoever commits it."""
+
+    name: str
+    says: str
+    faults: int = 1
+    ticks: int = 0
+    kinds: tuple[str, ...] = ("lose", "crash", "reboot")
+    """Of faults: ``lose`` an answer or a message, ``crash`` of a daemon, fencer or recovery, ``reboot`` of a host,
+    ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by itself),
+    ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``intruder`` (a second daemon), ``late`` (a command that
+    arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a Membership is deleted)."""
+    timeout: int = 2
+    watchdog: int = 1
+    silence: int = 0
+    armed: bool = False
+    armed_host: int = 0
+    source: int = 0
+    """The host on which the VM begins, and from which it moves."""
+    target: str = ""
+    """Where the move goes, if not to the other of the two."""
+    stranger: bool = False
+    """A third host has an entry as well."""
+    renewals: int = 0
+    renewing: int = 0
+    """The host that may renew so often."""
+    fencers: int = 1
+    proofs: tuple[str, ...] = ("power",)
+    bmc: str = "ok"
+    """``ok``, ``foreign`` (wired to the second host), ``cached`` (says off until it is told something),
+    ``liar`` (always off, and does nothing), ``slow`` (takes a command long before it obeys)."""
+    rehearsed: bool = True
+    distrusted: tuple[str, ...] = ()
+    guard_works: bool = True
+    operator: str = "true"
+    """``true``, or ``false``: asserts what is not so."""
+    operator_name: str = "ann"
+    cut_works: bool = True
+    recovery: bool = True
+    start: str = "runs"
+    """``runs`` (on its host), ``new`` (assigned there, not started), ``moving`` (a move is asked for), ``entered``
+    (and its target listens), ``left-over`` (a domain, and no membership), ``down`` (as ``runs``, without a daemon)."""
+    slot_taken: bool = False
+    promised: bool = True
+    scope: tuple[str, ...] = SCOPE
+    second_daemon: bool = True
+    judges: tuple[str, ...] = SAFETY + ORDER
+    condemns: bool = True
+    epochs: int = 1
+    """The last epoch of the first host that is condemned."""
+    runs: int = 2
+    """The most runs that a host begins."""
+    maintenance: bool = False
+    take_over: int = 0
+    demanded: int = 1
+    moves: bool = False
+    cuts: bool = False
+    depth: int = 80
+
+
+def first_state(world: World) -> State:
+    """Where the search begins."""
+    guard = GuardRecord(armed=world.armed, timeout_s=world.timeout, watchdog_s=world.watchdog)
+    records = []
+    for number, host in enumerate(HOSTS, 1):
+        record = MemberRecord(
+            machine_id=f"machine-{number}",
+            boot_id=f"{host}.boot-1",
+            epoch=1,
+            seq=0,
+            nonce=f"d{number}.1",
+            guard=guard if number - 1 == world.armed_host else GuardRecord(),
+            distrusted=world.distrusted if number == 1 else (),
+            incarnation="1",
+        )
+        records.append(Doc(version=1, uid=f"uid-{number}", record=record))
+    at = world.source
+    running = world.start in ("runs", "moving", "entered", "down")
+    holder = Holder(hypervisor=HOSTS[at], member_uid=f"uid-{at + 1}", epoch=1, run_id=f"run-{at + 1}.1")
+    domain = Domain(run=f"run-{at + 1}.1", epoch=1)
+    stranger = (Holder(hypervisor="kvm-3", member_uid="uid-3", epoch=1, run_id="run-3.1", role="incoming"),)
+    vm = Vm(
+        version=1,
+        assigned=Assigned(hypervisor=HOSTS[at]),
+        holders=((holder,) if running else ()) + (stranger if world.stranger else ()),
+        move="m1" if world.start in ("moving", "entered") else "",
+    )
+    slot = Slot(version=1, consumer=Consumer(vm="w", fence="earlier") if world.slot_taken else None)
+    arriving = Holder(
+        hypervisor=HOSTS[1 - at], member_uid=f"uid-{2 - at}", epoch=1, run_id=f"run-{2 - at}.1", role="incoming"
+    )
+    listening = Domain(run=f"run-{2 - at}.1", epoch=1, state="incoming")
+    if world.start == "entered":
+        vm = replace(vm, holders=(*vm.holders, arriving))
+    hosts, daemons = [], []
+    for number in (1, 2):
+        has = number - 1 == at and running
+        hosts.append(
+            Host(
+                machine=f"machine-{number}",
+                domain=domain if has else listening if world.start == "entered" else None,
+                remembered=Remembered(uid=f"uid-{number}", epoch=1),
+                used=Remembered(uid=f"uid-{number}", epoch=1),
+                armed=world.armed and number - 1 == world.armed_host,
+                runs=1 if has or world.start == "entered" else 0,
+                daemons=1,
+            )
+        )
+        daemons.append(
+            Daemon(
+                phase="member",
+                boot=1,
+                nonce=f"d{number}.1",
+                epoch=1,
+                held=True,
+                known=records[number - 1],
+                renewals=world.renewals if number - 1 == world.renewing else 0,
+            )
+        )
+    if world.start in ("down", "left-over"):
+        daemons[0] = Daemon()
+    if world.start == "left-over":
+        records[0] = Doc(version=0, uid="", record=None)
+        hosts[0] = Host(machine="machine-1", domain=Domain(run="run-0.1", epoch=1), daemons=1, runs=1)
+    if not world.second_daemon:
+        daemons[1] = Daemon(phase="refused")
+    return (
+        records[0],
+        records[1],
+        vm,
+        slot,
+        hosts[0],
+        hosts[1],
+        daemons[0],
+        daemons[1],
+        Fencer(),
+        Fencer(),
+        Recovery(),
+        (),
+        Outside(faults=world.faults, ticks=world.ticks),
+    )
+
+
+__all__ = ["NO_ENTRY", "ORDER", "SAFETY", "SLOT", "VM", "State", "World", "first_state"]
