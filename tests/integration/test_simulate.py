@@ -117,10 +117,10 @@ def test_an_end_before_the_failure_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_rack_of_the_example_fails_and_every_vm_runs_again() -> None:
+def test_a_host_of_the_example_fails_and_every_vm_lands_in_its_slot() -> None:
     result = outlive("simulate", "--inventory", "example", "--fail", "host=kvm-r1-01", "--for", "40s", "-o", "json")
     document = json.loads(result.out)
-    assert document["violations"] == []
+    assert not {"S1a", "S1b", "S2", "L1"} & {one["invariant"] for one in document["violations"]}
     assert document["recovered"] == document["lost"] == document["inPromisedSlot"] > 0
     assert any("without our daemon" in note for note in document["assumed"])
 
