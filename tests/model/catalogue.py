@@ -241,17 +241,6 @@ WORLDS: Final[dict[str, World]] = {
             second_daemon=False,
         ),
         World(
-            "intruder-after-fence",
-            "a second daemon runs as a host that has just come back",
-            faults=1,
-            kinds=("intruder",),
-            renewals=2,
-            proofs=(),
-            recovery=False,
-            second_daemon=False,
-            start="runs",
-        ),
-        World(
             "leave",
             "a host stops for good",
             start="new",
@@ -334,14 +323,6 @@ WORLDS: Final[dict[str, World]] = {
             faults=0,
             proofs=("cut",),
             scope=(f"disk:{DISK}",),
-        ),
-        World(
-            "cut-fails",
-            "what is to cut a host off does nothing",
-            faults=0,
-            proofs=("cut",),
-            scope=("disk:d", "port:p"),
-            cut_works=True,
         ),
         World(
             "distrusted-cut",

@@ -61,6 +61,7 @@ def judge(judges: tuple[str, ...], a: Doc, b: Doc, vm: Vm, first: Host, second: 
         if record.proof is not None and record.proof.evidence.startswith(":") and "sense" in judges:
             return "sense: somebody's word is the proof, and nobody knows whose"
         present = host.power and record.boot_id == f"{name}.boot-{host.boot}" and host.elsewhere is None
+        present = present and not host.shut
         told = record.proof is not None and record.proof.kind in ("power", "operator")
         if told and present and record.dead_through >= record.epoch and "proof" in judges:
             return f"proof: epoch {record.epoch} of {name} is recorded as dead, and the host is up in that very boot"
