@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tests.model import fencing, keeping, machines, recovering, working
+from tests.model import fencing, keeping, machines, moving, recovering, working
 from tests.model.judging import judge
 from tests.model.parts import (
     A_DAEMON,
@@ -88,11 +88,11 @@ def actions(rules: Rules, world: World) -> list[Action]:
         if "restore" in world.kinds:
             add(working.register, (daemon, host, THE_VM, OUTSIDE), (daemon,), n)
         if world.moves:
-            add(working.enter, everything, (daemon, host), n)
-            add(working.read, (daemon, host, THE_VM), (daemon,), n)
-            add(working.send, everything, (daemon, host), n)
-            add(working.adopt, everything, (daemon,), n)
-            add(working.resume, (*everything, OUTSIDE), (host,), n)
+            add(moving.enter, everything, (daemon, host), n)
+            add(moving.read, (daemon, host, THE_VM), (daemon,), n)
+            add(moving.send, everything, (daemon, host), n)
+            add(moving.adopt, everything, (daemon,), n)
+            add(moving.resume, (*everything, OUTSIDE), (host,), n)
         for field_, slot in (("write", member), ("vm_write", THE_VM)):
             found.append(_arrival(rules, world, daemon, slot, field_))
         add(recovering.loses, (daemon, NET, OUTSIDE), (daemon, NET, OUTSIDE))

@@ -1,4 +1,4 @@
-"""The VM worker of a node daemon: holds, creates, releases, re-holds, and both sides of a move.
+"""The VM worker of a node daemon: holds, creates, releases and re-holds.
 
 A fresh read and the judgement that follows are one step here; what was read may be old by the time that the write
 takes effect, which is what its version is for.
@@ -10,9 +10,7 @@ from collections.abc import Iterator
 
 from outlive.node.membership.death import MemberView, Reach
 from outlive.node.membership.holding import CreateView, HoldView, Me, ReholdView, ReleaseView
-from outlive.node.membership.moving import MoveView
 from outlive.node.membership.renewing import RenewView
-from outlive.resources import Assigned
 from tests.model.keeping import Found, alive, guard_of, here
 from tests.model.parts import (
     DISK,
@@ -54,16 +52,16 @@ def condemned(daemon: Daemon) -> str:
     return "" if daemon.held else "sense: a host acts for a VM although it knows that it was condemned"
 
 
-def _works(daemon: Daemon, host: Host) -> bool:
+def can_work(daemon: Daemon, host: Host) -> bool:
     return alive(daemon, host) and daemon.phase in ("member", "join", "look") and daemon.epoch > 0
 
 
-def _send(what: str, n: int, daemon: Daemon, vm: Vm, **changes: object) -> Daemon:
+def send_write(what: str, n: int, daemon: Daemon, vm: Vm, **changes: object) -> Daemon:
     content = replace(vm, **changes)
     return replace(daemon, vm_write=Write(what, HOSTS[n], THE_VM, vm.version, content))
 
 
-def _run_id(rules: Rules, n: int, host: Host) -> tuple[str, Host]:
+def new_run_id(rules: Rules, n: int, host: Host) -> tuple[str, Host]:
     if not rules.keeps("run-ids-are-new"):
         return f"run-{n + 1}.1", replace(host, runs=1)
     return f"run-{n + 1}.{host.runs + 1}", replace(host, runs=host.runs + 1)
@@ -78,9 +76,9 @@ def hold(
     rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
 ) -> Iterator[Found]:
     """It makes itself the one that may run the VM."""
-    if not _works(daemon, host) or daemon.vm_write is not None or daemon.run or host.runs >= world.runs:
+    if not can_work(daemon, host) or daemon.vm_write is not None or daemon.run or host.runs >= world.runs:
         return
-    run, counted = _run_id(rules, n, host)
+    run, counted = new_run_id(rules, n, host)
     view = HoldView(
         vm=VM,
         me=me(n, daemon),
@@ -106,7 +104,7 @@ def hold(
         note = "sense: a host holds a VM that it knows it must not start: nobody else can, either"
     elif host.domain is not None:
         note = "sense: a host that has the VM holds it under another run, and will think its own domain a stranger"
-    sent = replace(_send("hold", n, daemon, vm, holders=outcome.holders), run=run, incoming=False, holders=None)
+    sent = replace(send_write("hold", n, daemon, vm, holders=outcome.holders), run=run, incoming=False, holders=None)
     if not rules.keeps("entry-before-create"):
         sent = replace(sent, holders=outcome.holders)
     yield f"The daemon of {HOSTS[n]} sends its hold of {VM} ({run}, epoch {daemon.epoch})", note, (sent, counted)
@@ -115,7 +113,7 @@ def hold(
 def heard(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:
     """It hears that its write of the VM was applied."""
     write = daemon.vm_write
-    if not _works(daemon, host) or write is None or write.answer != "ok":
+    if not can_work(daemon, host) or write is None or write.answer != "ok":
         return
     assert isinstance(write.content, Vm)
     changed = replace(daemon, vm_write=None)
@@ -128,19 +126,19 @@ def heard(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Ite
 
 def _relabelled(vm: Vm, n: int, daemon: Daemon, host: Host) -> Host:
     domain = host.domain
-    if domain is None or not _entry(vm, n, domain.run, daemon.epoch):
+    if domain is None or not has_entry(vm, n, domain.run, daemon.epoch):
         return host
     return replace(host, domain=replace(domain, epoch=daemon.epoch))
 
 
-def _entry(vm: Vm, n: int, run: str, epoch: int = 0) -> bool:
+def has_entry(vm: Vm, n: int, run: str, epoch: int = 0) -> bool:
     return any(one.hypervisor == HOSTS[n] and one.run_id == run and epoch in (0, one.epoch) for one in vm.holders)
 
 
 def wondering(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
     """After a conflict or a lost answer it reads the VM afresh."""
     write = daemon.vm_write
-    if not _works(daemon, host) or write is None or write.answer not in ("conflict", "lost"):
+    if not can_work(daemon, host) or write is None or write.answer not in ("conflict", "lost"):
         return
     doubt = write.version if write.answer == "lost" and vm.version == write.version else 0
     changed = replace(daemon, vm_write=None, doubt=doubt if rules.keeps("doubtful-holds-are-under-way") else 0)
@@ -151,7 +149,7 @@ def wondering(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm
 
 def create(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:
     """It looks at the gate again and creates the domain, or gives the run up."""
-    if not _works(daemon, host) or not daemon.run or daemon.holders is None:
+    if not can_work(daemon, host) or not daemon.run or daemon.holders is None:
         return
     announced = rules.keeps("create-announced-to-the-guard")
     view = CreateView(vm=VM, me=me(n, daemon), run_id=daemon.run, holders=daemon.holders, gate_open=not host.shut)
@@ -172,7 +170,7 @@ def create(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> It
 
 def release(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
     """It takes its own entries back: all of them, or those of which nothing is left."""
-    if not _works(daemon, host) or daemon.vm_write is not None or daemon.known is None:
+    if not can_work(daemon, host) or daemon.vm_write is not None or daemon.known is None:
         return
     uid = daemon.known.uid
     own = tuple(
@@ -199,13 +197,13 @@ def release(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: 
             yield (
                 f"The daemon of {HOSTS[n]} sends the release of {', '.join(runs)}",
                 "",
-                (_send("release", n, daemon, vm, holders=outcome.holders),),
+                (send_write("release", n, daemon, vm, holders=outcome.holders),),
             )
 
 
 def rehold(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
     """It takes what runs here into its new epoch, or destroys it."""
-    if not _works(daemon, host) or daemon.vm_write is not None or daemon.known is None:
+    if not can_work(daemon, host) or daemon.vm_write is not None or daemon.known is None:
         return
     domain = host.domain
     old = [one for one in vm.holders if one.hypervisor == HOSTS[n] and one.epoch < daemon.epoch]
@@ -225,13 +223,13 @@ def rehold(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: V
             f"The daemon of {HOSTS[n]} sends the re-hold of {run} in epoch {daemon.epoch}",
             note,
             (
-                _send("re-hold", n, daemon, vm, holders=outcome.holders),
+                send_write("re-hold", n, daemon, vm, holders=outcome.holders),
                 host,
             ),
         )
     elif outcome.refused.precondition == "entry-still-mine":
         note = ""
-        if vm.wanted and _entry(vm, n, run, daemon.epoch):
+        if vm.wanted and has_entry(vm, n, run, daemon.epoch):
             note = "sense: a host destroys a VM that it runs and holds"
         yield (
             f"The daemon of {HOSTS[n]} destroys {run}, which it does not hold any more",
@@ -248,7 +246,7 @@ def destroy(
 ) -> Iterator[Found]:
     """It destroys what has no business here."""
     domain = host.domain
-    if not _works(daemon, host) or domain is None or daemon.phase != "member":
+    if not can_work(daemon, host) or domain is None or daemon.phase != "member":
         return
     if daemon.known is None or not settled(outside, daemon.known):
         return
@@ -259,7 +257,7 @@ def destroy(
         why = "the target owns it now"
     elif domain.state == "incoming" and not vm.move:
         why = "the move is off"
-    elif not _entry(vm, n, domain.run):
+    elif not has_entry(vm, n, domain.run):
         why = "it is not held"
     elif vm.assigned is not None and vm.assigned.hypervisor != HOSTS[n] and not vm.move and domain.state == "running":
         why = "it is assigned elsewhere"
@@ -272,7 +270,7 @@ def register(
 ) -> Iterator[Found]:
     """After a backup was restored it says what runs here, and then that it has said so."""
     known = daemon.known
-    if not _works(daemon, host) or daemon.phase != "member" or known is None or known.record is None:
+    if not can_work(daemon, host) or daemon.phase != "member" or known is None or known.record is None:
         return
     now = str(outside.incarnation)
     if daemon.vm_write is not None or daemon.write is not None or known.record.incarnation == now:
@@ -288,7 +286,7 @@ def register(
             )
         return
     domain = host.domain
-    if domain is not None and not _entry(vm, n, domain.run, daemon.epoch):
+    if domain is not None and not has_entry(vm, n, domain.run, daemon.epoch):
         view = ReholdView(
             vm=VM,
             me=me(n, daemon),
@@ -303,7 +301,7 @@ def register(
             yield (
                 f"The daemon of {HOSTS[n]} registers {domain.run} again",
                 "",
-                (_send("re-hold", n, daemon, vm, holders=outcome.holders),),
+                (send_write("re-hold", n, daemon, vm, holders=outcome.holders),),
             )
         return
     renewing = RenewView(
@@ -318,143 +316,4 @@ def register(
             f"The daemon of {HOSTS[n]} says that all its VMs are registered in the restored store",
             "",
             (replace(daemon, write=write),),
-        )
-
-
-# --- moves: always from the first host to the second
-
-
-def _move_view(
-    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, run: str
-) -> MoveView:
-    domain = host.domain
-    return MoveView(
-        vm=VM,
-        me=me(n, daemon),
-        id=vm.move,
-        source=HOSTS[world.source] if vm.move else "",
-        target=world.target or HOSTS[1 - world.source] if vm.move else "",
-        holders=vm.holders,
-        members=members(a, b),
-        reach=reach(rules),
-        gate_open=not host.shut,
-        run_id=run,
-        here=bool(here(rules, host)),
-        runs=domain is not None and domain.state == "running",
-    )
-
-
-def enter(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc) -> Iterator[Found]:
-    """The target enters itself."""
-    if not _works(daemon, host) or daemon.vm_write is not None or daemon.run or host.runs >= world.runs:
-        return
-    run, counted = _run_id(rules, n, host)
-    outcome = rules.attempt("safety.move.enter", _move_view(rules, world, n, daemon, host, vm, a, b, run))
-    if outcome.refused is not None:
-        return
-    note = condemned(daemon)
-    if not vm.move or n == world.source or world.target:
-        note = "sense: a host enters itself for a move that nobody asked for"
-    elif host.shut:
-        note = "sense: a host enters itself for a VM that it knows it must not start"
-    elif host.domain is not None:
-        note = "sense: a host that has the VM enters itself under another run"
-    elif not any(one.hypervisor == HOSTS[world.source] for one in vm.holders):
-        note = "sense: a host enters itself for a VM that nobody can send to it"
-    elif world.stranger:
-        note = "sense: a VM is sent to two hosts at once"
-    sent = replace(_send("enter", n, daemon, vm, holders=outcome.holders), run=run, incoming=True, holders=None)
-    if not rules.keeps("entry-before-create"):
-        sent = replace(sent, holders=outcome.holders)
-    yield f"The daemon of {HOSTS[n]} enters itself for {VM} ({run}, incoming)", note, (sent, counted)
-
-
-def read(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
-    """An earlier reading, for a source that does without a fresh one."""
-    if (
-        rules.keeps("fresh-read-before-send")
-        or n != world.source
-        or not _works(daemon, host)
-        or daemon.read is not None
-    ):
-        return
-    yield f"The daemon of {HOSTS[n]} reads {VM}", "", (replace(daemon, read=vm),)
-
-
-def send(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc) -> Iterator[Found]:
-    """The source starts the transfer."""
-    domain = host.domain
-    if not _works(daemon, host) or domain is None or domain.state != "running" or daemon.vm_write is not None:
-        return
-    seen = vm if rules.keeps("fresh-read-before-send") else daemon.read
-    if seen is None:
-        return
-    try:
-        outcome = rules.attempt("safety.move.send", _move_view(rules, world, n, daemon, host, seen, a, b, domain.run))
-    except StopIteration:
-        yield f"The source {HOSTS[n]} sends {VM} to nobody: the step has no run to name", "undefined", (daemon, host)
-        return
-    if outcome.refused is not None:
-        return
-    note = condemned(daemon)
-    if not seen.move or n != world.source:
-        note = "sense: a host sends a VM away that nobody asked it to"
-    elif world.stranger:
-        note = "sense: a VM is sent to two hosts at once"
-    sending = replace(host, domain=replace(domain, state="sending", peer=outcome.run_id))
-    yield (
-        f"The daemon of {HOSTS[n]} starts the transfer to {outcome.run_id}",
-        note,
-        (
-            replace(daemon, read=None),
-            sending,
-        ),
-    )
-
-
-def adopt(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc) -> Iterator[Found]:
-    """The target becomes the owner."""
-    if not _works(daemon, host) or daemon.vm_write is not None or n == world.source or host.domain is None:
-        return
-    if not any(one.role == "incoming" and one.hypervisor == HOSTS[n] for one in vm.holders) and not vm.move:
-        return
-    run = host.domain.run
-    if vm.assigned is not None and vm.assigned.hypervisor == HOSTS[n]:
-        return
-    outcome = rules.attempt("safety.move.adopt", _move_view(rules, world, n, daemon, host, vm, a, b, run))
-    if outcome.refused is not None:
-        return
-    note = condemned(daemon)
-    if host.domain.state == "incoming":
-        note = "promise: the VM is assigned to a host to which it was not handed over"
-    elif any(one.hypervisor == HOSTS[n] and one.role for one in outcome.holders):
-        note = "sense: the owner counts as a mere target for ever, and nobody sees the VM as recovered"
-    assigned = Assigned(hypervisor=outcome.assigned)
-    yield (
-        f"The daemon of {HOSTS[n]} adopts {run}",
-        note,
-        (_send("adopt", n, daemon, vm, holders=outcome.holders, assigned=assigned, move=""),),
-    )
-
-
-def resume(
-    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
-) -> Iterator[Found]:
-    """The source of a failed move runs on."""
-    domain = host.domain
-    if not _works(daemon, host) or domain is None or domain.state != "handed":
-        return
-    view = _move_view(rules, world, n, daemon, host, vm, a, b, domain.run)
-    outcome = rules.attempt(
-        "safety.move.resume",
-        replace(view, source=HOSTS[world.source], target=HOSTS[1 - world.source], settled=settled(outside, a, b)),
-    )
-    if outcome.refused is None:
-        note = condemned(daemon)
-        if not _entry(vm, n, domain.run):
-            note = "sense: a host lets a VM run on that was taken from it"
-        yield (
-            f"The daemon of {HOSTS[n]} lets {domain.run} run on",
-            note,
-            (replace(host, domain=replace(domain, state="running", peer="")),),
         )
