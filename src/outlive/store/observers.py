@@ -12,15 +12,18 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, cast
+from typing import Final, Generic, cast
 
 from outlive.base import limits
 from outlive.base.errors import Unavailable
-from outlive.resources import R, Resource
+from outlive.resources import HOST_LABEL, R, Resource
 from outlive.resources.codec import decode
 from outlive.store.contract import Change, Delete, Reset, Synced, Upsert
 from outlive.store.selectors import Selector
 from outlive.store.tables import Tables, Write, labels_of
+
+INDEXED: Final = (HOST_LABEL,)
+"""Labels by which listings are looked up: thousands of hosts begin at once, each with a listing of its own."""
 
 
 class Observation(Generic[R]):
@@ -111,7 +114,9 @@ class Observation(Generic[R]):
     def _begin(self) -> None:
         """Take the listing of this moment; every change from now on comes after it."""
         self._queue.clear()
-        self._listing = self._tables.table(self._kind).snapshot(self._prefix)
+        table, wanted = self._tables.table(self._kind), wanted_label(self._selector)
+        indexed = wanted is not None and wanted[0] in INDEXED
+        self._listing = table.labelled(*wanted, self._prefix) if wanted and indexed else table.snapshot(self._prefix)
         self._synced = False
         self._overflowed = False
 

@@ -51,6 +51,8 @@ class Table:
     def __init__(self, rows: Mapping[str, bytes] | None = None) -> None:
         self._raws: dict[str, bytes] = dict(rows or {})
         self._keys: list[str] = sorted(self._raws)
+        self._by_label: dict[str, _ByValue] = {}
+        """Label → the objects by its value; kept from the first time that somebody asks."""
 
     def __len__(self) -> int:
         return len(self._raws)
@@ -64,11 +66,17 @@ class Table:
         if key not in self._raws:
             bisect.insort(self._keys, key)
         self._raws[key] = raw
+        if self._by_label:
+            labels = labels_of(raw)
+            for label, kept in self._by_label.items():
+                kept.put(key, labels.get(label))
 
     def remove(self, key: str) -> None:
         """Take out; nothing happens if it is not there."""
         if self._raws.pop(key, None) is not None:
             del self._keys[bisect.bisect_left(self._keys, key)]
+            for kept in self._by_label.values():
+                kept.put(key, None)
 
     def after(self, key: str, count: int, namespace: str = "") -> list[tuple[str, bytes]]:
         """Up to ``count`` objects of the namespace (of all, if empty) whose keys follow ``key``, in key order."""
@@ -81,6 +89,43 @@ class Table:
         """The objects of this moment whose keys begin so, in key order: kept at once, handed out one by one."""
         raws, keys = self._raws.copy(), self._keys[bisect.bisect_left(self._keys, prefix) :]
         return ((key, raws[key]) for key in itertools.takewhile(lambda key: key.startswith(prefix), keys))
+
+    def labelled(self, label: str, value: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """As ``snapshot``, of the objects with that label alone: what is asked for costs only what it finds."""
+        kept = self._by_label.get(label)
+        if kept is None:
+            kept = self._by_label[label] = _ByValue()
+            for key, raw in self._raws.items():
+                kept.put(key, labels_of(raw).get(label))
+        return iter([(key, self._raws[key]) for key in kept.keys(value) if key.startswith(prefix)])
+
+
+class _ByValue:
+    """The keys of a table by the value of one label."""
+
+    def __init__(self) -> None:
+        self._value_of: dict[str, str] = {}
+        self._keys_of: dict[str, dict[str, None]] = {}
+
+    def keys(self, value: str) -> list[str]:
+        """In key order."""
+        return sorted(self._keys_of.get(value, ()))
+
+    def put(self, key: str, value: str | None) -> None:
+        """The object of that key has that value now; ``None``: it has no such label, or is gone."""
+        before = self._value_of.get(key)
+        if before == value:
+            return
+        if before is not None:
+            there = self._keys_of[before]
+            del there[key]
+            if not there:
+                del self._keys_of[before]
+        if value is None:
+            del self._value_of[key]
+        else:
+            self._value_of[key] = value
+            self._keys_of.setdefault(value, {})[key] = None
 
 
 class Tables:
