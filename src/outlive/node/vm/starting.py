@@ -15,6 +15,7 @@ import msgspec
 from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.decisions import START_LOCKS
+from outlive.node.membership.death import Reach, cut_off, member_view
 from outlive.node.membership.holding import CREATE, HOLD, CreateView, HoldView, others
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.ports.storage import DiskLock
@@ -22,7 +23,7 @@ from outlive.node.vm.ending import Ender
 from outlive.node.vm.locks import StartLocksInput, VolumeLock
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.node.vm.states import FAIL, START, assigned_to, fence_of, mine, reach_of, state_of, wanted
-from outlive.resources import Membership, VirtualMachine
+from outlive.resources import Holder, Membership, VirtualMachine
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
@@ -261,10 +262,10 @@ class Starter:
         return f"lock {result.lock}{owner} says that somebody else may be writing"
 
     async def _fenced(self, locks: tuple[DiskLock, ...], vm: VirtualMachine) -> tuple[str, ...]:
-        """Addresses whose host is proven dead, or was since it took the lock: it is no holder any more.
+        """Addresses whose host is proven dead (or was since it took the lock), or is cut off from these disks.
 
         The store has acknowledged that this host alone holds the virtual machine, so a host with a proven epoch that
-        is not among the holders cannot have taken the lock since.
+        is not among the holders cannot have taken the lock since; and one that is cut off can do nothing with it.
         """
         found: list[str] = []
         holders = {one.hypervisor for one in vm.status.holders}
@@ -277,10 +278,17 @@ class Starter:
                     member = await self._shared.daemon.get(Membership, host, fresh=True)
                 except NotFound:
                     continue
-                if member.record.dead_through > 0:
+                if member.record.dead_through > 0 or _shut_out(member, vm):
                     found.append(owner)
                     break
         return tuple(found)
+
+
+def _shut_out(member: Membership, vm: VirtualMachine) -> bool:
+    """Whether the host's present epoch is cut off from every disk of the virtual machine."""
+    view = member_view(member)
+    entry = Holder(hypervisor=view.host, member_uid=view.uid, epoch=view.record.epoch)
+    return cut_off(entry, (view,), Reach(disks=vm.spec.disks))
 
 
 def _as_input(lock: DiskLock) -> VolumeLock:

@@ -32,7 +32,8 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     if len(running) == 1:
         return ""
     if len(running) > 1:
-        return f"runs on {' and '.join(running)}"
+        harmful = [host for host in running if truth.harms(host, vm.name)]
+        return "" if len(harmful) == 1 else f"runs on {' and '.join(running)}"
     recovery = vm.status.recovery
     if recovery is not None and recovery.phase in ("waiting", "held") and recovery.reason and recovery.remedy:
         return ""
@@ -74,10 +75,20 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
 
 def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str], dict[str, None]]:
     """Where each VM is, and those that are between two hosts: assigned to one and listed by another, or by none."""
-    listed = {one.id: host.name for host in truth.store.all_of(Hypervisor) for one in host.status.instances}
+    listed: dict[str, str] = {}
+    for host in truth.store.all_of(Hypervisor):
+        for one in host.status.instances:
+            if one.id not in listed or not _stale(truth, host.name):
+                listed[one.id] = host.name
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
     home = {name: listed.get(name, host) for name, host in assigned.items()}
     return home, {name: None for name, host in assigned.items() if listed.get(name) != host}
+
+
+def _stale(truth: Truth, host: str) -> bool:
+    """Whether the host is condemned, so that what it reported last may be long past."""
+    member = truth.store.look_member(host)
+    return member is not None and member.state == "Revoked"
 
 
 def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
@@ -89,12 +100,12 @@ def _uncovered(vm: str, home: dict[str, str], slots: list[Reservation], failures
     """Hosts whose failure leaves the VM without a slot; empty if there are none."""
     own = home[vm]
     rivals = {one.name: {home.get(other, at) for other, at in _members(one).items() if other != vm} for one in slots}
-    hosts = sorted({own} | {one.status.host for one in slots} | {host for there in rivals.values() for host in there})
-    cases = itertools.combinations(hosts, min(failures, len(hosts)))
-    for failed in itertools.islice(cases, CASES_LIMIT):
-        gone = set(failed)
-        if own in gone and not any(one.status.host not in gone and not rivals[one.name] & gone for one in slots):
-            return failed
+    breaks = [{one.status.host} | rivals[one.name] for one in slots]
+    others = sorted({host for each in breaks for host in each} - {own})
+    for failed in itertools.islice(itertools.combinations(others, min(failures - 1, len(others))), CASES_LIMIT):
+        gone = {own, *failed}
+        if not any(gone.isdisjoint(each) for each in breaks):
+            return tuple(sorted(gone))
     return ()
 
 
@@ -130,10 +141,10 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
 
 
 def instances_are_counted_once(truth: Truth) -> Iterator[tuple[str, str]]:
-    """VMs that two hosts list among theirs."""
+    """VMs that two hosts list among theirs; what a condemned host reported last is left out."""
     seen: dict[str, str] = {}
     for host in truth.store.all_of(Hypervisor):
-        if host.status.lost:
+        if host.status.lost or _stale(truth, host.name):
             continue
         for one in host.status.instances:
             if one.id in seen:

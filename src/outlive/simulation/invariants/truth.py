@@ -55,6 +55,13 @@ class Truth:
         """Hosts whose domain of it really runs."""
         return tuple(host for host in self.holding.get(vm, ()) if self.hypervisors[host].runs(vm))
 
+    def harms(self, host: str, vm: str) -> bool:
+        """Whether the domain there still reaches a disk of it, or the network though the VM does not accept that."""
+        domain = self.hypervisors[host].domains[vm]
+        if self.disks.reaches_disks(host, domain):
+            return True
+        return self.disks.reaches_network(host, domain) and not domain.accept_duplicate
+
     def noticed(self, host: str, vm: str) -> None:
         """Its domain on that host came, changed or went."""
         hosts = self.holding.get(vm, ())
