@@ -15,10 +15,11 @@ import asyncio
 import contextvars
 import heapq
 import itertools
-import math
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Final, NoReturn, TypeVar
+
+from outlive.runtime.parts import PART, Part
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ STILL_LIMIT: Final = 1_000_000
 """Rounds of the loop without time moving on: more is a task that spins."""
 END_S: Final = 3600.0
 """Virtual seconds that cancelled tasks get to end in."""
+CANCELLED_KEPT: Final = 1_000
+"""Cancelled timers that may stay in the heap."""
 SHOWN_TASKS: Final = 20
 """Pending tasks that an error lists."""
 
@@ -50,114 +53,45 @@ class NoOutside(VirtualTimeError):
     """Something asked the virtual loop for a socket, a thread, a process or a signal."""
 
 
-class _Timer(asyncio.TimerHandle):
-    """A timer that knows the order in which it was set, so that equal moments are no tie."""
-
-    __slots__ = ("order",)
-
-    order: int
-    _when: float
-    _scheduled: bool
-    _context: contextvars.Context
-
-    def _run(self) -> None:
-        part = self._context.get(_part)
-        if part is not None and part.halted:
-            part.keep(self)
-        else:
-            super()._run()
-
-    def __lt__(self, other: object) -> bool:
-        if isinstance(other, _Timer):
-            mine, its = self._when, other._when
-            return self.order < other.order if mine == its else mine < its
-        return NotImplemented
-
-
-class Part:
-    """Some of a loop's tasks that can be halted as a whole, the way ``SIGSTOP`` halts a process.
-
-    A task belongs to the part in whose ``context`` it was started, and so do all tasks, timers and callbacks that it
-    starts. While a part is halted none of them runs, also when what they wait for comes about; ``go_on`` lets them run
-    in the order in which they would have. Time goes on meanwhile. Halts count: as many ``go_on`` are needed.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
-        """With the order of their creation."""
-        self._halts = 0
-        self._waiting: list[asyncio.Handle] = []
-
-    @property
-    def halted(self) -> bool:
-        """Whether nothing of it runs."""
-        return self._halts > 0
-
-    def context(self) -> contextvars.Context:
-        """A new context that belongs to this part."""
-        context = contextvars.copy_context()
-        context.run(_part.set, self)
-        return context
-
-    def halt(self) -> None:
-        """Let nothing of it run."""
-        self._halts += 1
-
-    def go_on(self) -> None:
-        """Take one halt back."""
-        self._halts = max(0, self._halts - 1)
-        if self._halts == 0:
-            waiting, self._waiting = self._waiting, []
-            for handle in waiting:
-                loop: Any = handle._loop  # type: ignore[attr-defined]
-                loop._ready.append(handle)
-
-    def cancel(self, *, besides: asyncio.Task[Any] | None = None) -> None:
-        """Cancel all its tasks but one, in the order of their creation."""
-        for task, _ in sorted(self.tasks.items(), key=lambda item: item[1]):
-            if task is not besides:
-                task.cancel()
-
-    def keep(self, handle: asyncio.Handle) -> None:
-        """Take in what would run now."""
-        self._waiting.append(handle)
-
-
-_part: contextvars.ContextVar[Part | None] = contextvars.ContextVar("outlive_part", default=None)
-
-
-def outside_parts() -> contextvars.Context:
-    """A copy of the present context that belongs to no part: for what goes on when the one who began it is halted."""
-    context = contextvars.copy_context()
-    context.run(_part.set, None)
-    return context
-
-
 class _Handle(asyncio.Handle):
-    """A callback that waits while its part is halted."""
+    """A callback. Built without what the standard one does for debugging: a simulation makes millions of them."""
 
     __slots__ = ()
 
-    _context: contextvars.Context
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Any,
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        mine: Any = self
+        mine._context = contextvars.copy_context() if context is None else context
+        mine._loop = loop
+        mine._callback = callback
+        mine._args = args
+        mine._cancelled = False
+        mine._repr = None
+        mine._source_traceback = None
 
-    def _run(self) -> None:
-        part = self._context.get(_part)
-        if part is not None and part.halted:
-            part.keep(self)
-        else:
-            super()._run()
 
+class _Timer(asyncio.TimerHandle):
+    """A callback with its moment; the loop's heap knows the order in which timers were set."""
 
-class _Jump:
-    """Stands where other loops have a selector: instead of waiting for the world it moves time."""
+    __slots__ = ()
 
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        self._loop._advance(timeout)
-        return []
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: Any,
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        mine: Any = self
+        _Handle.__init__(mine, callback, args, loop, context)
+        mine._when = when
+        mine._scheduled = True
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -170,11 +104,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._limit_s = limit_s
         self._steps_left = steps
         self._still = 0
-        self._selector = _Jump(self)
+        self._timers: list[tuple[float, int, _Timer]] = []
+        """A heap; the second number makes timers of one moment fire in the order in which they were set."""
+        self._cancelled_timers = 0
         self._count = itertools.count(1)
         self._parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
         self._order: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
-        self._settle()
 
     def _begin_end(self) -> None:
         for part in self._parts.values():
@@ -190,29 +125,61 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds."""
         return self._now
 
-    def _settle(self) -> None:
-        # A timer is due when it is before time plus resolution; one unit in the last place makes that exact.
-        self._clock_resolution = math.ulp(self._now)
+    def _run_once(self) -> None:
+        """One round: time moves if nothing is ready; then all that is ready now runs."""
+        mine: Any = self
+        ready = mine._ready
+        self._advance(stopping=mine._stopping)
+        timers = self._timers
+        while timers and timers[0][0] <= self._now:
+            timer: Any = heapq.heappop(timers)[2]
+            timer._scheduled = False
+            if timer._cancelled:
+                self._cancelled_timers -= 1
+            else:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            context = handle._context
+            part = context.get(PART)
+            if part is not None and part.halted:
+                part.keep(handle)
+                continue
+            try:
+                context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as every loop does: told to the loop's handler
+                self.call_exception_handler(
+                    {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
+                )
 
-    def _advance(self, timeout: float | None) -> None:
+    def _advance(self, *, stopping: bool) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
             raise VirtualLimit("the run took more steps than it may")
-        if timeout is None:
-            raise DeadlockError(
-                f"nothing is ready and no timer is set at {self._now:g} s; pending:\n{self.describe_tasks()}"
-            )
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        if timeout > 0 and timers[0].when() > self._now:
-            if timers[0].when() > self._end:
-                raise VirtualLimit(
-                    f"{self._limit_s:g} virtual seconds have passed and the run is not over; pending:\n"
-                    f"{self.describe_tasks()}"
+        mine: Any = self
+        timers = self._timers
+        if not mine._ready and not stopping:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+                self._cancelled_timers -= 1
+            if not timers:
+                raise DeadlockError(
+                    f"nothing is ready and no timer is set at {self._now:g} s; pending:\n{self.describe_tasks()}"
                 )
-            self._now = timers[0].when()
-            self._settle()
-            self._still = 0
-            return
+            when = timers[0][0]
+            if when > self._now:
+                if when > self._end:
+                    raise VirtualLimit(
+                        f"{self._limit_s:g} virtual seconds have passed and the run is not over; pending:\n"
+                        f"{self.describe_tasks()}"
+                    )
+                self._now = when
+                self._still = 0
+                return
         self._still += 1
         if self._still > STILL_LIMIT:
             raise VirtualLimit(
@@ -224,23 +191,40 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """As every loop's; timers of the same moment fire in the order of these calls."""
-        if math.isnan(when):
+        if when != when:
             raise ValueError("a timer needs a moment, not NaN")
         mine: Any = self
         mine._check_closed()
         timer = _Timer(when, callback, args, self, context)
-        timer.order = next(self._count)
-        heapq.heappush(mine._scheduled, timer)
-        timer._scheduled = True
+        heapq.heappush(self._timers, (when, next(self._count), timer))
         return timer
 
-    def _call_soon(
-        self, callback: Callable[..., object], args: Any, context: contextvars.Context | None
+    def call_later(  # type: ignore[override]  # as above
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As every loop's."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_soon(  # type: ignore[override]  # as above
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        """As every loop's."""
         mine: Any = self
+        mine._check_closed()
+        handle = _Handle(callback, args, self, context)
         mine._ready.append(handle)
         return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Timers that were cancelled stay in the heap until they are many: most time limits are never reached."""
+        scheduled: bool = handle._scheduled  # type: ignore[attr-defined]
+        if not scheduled:
+            return
+        self._cancelled_timers += 1
+        if self._cancelled_timers > CANCELLED_KEPT and 2 * self._cancelled_timers > len(self._timers):
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled_timers = 0
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """As every loop's; a task without a name is named by its number in this loop, not in the process."""
@@ -250,7 +234,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[Any] = super().create_task(coro, **options)
         self._order[task] = number
         context: contextvars.Context | None = options.get("context")
-        part = _part.get() if context is None else context.get(_part)
+        part = PART.get() if context is None else context.get(PART)
         if part is not None:
             part.tasks[task] = number
             self._parts[part.name] = part

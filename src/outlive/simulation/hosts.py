@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from outlive.runtime.virtual import outside_parts
+from outlive.runtime.parts import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.guards import GuardSlot, SimGuard
 from outlive.simulation.history import History

@@ -235,6 +235,8 @@ class Way:
             raise Unavailable("the store does not answer", remedy="see the network to it")
         answer = await self._through(call)
         self._process.check()
+        if not self.hears:
+            raise Unavailable("the answer was lost", remedy="see the network to the store")
         return answer
 
     async def write(self, call: Callable[[Store], Awaitable[T]], author: Author) -> T:
@@ -267,8 +269,9 @@ class Way:
 
     async def _through(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Directly where nothing goes wrong; else in a task of its own, which a halt or a kill does not touch."""
-        if self.faults.network.rates == QUIET:
-            return await call(self.faults)
+        network = self.faults.network
+        if network.rates is QUIET or network.rates == QUIET:
+            return await call(self._store if network.reachable else self.faults)
 
         async def sent() -> T:
             return await call(self.faults)

@@ -29,22 +29,25 @@ def written_by_its_owner(write: Write, author: Author) -> str:
     kind = write.kind
     if write.before is None or write.after is None:
         return ""
-    for path in _changed(write.before, write.after, ""):
-        if path in UNOWNED:
+    names = author.writers
+    for field, wire in _fields(kind):
+        old, new = getattr(write.before, field), getattr(write.after, field)
+        if old is new or old == new:
             continue
-        owners = _owners(kind, path)
-        if not any(name in owners for name in author.writers):
-            return f"{author.process} as {'/'.join(author.writers)} writes {path}, of {' or '.join(owners) or 'nobody'}"
+        for path in _changed(old, new, wire):
+            owners = _owners(kind, path)
+            if path not in UNOWNED and not any(name in owners for name in names):
+                return f"{author.process} as {'/'.join(names)} writes {path}, of {' or '.join(owners) or 'nobody'}"
     return ""
 
 
 def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Paths in wire form that differ; a list counts as one field."""
-    if before is after or before == after:
-        return
+    """Paths in wire form of what differs between two that are not equal; a list counts as one field."""
     if isinstance(before, msgspec.Struct) and type(before) is type(after):
         for name, wire in _fields(type(before)):
-            yield from _changed(getattr(before, name), getattr(after, name), f"{path}.{wire}" if path else wire)
+            old, new = getattr(before, name), getattr(after, name)
+            if old is not new and old != new:
+                yield from _changed(old, new, f"{path}.{wire}")
     elif isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
