@@ -159,7 +159,8 @@ def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, 
     def shown() -> list[str]:
         lines = [line, *(f"assumed: {note}" for note in notes), ""]
         lines += [*lines_of(ended.told, everything=everything), "", *ended.summary.lines()]
-        return lines + [f"NOT AS EXPECTED  {one}" for one in ended.failed]
+        # What was violated stands in the summary already.
+        return lines + [f"NOT AS EXPECTED  {one}" for one in ended.failed if not one.startswith("violated: ")]
 
     output.show({**ended.summary.document(ended.failed), "assumed": list(notes)}, shown)
     return ExitCode.NO if ended.failed or ended.summary.violations else None

@@ -18,6 +18,8 @@ from outlive.base.wording import count_of
 
 HELD_SHOWN: Final = 20
 """VMs that wait, each with a line of its own."""
+VIOLATIONS_SHOWN: Final = 10
+"""Broken promises that the summary for people names."""
 
 
 class HeldVm(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -113,8 +115,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
                 lines.append(f"  and {len(self.held_vms) - HELD_SHOWN:,} more (see -o json)")
         if not self.violations:
             lines.append("safety     no VM ran twice, and no other promise of safety was broken")
-        for one in self.violations:
-            lines.append(f"VIOLATED   {one.invariant} at {one.at_s:.1f} s: {one.text}")
+        for one in self.violations[:VIOLATIONS_SHOWN]:
+            lines.append(f"VIOLATED   {one.invariant} at {one.at_s:.1f} s, {one.subject}: {one.text}")
+        if len(self.violations) > VIOLATIONS_SHOWN:
+            lines.append(f"  and {len(self.violations) - VIOLATIONS_SHOWN:,} more (see -o json)")
         if self.violations and self.replay:
             lines.append(f"  again with: {self.replay}")
         return lines
