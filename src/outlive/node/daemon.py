@@ -70,9 +70,7 @@ class Daemon:
     def _entered(self) -> None:
         entered = self.keeper.entered
         if entered is not None and entered is not self.swept and entered.row in ("J2", "J3"):
-            late_s = float(self.shared.settings.create_limit) if entered.row == "J2" else 0.0
-            self.shared.inherited_until_s = self.clock.monotonic() + late_s
-            self.sweep_due_s = self.shared.inherited_until_s
+            self.sweep_due_s = self.clock.monotonic()
         self.swept = entered
         self.workers.cleaned = not self.cleaner.needed
         self.wake.set()

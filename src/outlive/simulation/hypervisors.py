@@ -52,7 +52,7 @@ class SimHypervisor:
         self._random = random
         self._changed = changed
         self._boots = 0
-        self._creates: dict[str, VirtualMachine] = {}
+        self._creates: dict[str, SimDomain] = {}
         self.part = Part(f"{host}/hypervisor")
 
     # The machine below
@@ -86,6 +86,11 @@ class SimHypervisor:
         self.part.go_on()
         for vm in list(self.domains):
             self._changed(vm, "goes on with the host")
+
+    def has(self, domain: SimDomain) -> None:
+        """A domain that runs since before the story."""
+        self.domains[domain.vm] = domain
+        self._changed(domain.vm, f"{domain.state} as run {domain.run_id} of epoch {domain.epoch}")
 
     # The truth
 
@@ -133,13 +138,14 @@ class SimHypervisor:
     async def look(self) -> tuple[Domain, ...]:
         """All domains, in the order of VM names."""
         await self._takes(self.latencies.look)
-        return tuple(self.domains[vm].shown() for vm in sorted(self.domains))
+        listed = {**self._creates, **self.domains}
+        return tuple(listed[vm].shown() for vm in sorted(listed))
 
     async def create(self, vm: VirtualMachine, run_id: str, epoch: int, incoming: bool) -> None:
         """A new domain, after a while."""
         if vm.name in self.domains or vm.name in self._creates:
             raise InUse(f"a domain of {vm.name} is on {self.host} already", remedy="destroy it first")
-        self._creates[vm.name] = vm
+        self._creates[vm.name] = domain_of(vm, run_id, epoch, DomainState.STARTING)
         try:
             await self._takes(self.latencies.create, self.faults.slow_starts_s)
             self._fail_start(vm.name)

@@ -121,6 +121,8 @@ class Cleaner:
 
     async def _take_over(self, name: str, domain: Domain, me: Me, record: MemberRecord, *, register: bool) -> bool:
         """Whether the domain is settled: held in the present epoch, or gone."""
+        if domain.state is DomainState.STARTING:
+            return False  # it may yet run, and is looked at again
         stays = domain.state in TAKEN_OVER
         refused = ""
 

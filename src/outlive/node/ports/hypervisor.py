@@ -17,6 +17,8 @@ from outlive.resources import VirtualMachine
 class DomainState(StrEnum):
     """What a domain is doing."""
 
+    STARTING = "starting"
+    """Its creation was asked for, by this daemon or by one before it, and has not ended: it may yet run, or not."""
     RUNNING = "running"
     PAUSED = "paused"
     """It exists and does not run: before its first start, or because somebody paused it."""
@@ -45,7 +47,12 @@ class HypervisorPort(Protocol):
     """See the module. Every call may raise ``Unavailable`` (nothing happened) and ``Unknown`` (it may have)."""
 
     async def domains(self) -> tuple[Domain, ...]:
-        """All domains that exist on this host, in the order of VM names."""
+        """All domains that exist on this host, in the order of VM names.
+
+        From the moment at which ``create`` is called until that call has ended, the domain is among them as
+        ``starting``, whoever asked for it and whether they still wait: also what a driver has not handed on yet. What
+        a process that is gone has asked for and that is not listed never happens any more.
+        """
         ...
 
     async def create(self, vm: VirtualMachine, *, run_id: str, epoch: int, incoming: bool = False) -> None:
@@ -56,7 +63,11 @@ class HypervisorPort(Protocol):
         ...
 
     async def destroy(self, vm: str, *, run_id: str = "") -> None:
-        """Stop it hard (only that run, where one is named) and return once it is seen to be gone; fine if it was."""
+        """Stop it hard (only that run, where one is named) and return once it is seen to be gone; fine if it was.
+
+        A creation under way is waited for or broken off: once this returned, nothing that was asked for before
+        appears any more.
+        """
         ...
 
     async def shutdown(self, vm: str) -> None:

@@ -118,15 +118,8 @@ class Ender:
             _log.warning("vm.not_unlocked", vm=vm, host=shared.host, error=str(error) or "no answer in time")
 
     def _under_way(self, vm: str, runs: tuple[str, ...]) -> tuple[str, ...]:
-        """Runs of which a create may still happen: of this process, late ones, and those of the process before."""
-        shared, memory = self._shared, self._shared.memory(vm)
-        now_s = shared.clock.monotonic()
-        found = [run for run in (shared.here.creating.get(vm, ""),) if run]
-        if memory.late_create and now_s < memory.late_until_s:
-            found.append(memory.late_create)
-        if now_s < shared.inherited_until_s and vm not in shared.here.domains:
-            found += [run for run in runs if run not in memory.own_runs]
-        return tuple(found)
+        """Runs of which a create of this process may still happen; those of others are listed as domains."""
+        return tuple(run for run in (self._shared.here.creating.get(vm, ""),) if run in runs)
 
     async def destroy(self, vm: str, *, run_id: str = "") -> bool:
         """Stop it hard; whether nothing of it (or of that run) is left."""

@@ -29,13 +29,15 @@ class LocalDomains:
         self.domains: dict[str, Domain] = {}
         """By virtual machine."""
         self.creating: dict[str, str] = {}
-        """Virtual machine → run, while a create of this daemon is under way."""
+        """Virtual machine → run, from before a create of this daemon until a later picture shows what became of it."""
         self.looked = False
         """Whether the picture was ever taken."""
         self._clock = clock
         self._limit_s = limit_s
         self._asked = 0
         self._shown = 0
+        self._ended: dict[str, int] = {}
+        """Virtual machine → how often had been looked when the call that creates it ended."""
         self._listeners: list[Callable[[str], None]] = []
 
     def listen(self, listener: Callable[[str], None]) -> None:
@@ -50,6 +52,15 @@ class LocalDomains:
         """Domains that count as virtual machines of this host, by name."""
         return [one for _, one in sorted(self.domains.items()) if one.state in PRESENT]
 
+    def begin(self, vm: str, run_id: str) -> None:
+        """A domain is about to be created."""
+        self.creating[vm] = run_id
+        self._ended.pop(vm, None)
+
+    def ended(self, vm: str) -> None:
+        """The call that creates it came back, with whatever answer; only a look that begins now says what is here."""
+        self._ended[vm] = self._asked
+
     async def look(self) -> None:
         """Take a new picture. ``Unavailable`` if the hypervisor does not answer."""
         self._asked += 1
@@ -63,6 +74,9 @@ class LocalDomains:
             return
         self._shown = asked
         self.looked = True
+        for vm in [vm for vm, then in self._ended.items() if asked > then]:
+            del self._ended[vm]
+            del self.creating[vm]
         before, self.domains = self.domains, {one.vm: one for one in listed}
         for vm in sorted({*before, *self.domains}):
             if before.get(vm) != self.domains.get(vm):

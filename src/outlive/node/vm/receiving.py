@@ -101,7 +101,6 @@ class Receiver:
             why = outcome.refused.why if outcome.refused is not None else ""
             return None if why else _replace(now.status, holders=outcome.holders)
 
-        memory.own_runs.add(run_id)
         entered = await shared.records.change(shared.daemon, name, change)
         if entered is None or not any(one.run_id == run_id for one in entered.status.holders):
             _log.info("move.not_entered", vm=name, host=shared.host, why=why)
@@ -121,7 +120,8 @@ class Receiver:
             return await self._move.abort(
                 name, move, f"{shared.host} cannot receive it: {problem or 'its domain ended'}"
             )
-        await self._move.advance(name, move, "target-ready")
+        if domain.state is not DomainState.STARTING:
+            await self._move.advance(name, move, "target-ready")
         return LOOK_S
 
     async def _await_guest(

@@ -40,11 +40,8 @@ class VmMemory:
     crashes: int = 0
     """How often its domain ended by itself in a row."""
     running_since_s: float | None = None
-    own_runs: set[str] = field(default_factory=set)
-    """Runs that this process began."""
     late_create: str = ""
-    """A run whose create did not answer in time and may still happen."""
-    late_until_s: float = 0.0
+    """A run whose create was not answered for, and of which the guard was not told yet that it is over."""
     mislabelled_s: float | None = None
     """Since when its label names another host than the one that it is assigned to."""
     orphaned_s: float | None = None
@@ -82,8 +79,6 @@ class VmHost:
     starts: asyncio.Semaphore
     reported: Callable[[], None]
     """The set of virtual machines here changed: publish it."""
-    inherited_until_s: float = 0.0
-    """Until then a create of an earlier process of this daemon may still happen."""
     memories: dict[str, VmMemory] = field(default_factory=dict)
 
     def memory(self, vm: str) -> VmMemory:

@@ -100,7 +100,6 @@ class Starter:
             refusal = outcome.refused
             return None if refusal is not None else _replace(now.status, holders=outcome.holders)
 
-        memory.own_runs.add(run_id)
         held = await shared.records.change(shared.daemon, name, hold)
         if held is None or not any(one.run_id == run_id for one in held.status.holders):
             _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "changed")
@@ -150,7 +149,7 @@ class Starter:
         """Create the domain of a run whose gate was passed, and look; why that went wrong, empty if it did not."""
         shared, name = self._shared, vm.name
         problem = ""
-        shared.here.creating[name] = run_id
+        shared.here.begin(name, run_id)
         try:
             async with asyncio.timeout(float(shared.settings.create_limit)):
                 await shared.here.hypervisor.create(vm, run_id=run_id, epoch=epoch, incoming=incoming)
@@ -158,17 +157,26 @@ class Starter:
             problem = error.message
         except (Unknown, TimeoutError) as error:
             problem = str(error) or f"not created within {float(shared.settings.create_limit):g} s"
-            memory.late_create = run_id
-            memory.late_until_s = shared.clock.monotonic() + float(shared.settings.create_limit)
         except OutliveError as error:
             problem = str(error)
         finally:
-            shared.here.creating.pop(name, None)
-        await self.end_create(run_id)
+            shared.here.ended(name)
+        memory.late_create = run_id
         await shared.here.look()
+        await self.followed(name, memory)
         if problem:
             _log.warning("vm.not_created", vm=name, host=shared.host, run_id=run_id, why=problem)
         return problem
+
+    async def followed(self, name: str, memory: VmMemory) -> bool:
+        """Whether no create of it is under way any more, by the last look; the guard is told of the last one's end."""
+        domain = self._shared.here.domains.get(name)
+        if name in self._shared.here.creating or (domain is not None and domain.state is DomainState.STARTING):
+            return False
+        if memory.late_create:
+            await self.end_create(memory.late_create)
+            memory.late_create = ""
+        return True
 
     async def end_create(self, run_id: str) -> None:
         """Tell the guard that a create is over; it is told again while it does not hear."""
@@ -222,7 +230,6 @@ class Starter:
         if memory.running_since_s is None:
             memory.running_since_s = shared.clock.monotonic()
         memory.failures = 0
-        memory.own_runs = {domain.run_id}
         shared.reported()
         return None if seen == "running" else SOON_S * 5
 

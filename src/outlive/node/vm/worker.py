@@ -20,7 +20,7 @@ from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.ending import Ender, Shutdown
 from outlive.node.vm.events import VmAction, VmEventInput
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.starting import BACK_OFF_S, Starter
+from outlive.node.vm.starting import BACK_OFF_S, SOON_S, Starter
 from outlive.node.vm.states import (
     START,
     STOP,
@@ -181,7 +181,7 @@ class Workers:
         if vm in self._again:
             del self._again[vm]
             self.poke(vm)
-        elif vm not in self._shared.here.domains and self._shared.informer.get(vm) is None:
+        elif vm not in self._shared.here.names() and self._shared.informer.get(vm) is None and not memory.late_create:
             self._shared.memories.pop(vm, None)
 
     async def _looks(self, vm: str, memory: VmMemory) -> None:
@@ -217,6 +217,11 @@ class Workers:
         shared = self._shared
         if not shared.keeper.standing or not shared.here.looked:
             return None  # told again once the host has entered
+        starting = shared.here.domains.get(name)
+        if memory.late_create or name in shared.here.creating or _starts(starting):
+            await shared.here.look()
+            if not await self._starter.followed(name, memory):
+                return SOON_S  # nothing is decided about what may yet run
         cached = shared.informer.get(name)
         if cached is not None and self._settled(cached):
             return None
@@ -447,6 +452,10 @@ class Workers:
             return _replace(now.status, phase=phase, reason=reason)
 
         await self._shared.records.change(self._shared.daemon, name, change)
+
+
+def _starts(domain: Domain | None) -> bool:
+    return domain is not None and domain.state is DomainState.STARTING
 
 
 async def _changed_within(memory: VmMemory, seconds: float) -> None:
