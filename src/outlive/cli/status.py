@@ -10,17 +10,19 @@ from outlive.cli.commands import single
 from outlive.cli.output import Output
 
 if TYPE_CHECKING:
-    from outlive.resources import Coverage, Event
+    from outlive.resources import Coverage, Event, Membership, VirtualMachine
     from outlive.store import Store
 
 WARNINGS_SHOWN = 5
 """Warnings that are shown, the last ones."""
 UNCOVERED_SHOWN = 10
 """VMs without all their slots that are named."""
+FAULTS_SHOWN = 20
+"""Faults that are shown, the worst ones."""
 
 
 async def status(access: Access, output: Output) -> None:
-    """What is known, whether every VM is covered, and who runs."""
+    """What is known, whether every VM is covered, who runs, and what is wrong."""
     async with access.open() as store:
         document = await _document(store)
     document = {"source": _source(access), **document}
@@ -35,7 +37,19 @@ def _source(access: Access) -> str:
 
 
 async def _document(store: Store) -> dict[str, Any]:
-    from outlive.resources import Coverage, Election, Event, Flavor, Hypervisor, Reservation, VirtualMachine
+    from outlive.node.fencing.health import health
+    from outlive.resources import (
+        Cluster,
+        Coverage,
+        Election,
+        Event,
+        Fault,
+        Flavor,
+        Hypervisor,
+        Membership,
+        Reservation,
+        VirtualMachine,
+    )
     from outlive.store import list_all
 
     hosts = [host async for host in list_all(store, Hypervisor)]
@@ -44,6 +58,10 @@ async def _document(store: Store) -> dict[str, Any]:
     told = [one async for one in list_all(store, Coverage)]
     events = [event async for event in list_all(store, Event) if event.type == "Warning"]
     elections = [election async for election in list_all(store, Election)]
+    faults = [fault async for fault in list_all(store, Fault)]
+    open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
+    members = [member async for member in list_all(store, Membership)]
+    clusters = [one async for one in list_all(store, Cluster) if one.name == "default"]
     return {
         "hosts": len(hosts),
         "vms": len(vms),
@@ -51,11 +69,40 @@ async def _document(store: Store) -> dict[str, Any]:
         "slots": len(slots),
         "flavors": len([flavor async for flavor in list_all(store, Flavor)]),
         "coverage": _coverage(told),
+        "health": health(faults),
+        "maintenance": any(one.spec.maintenance for one in clusters),
+        "memberships": _memberships(members),
+        "recovering": sum(1 for vm in vms if _unfinished(vm)),
+        "faults": [
+            {
+                "fault": one.code,
+                "subject": one.subject.name,
+                "delta": 0 if one.acknowledged else one.delta,
+                "message": one.message,
+                "remedy": one.remedy,
+            }
+            for one in open_faults[:FAULTS_SHOWN]
+        ],
         "elections": [{"role": one.name, "holder": one.record.holder, "term": one.record.term} for one in elections],
         "warnings": [
             _warning(event) for event in sorted(events, key=lambda e: (e.last_seen, e.name))[-WARNINGS_SHOWN:]
         ],
     }
+
+
+def _memberships(members: list[Membership]) -> dict[str, int]:
+    """State → how many hosts; dead ones apart from those that are only condemned."""
+    states: Counter[str] = Counter()
+    for member in members:
+        record = member.record
+        dead = record.state == "Revoked" and record.dead_through >= record.fence.epoch
+        states["dead" if dead else {"Held": "alive", "Revoked": "condemned", "Released": "stopped"}[record.state]] += 1
+    return dict(sorted(states.items()))
+
+
+def _unfinished(vm: VirtualMachine) -> bool:
+    recovery = vm.status.recovery
+    return recovery is not None and recovery.phase in ("waiting", "held", "claimed", "assigned")
 
 
 def _coverage(told: list[Coverage]) -> dict[str, Any]:
@@ -87,10 +134,13 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     from outlive.cli.output import table
 
     coverage = document["coverage"]
+    members = ", ".join(f"{count} {state}" for state, count in document["memberships"].items())
     rows = [
         ("state", document["source"]),
-        ("hosts", document["hosts"]),
+        ("health", f"{document['health']} of 100{', in maintenance' if document['maintenance'] else ''}"),
+        ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
         ("VMs", f"{document['vms']} ({document['unplacedVms']} on no host)"),
+        *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),
         ("slots", document["slots"]),
         ("covered", f"{coverage['covered']} of {coverage['required']} VMs that need slots"),
         *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
@@ -104,6 +154,9 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         lines.append("failover has reported nothing yet: see outlive failover coverage")
     if coverage["uncovered"]:
         lines.append(table(("VM", "Reason", "Remedy"), [tuple(one.values()) for one in coverage["uncovered"]]))
+    if document["faults"]:
+        rows = [(one["fault"], one["subject"], one["message"], one["remedy"]) for one in document["faults"]]
+        lines.append(table(("Fault", "Of", "What is wrong", "What helps"), rows))
     if document["warnings"]:
         lines.append(
             table(("Last", "Reason", "Object", "Count", "Note"), [tuple(one.values()) for one in document["warnings"]])
