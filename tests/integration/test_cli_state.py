@@ -260,7 +260,7 @@ def test_describe_and_status_show_what_belongs_together(state: Path) -> None:
 
 
 def test_crds_are_printed_for_all_kinds_or_one() -> None:
-    assert outlive("crds").out.count("kind: CustomResourceDefinition") == 11
+    assert outlive("crds").out.count("kind: CustomResourceDefinition") == 14
     assert "plural: reservations" in outlive("crds", "slots").out
 
 

@@ -1,0 +1,46 @@
+"""Random clusters under random faults: nothing is ever violated, and a seed means the same run everywhere.
+
+Each block of seeds is played twice, by two processes that hash differently; both must find everything well and write
+the same history. ``scripts/swarm`` plays more of them (docs/testing.md).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = 1
+BLOCK = 5
+BLOCKS = 12
+LIMIT_S = 600.0
+
+
+def played(first: int, last: int, hash_seed: int) -> tuple[int, dict[str, str], str]:
+    """Exit code, the hash of each seed's history, and what was told, of one process."""
+    done = subprocess.run(
+        [sys.executable, "scripts/swarm", str(first), str(last), "--jobs", "1", "--traces"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    words = [line.split() for line in done.stdout.splitlines()]
+    traces = {line[0]: line[1] for line in words if len(line) == 2 and line[0].isdecimal()}
+    return done.returncode, traces, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + BLOCK * BLOCKS, BLOCK))
+def test_seeds_are_well_and_run_the_same_under_another_hash_seed(first: int) -> None:
+    last = first + BLOCK - 1
+    code, traces, told = played(first, last, 1)
+    assert code == 0, told
+    assert len(traces) == BLOCK, told
+    again, others, told = played(first, last, 2)
+    assert (again, others) == (0, traces), told
