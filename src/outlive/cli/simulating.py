@@ -6,7 +6,10 @@ touched: hosts, power controllers, disks and networks are virtual, and the store
 
 from __future__ import annotations
 
+import gc
 import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +29,8 @@ PROPOSED = "expect.proposed.yaml"
 AT, FOR = "10s", "60s"
 LONGEST_S = 24 * 3600.0
 """The longest run of an inventory, in virtual seconds."""
+COLLECT_S = 120
+"""Virtual seconds between two collections of garbage."""
 
 
 def simulate(
@@ -144,13 +149,30 @@ def _play(scenario: Scenario, seed: int, replay: str, objects: tuple[Resource, .
     from outlive.runtime.virtual import run_virtual
     from outlive.simulation.story import Story
 
-    with progress("virtual seconds", int(scenario.until_s)) as bar:
+    with progress("virtual seconds", int(scenario.until_s)) as bar, _rarely_collecting() as collect:
+
+        def tick(second: int) -> None:
+            bar.at(second)
+            if second % COLLECT_S == COLLECT_S - 1:
+                collect()
 
         async def played() -> Ended:
-            story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=bar.at)
+            story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=tick)
             return await story.play()
 
         return run_virtual(played())
+
+
+@contextmanager
+def _rarely_collecting() -> Iterator[Callable[[], object]]:
+    """Garbage is collected when this is called, not whenever there is some: of a large cluster a third of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield gc.collect
+    finally:
+        if was:
+            gc.enable()
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:

@@ -121,7 +121,7 @@ class Reporter:
         status = _replace(
             found.status,
             capacity=capacity,
-            effective_capacity=_effective(capacity, found.spec.overcommit),
+            effective_capacity=effective(capacity, found.spec.overcommit),
             allocation=self._allocation(present),
             instances=tuple(
                 Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
@@ -254,7 +254,7 @@ class Reporter:
             _log.warning("figures.not_written", host=self._host, error=str(error))
 
 
-def _effective(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:
+def effective(capacity: Amounts, overcommit: dict[str, float]) -> Amounts | None:
     """Capacity times overcommit, rounded down; ``None`` where nothing is overcommitted."""
     if not overcommit:
         return None

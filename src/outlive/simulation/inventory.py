@@ -2,7 +2,7 @@
 
 An imported inventory becomes the cluster of a story: its hosts, VMs, failure domains and, where there are any, its
 slots. What an inventory does not say is assumed, and each assumption is told: that hosts imported from Nova have our
-daemon, that power controllers work, which three hosts coordinate, and that controllers have machines of their own.
+daemon, that power controllers work, which three hosts coordinate, and that a controller has a machine of its own.
 Nothing is assumed about room, zones, projects or traits: those are the imported ones.
 """
 
@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.base.quantity import format_bytes, format_milli
 from outlive.base.wording import count_of, listing
+from outlive.node.reporting import effective
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     FAILOVER,
@@ -25,10 +26,12 @@ from outlive.resources import (
     DomainCapabilities,
     Flavor,
     Hypervisor,
+    Instance,
     Reservation,
     Resource,
     VirtualMachine,
 )
+from outlive.simulation.invariants import wanted
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.timeline import Act
 from outlive.simulation.world import World
@@ -84,12 +87,13 @@ def virtual_of(objects: Iterable[Resource], failing: Sequence[Failing]) -> Virtu
         raise BadInput("there are no hosts", place="--inventory", remedy="import an inventory, and dump its state")
     failed = _failed(hosts, failing)
     coordinators = _coordinators(hosts, frozenset(failed))
-    notes = [*_about_hosts(hosts), f"{listing(coordinators)} coordinate; controllers have machines of their own"]
+    notes = [*_about_hosts(hosts), f"{listing(coordinators)} coordinate; one controller, on a machine of its own"]
     vms = _vms(kept, {host.name for host in hosts}, notes)
     cluster = next((one for one in kept if isinstance(one, Cluster)), Cluster())
     spec = WorldSpec(
         hosts=tuple(_host(host, coordinator=host.name in coordinators) for host in hosts),
         vms=vms,
+        controllers=1,
         policy=cluster.spec.fencing,
     )
     laid_over = tuple(one for one in kept if isinstance(one, Hypervisor | VirtualMachine | Flavor) or _is_slot(one))
@@ -221,25 +225,33 @@ def laid_over(world: World, imported: Iterable[Resource]) -> tuple[Resource, ...
     known = {(type(one), one.name): one for one in imported}
     found: list[Resource] = [one for one in known.values() if isinstance(one, Flavor) or _is_slot(one)]
     found += world.store.all_of(Cluster)
+    there: dict[str, list[VirtualMachine]] = {}
+    for vm in world.store.all_of(VirtualMachine):
+        complete = known[(VirtualMachine, vm.name)]
+        assert isinstance(complete, VirtualMachine)
+        whole_vm = _whole_vm(vm, complete)
+        found.append(whole_vm)
+        if whole_vm.status.assigned is not None and wanted(whole_vm):
+            there.setdefault(whole_vm.status.assigned.hypervisor, []).append(whole_vm)
     for host in world.store.all_of(Hypervisor):
         whole = known[(Hypervisor, host.name)]
         assert isinstance(whole, Hypervisor)
         world.hosts[host.name].machine.capacity = whole.status.capacity or Amounts()
-        found.append(_whole_host(host, whole))
-    for vm in world.store.all_of(VirtualMachine):
-        complete = known[(VirtualMachine, vm.name)]
-        assert isinstance(complete, VirtualMachine)
-        found.append(_whole_vm(vm, complete))
+        found.append(_whole_host(host, whole, there.get(host.name, ())))
     return tuple(found)
 
 
-def _whole_host(built: Hypervisor, imported: Hypervisor) -> Hypervisor:
+def _whole_host(built: Hypervisor, imported: Hypervisor, vms: Sequence[VirtualMachine]) -> Hypervisor:
+    """As its daemon reported it last: that reports what is there, and not what it was imported with."""
     spec = _replace(imported.spec, management="node", mode=built.spec.mode, fencing=built.spec.fencing)
     was = imported.status
     status = _replace(
         built.status,
         capacity=was.capacity,
-        effective_capacity=was.effective_capacity,
+        effective_capacity=effective(was.capacity or Amounts(), spec.overcommit),
+        allocation=sum((vm.spec.resources for vm in vms), Amounts(cpu=0, memory=0)),
+        instances=tuple(Instance(id=vm.name, name=vm.spec.display_name) for vm in vms),
+        num_instances=len(vms),
         aggregates=was.aggregates,
         traits=was.traits,
         capabilities=was.capabilities,

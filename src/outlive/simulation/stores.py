@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
@@ -67,6 +67,19 @@ class WorldStore(MemoryStore):
             return found  # type: ignore[return-value]
         return await super().get(kind, name, namespace=namespace, fresh=fresh)
 
+    async def list(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """As every local store's, of what was decoded once."""
+        await asyncio.sleep(0)
+        self._check_open()
+        rows = self._tables.table(kind).after(token, limit, namespace)
+        last = rows[-1][0] if len(rows) == limit else ""
+        found: Sequence[R] = [self._decoded[(kind.kind(), key)] for key, _ in rows]  # type: ignore[misc]
+        if selector is not None:
+            found = [one for one in found if selector.matches(one.metadata.labels)]
+        return Page(tuple(found), last)
+
     def look(self, kind: type[R], name: str) -> R | None:
         """The object as it is now, if there is one."""
         return self._decoded.get((kind.kind(), name))  # type: ignore[return-value]
@@ -76,10 +89,10 @@ class WorldStore(MemoryStore):
         found = self.look(Membership, host)
         return found.record if found is not None else None
 
-    def all_of(self, kind: type[R]) -> list[R]:
+    def all_of(self, kind: type[R]) -> Sequence[R]:
         """All objects of a kind, in name order."""
-        found = (self.look(kind, key) for key, _ in self._tables.table(kind).snapshot())
-        return [one for one in found if one is not None]
+        name = kind.kind()
+        return [self._decoded[(name, key)] for key, _ in self._tables.table(kind).snapshot()]  # type: ignore[misc]
 
     def _count(self, batch: Batch) -> None:
         for write in batch.writes:
@@ -112,6 +125,19 @@ class WorldStore(MemoryStore):
         """As they are, before anybody reads or observes."""
         super().load(objects)
         self._decode_all()
+
+    def lay(self, objects: Iterable[Resource]) -> None:
+        """Put these over what is there, or beside it, before anybody reads or observes."""
+        for obj in objects:
+            meta = obj.metadata
+            version = Batch(self._tables).next_version()
+            laid = msgspec.structs.replace(
+                obj,
+                metadata=msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version),
+            )
+            key = key_of(meta.namespace, meta.name)
+            self._tables.table(type(obj)).put(key, encode(laid))
+            self._decoded[(obj.kind(), key)] = laid
 
     def _decode_all(self) -> None:
         self._decoded = {

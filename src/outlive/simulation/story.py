@@ -103,7 +103,7 @@ class Story:
             world.store.load(laid_over(world, self._inventory))
         world.history.listen(self._happened)
         self._begun_s = world.clock.monotonic()
-        await world.start()
+        await world.start(running=bool(self._inventory))
         try:
             await self._run()
             return self._end()

@@ -33,6 +33,7 @@ from outlive.simulation.machines import Machine, MachineClient
 from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
 from outlive.simulation.programs import ControllerRole, node_role
+from outlive.simulation.running import already_running
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
 from outlive.simulation.stores import OUTSIDE, Author, ProcessStore, Way, WorldStore
 from outlive.store.faults import FaultRates
@@ -104,10 +105,12 @@ class World:
         """Put hosts, VMs and policies into the store, as an operator would have."""
         self.store.load(resources_of(self.spec, self._bmcs, incarnation=self.store.incarnation))
 
-    async def start(self) -> None:
-        """Power everything on, as if it had booted just now."""
+    async def start(self, *, running: bool = False) -> None:
+        """Power everything on, as if it had booted just now; ``running``: as if it had done so long ago."""
         for host in self.hosts.values():
             host.machine.plug(at_once=True)
+        if running:
+            already_running(self)
         for controller in self.controllers.values():
             controller.start()
 
