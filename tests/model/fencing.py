@@ -326,7 +326,7 @@ def lifts(rules: Rules, world: World, f: int, fencer: Fencer, a: Host) -> Iterat
     record = fencer.known.record
     if not record.cut.through or fencer.lift:
         return
-    view = LiftView(host=HOSTS[0], record=record, observer=FENCERS[f], epoch=record.epoch)
+    view = LiftView(host=HOSTS[0], record=record, observer=FENCERS[f], epoch=record.cut.through)
     outcome = rules.attempt("safety.lift-cut", view)
     if outcome.refused is None:
         sent = _write("lift", f, rules, fencer, outcome.record)

@@ -36,9 +36,10 @@ class Disks:
         self._cuts[host] = (max(epoch, before[0]), tuple(sorted({*before[1], *able})))
         self._changed(host)
 
-    def lift(self, host: str) -> None:
-        """Let in again."""
-        if self._cuts.pop(host, None) is not None:
+    def lift(self, host: str, epoch: int) -> None:
+        """Let in again, unless it was shut out anew through a later epoch."""
+        if host in self._cuts and self._cuts[host][0] <= epoch:
+            del self._cuts[host]
             self._changed(host)
 
     def scope(self, host: str, epoch: int) -> tuple[str, ...]:
@@ -124,10 +125,10 @@ class CutClient:
         scope = self._disks.scope(host, epoch)
         return CutReport(scope=scope, evidence=f"blocklist of {host} through epoch {epoch}" if scope else "")
 
-    async def lift(self, host: str) -> None:
+    async def lift(self, host: str, epoch: int) -> None:
         """Let in again."""
         await self._sent()
-        self._disks.lift(host)
+        self._disks.lift(host, epoch)
 
     async def _sent(self) -> None:
         if self._disks.ability == "none":

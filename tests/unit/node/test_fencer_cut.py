@@ -24,6 +24,8 @@ class Cuts:
         self.gaps = 0
         """Renewals that came after the cut had ended."""
         self.mode = "ok"
+        self.through = {}
+        self.lifted = []
 
     async def cut(self, host, epoch, scope):
         await asyncio.sleep(0.05)
@@ -32,6 +34,7 @@ class Cuts:
         self.calls += 1
         now = LoopClock().monotonic()
         self.gaps += host in self.out and now >= self.out[host][1]
+        self.through[host] = max(epoch, self.through.get(host, 0))
         self.out[host] = (tuple(one for one in scope if self.reach(one)), now + (self.lasts_s or 1e9))
 
     async def read_back(self, host, epoch):
@@ -40,8 +43,10 @@ class Cuts:
         scope = () if self.mode == "forgets" else scope
         return CutReport(scope=scope, evidence="blocklist of the storage cluster", expires_in_s=self.lasts_s)
 
-    async def lift(self, host):
-        self.out.pop(host, None)
+    async def lift(self, host, epoch):
+        self.lifted.append((host, epoch))
+        if self.through.get(host, 0) <= epoch:
+            self.out.pop(host, None)
 
 
 async def _site(s, cuts: Cuts) -> None:
@@ -128,6 +133,7 @@ def test_cut_of_a_host_that_came_back_undead_is_kept_until_it_is_clean_and_lifte
                 break
             await asyncio.sleep(10)
             assert "d" not in cuts.out
+            assert set(cuts.lifted) == {("d", 1)}
             assert (await s.record("d")).cut.through == 0
 
     run(story())

@@ -129,7 +129,7 @@ def test_lifted_cut_is_looked_at_like_any_event() -> None:
         _domain(bench, "h1")
         bench.disks.cut("h1", 1, ("disk:vm-1-root", "port:vm-1-net"))
         _domain(bench, "h2", "r2")
-        bench.disks.lift("h1")
+        bench.disks.lift("h1", 1)
 
     assert _judged(story) == ["S1a", "S1b"]
 

@@ -169,24 +169,24 @@ class Aftermath:
             return
         record, now = seen.record, self._desk.clock.monotonic()
         if record.dead_through >= record.cut.through:
-            await self._lift(host)
+            await self._lift(host, record.cut.through)
         elif now >= self._cuts[host]:
             result = await cutting.renew(host, record.cut.through, record.cut.scope)
             self._cuts[host] = now + result.renew_in_s
             if set(result.scope) < set(record.cut.scope):
                 await self._tell_failing(host, result.why_not or "a part of it could not be read back")
 
-    async def _lift(self, host: str) -> None:
+    async def _lift(self, host: str, epoch: int) -> None:
         assert self._desk.cutting is not None
-        why = await self._desk.cutting.lift(host)
+        why = await self._desk.cutting.lift(host, epoch)
         if why:
             _log.warning("fence.cut_not_lifted", host=host, why=why)
             return
         written = await self._desk.writer.take(
             host,
             LIFT_CUT,
-            lambda record: LiftView(host=host, record=record, observer=self._desk.me, epoch=record.cut.through),
-            lambda record: record.cut.through == 0,
+            lambda record: LiftView(host=host, record=record, observer=self._desk.me, epoch=epoch),
+            lambda record: record.cut.through != epoch,
         )
         if written.refused is None:
             _log.info("fence.cut_lifted", host=host)

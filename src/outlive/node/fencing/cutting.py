@@ -79,11 +79,14 @@ class Cutting:
             return CutResult(why_not="nothing was found shut out when it was read back")
         return CutResult(scope=there, evidence=report.evidence, renew_in_s=_renew_in_s(report))
 
-    async def lift(self, host: str) -> str:
-        """Let the host in again; why not, where that failed."""
+    async def lift(self, host: str, epoch: int) -> str:
+        """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed.
+
+        The order may arrive when the host has come back, was condemned and cut off once more.
+        """
         try:
             async with asyncio.timeout(CALL_LIMIT_S):
-                await self._port.lift(host)
+                await self._port.lift(host, epoch)
         except TimeoutError:
             return f"no answer in {CALL_LIMIT_S:g} s"
         except OutliveError as error:

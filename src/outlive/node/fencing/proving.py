@@ -1,8 +1,9 @@
 """Row P: what proves that a condemned epoch is dead, or cut off.
 
-Every kind is a step of its own with its own preconditions; all end in the same compare-and-swap, and the first
-that the policy lets count wins. A proof is about one epoch: a host that came back meanwhile has another one, and the write fails.
-``deadThrough`` grows here and where a host itself joins again, nowhere else (docs/concepts/safety.md#proofs).
+Every kind is a step of its own with its own preconditions; all end in the same compare-and-swap, and the first that
+the policy lets count wins. A proof is about one epoch: a host that came back meanwhile has another one, and the write
+fails. ``deadThrough`` grows here and where a host itself joins again or leaves, nowhere else
+(docs/concepts/safety.md#proofs).
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ PROVE_OPERATOR: Final = ProtocolStep(
 
 
 class LiftView(FencedView, frozen=True, kw_only=True):
-    """A cut that may be in nobody's way any more."""
+    """A cut that may be in nobody's way any more; ``epoch`` is what it was made through."""
 
 
 def _lift(view: LiftView) -> FenceOutcome:
@@ -263,8 +264,11 @@ LIFT_CUT: Final = ProtocolStep(
     (
         Precondition[LiftView](
             "cut-epoch-dead",
-            lambda view: 0 < view.record.cut.through <= view.record.dead_through,
-            lambda view: f"epoch {view.record.cut.through} of {view.host} is cut off but not proven dead",
+            lambda view: 0 < view.record.cut.through == view.epoch <= view.record.dead_through,
+            lambda view: (
+                f"{view.host} is cut off through epoch {view.record.cut.through}, and proven dead through "
+                f"{view.record.dead_through}: the cut through {view.epoch} is not what may be lifted"
+            ),
         ),
     ),
     _lift,

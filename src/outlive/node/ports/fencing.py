@@ -67,6 +67,6 @@ class CutPort(Protocol):
         """What is really shut out."""
         ...
 
-    async def lift(self, host: str) -> None:
-        """Let it in again."""
+    async def lift(self, host: str, epoch: int) -> None:
+        """Let it in again, as far as it was shut out through that epoch: what was cut through a later one stays."""
         ...
