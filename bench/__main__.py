@@ -32,6 +32,7 @@ PARTS = (
     "whatif",
     "api",
     "startup",
+    "simulation",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

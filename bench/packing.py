@@ -143,14 +143,15 @@ async def _openb_inputs(folder: Path) -> tuple[PlanInput, PlanInput]:
     from outlive.roles.planning import plan_input
 
     with tempfile.TemporaryDirectory() as state:
-        _import(folder, state)
+        import_openb(folder, state)
         async with Access(state_dir=Path(state)).open() as store:
             looks = [await look(Access(state_dir=Path(state)), store, None, k) for k in (1, 2)]
             one, two = [await plan_input(gathered) for gathered in looks]
     return one, two
 
 
-def _import(folder: Path, state: str) -> None:
+def import_openb(folder: Path, state: str) -> None:
+    """The public inventory, placed, into a directory of state."""
     import subprocess
     import sys
 

@@ -6,10 +6,7 @@ touched: hosts, power controllers, disks and networks are virtual, and the store
 
 from __future__ import annotations
 
-import gc
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,8 +26,6 @@ PROPOSED = "expect.proposed.yaml"
 AT, FOR = "10s", "60s"
 LONGEST_S = 24 * 3600.0
 """The longest run of an inventory, in virtual seconds."""
-COLLECT_S = 120
-"""Virtual seconds between two collections of garbage."""
 
 
 def simulate(
@@ -122,7 +117,7 @@ def _objects(inventory: str) -> tuple[Resource, ...]:
     if inventory == EXAMPLE:
         import asyncio
 
-        return asyncio.run(_example())
+        return asyncio.run(example_objects())
     from outlive.drivers.files import read_input
     from outlive.resources.state import decode_state
 
@@ -130,7 +125,8 @@ def _objects(inventory: str) -> tuple[Resource, ...]:
     return decode_state(read_input(path), str(path)).objects
 
 
-async def _example() -> tuple[Resource, ...]:
+async def example_objects() -> tuple[Resource, ...]:
+    """The shipped example, imported."""
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SeededIds
     from outlive.base.random import Random
@@ -147,32 +143,20 @@ async def _example() -> tuple[Resource, ...]:
 def _play(scenario: Scenario, seed: int, replay: str, objects: tuple[Resource, ...] = ()) -> Ended:
     from outlive.cli.progress import progress
     from outlive.runtime.virtual import run_virtual
+    from outlive.simulation.collecting import rarely_collecting
     from outlive.simulation.story import Story
 
-    with progress("virtual seconds", int(scenario.until_s)) as bar, _rarely_collecting() as collect:
+    with progress("virtual seconds", int(scenario.until_s)) as bar, rarely_collecting() as collect:
 
         def tick(second: int) -> None:
             bar.at(second)
-            if second % COLLECT_S == COLLECT_S - 1:
-                collect()
+            collect(second)
 
         async def played() -> Ended:
             story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=tick)
             return await story.play()
 
         return run_virtual(played())
-
-
-@contextmanager
-def _rarely_collecting() -> Iterator[Callable[[], object]]:
-    """Garbage is collected when this is called, not whenever there is some: of a large cluster a third of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield gc.collect
-    finally:
-        if was:
-            gc.enable()
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:

@@ -141,7 +141,7 @@ class World:
         until = self.clock.monotonic() + limit_s
         while self.clock.monotonic() < until:
             await self.clock.sleep(LOOK_S)
-            if self._calm():
+            if self.all_run():
                 return True
         return False
 
@@ -169,7 +169,8 @@ class World:
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
         return holder if all(way.sends and way.hears for way in ways) else ""
 
-    def _calm(self) -> bool:
+    def all_run(self) -> bool:
+        """Whether every VM that should run has one holder, that has seen it run."""
         vms = self.store.all_of(VirtualMachine)
         return all(
             vm.spec.power_state != "running" or (len(vm.status.holders) == 1 and vm.status.holders[0].seen == "running")

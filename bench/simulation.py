@@ -1,0 +1,145 @@
+"""The virtual cluster: how fast it runs, and how soon, in virtual seconds, VMs run again after hosts lose power."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench.figures import Figure
+from bench.packing import OPENB_PARTS, import_openb
+from outlive.resources import Hypervisor, Resource
+from outlive.runtime.virtual import run_virtual
+from outlive.simulation.inventory import Failing, Virtual, virtual_of
+from outlive.simulation.scenario import inventory_scenario
+from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec
+from outlive.simulation.story import Ended, Story
+from outlive.simulation.swarm import run_seed
+from outlive.simulation.world import World
+
+SEEDS = 40
+JOBS = 2
+HOSTS, VMS_PER_HOST, PER_RACK = 40, 15, 10
+SETTLE_S = 40.0
+"""Virtual seconds of calm, in which slots are planned and daemons renew, before something fails."""
+LOST_LIMIT_S = 240.0
+EXAMPLE_AT_S, EXAMPLE_UNTIL_S = 40.0, 100.0
+
+
+def measure() -> list[Figure]:
+    return [seeds(), *losses(), *promised(), *openb()]
+
+
+def seeds() -> Figure:
+    begun, cpu = time.perf_counter(), os.times()
+    with multiprocessing.get_context("spawn").Pool(JOBS) as pool:
+        results = pool.map(run_seed, range(1, SEEDS + 1), chunksize=1)
+    after = os.times()
+    used = after.user + after.children_user - cpu.user - cpu.children_user
+    bad = sum(not result.well for result in results)
+    note = f"{JOBS} processes, {used / SEEDS:.2f} CPU s a seed, {bad} not well"
+    return Figure("seeds of the swarm", SEEDS / (time.perf_counter() - begun), "seeds/s", 3.0, "higher", note)
+
+
+def losses() -> list[Figure]:
+    """Virtual seconds from the loss of power until the last VM runs again and its host has said so."""
+    one, rack = ("kvm-7",), tuple(f"kvm-{number}" for number in range(11, 11 + PER_RACK))
+    cases = (
+        ("a host of 40 with 15 VMs, fast", one, HostsSpec(count=HOSTS, per_rack=PER_RACK), 12.0),
+        ("a rack of 10 of 40 hosts, 150 VMs, fast", rack, HostsSpec(count=HOSTS, per_rack=PER_RACK), 20.0),
+        (
+            "a host of 40 with 15 VMs, watchdog only, steady",
+            one,
+            HostsSpec(count=HOSTS, per_rack=PER_RACK, armed=True, bmc="none"),
+            60.0,
+        ),
+    )
+    return [_loss(what, hosts, spec, bar) for what, hosts, spec, bar in cases]
+
+
+def _loss(what: str, hosts: tuple[str, ...], spec: HostsSpec, bar: float) -> Figure:
+    world = World(WorldSpec(hosts=spec, vms=VmsSpec(per_host=VMS_PER_HOST, cpu="1", memory="2Gi")), seed=1)
+    begun = time.process_time()
+    took_s = run_virtual(_lost(world, hosts))
+    note = f"{time.process_time() - begun:.1f} CPU s, {len(world.violations)} violations"
+    return Figure(f"from the loss of {what}, to every VM seen running", took_s, "virtual s", bar, note=note)
+
+
+async def _lost(world: World, hosts: tuple[str, ...]) -> float:
+    await world.build()
+    await world.start()
+    assert await world.settled()
+    await world.clock.sleep(SETTLE_S)
+    begun = world.clock.monotonic()
+    await world.do("power-off", {"hosts": hosts})
+    while (took_s := world.clock.monotonic() - begun) < LOST_LIMIT_S:
+        await world.clock.sleep(0.1)
+        if world.all_run():
+            break
+    await world.stop()
+    return took_s
+
+
+def promised() -> list[Figure]:
+    """The shipped example: of the VMs that are lost with k hosts, those that come back in a slot promised to them."""
+    from outlive.cli.simulating import example_objects
+
+    objects = asyncio.run(example_objects())
+    names = sorted({vm.host for vm in virtual_of(objects, ()).spec.vms})  # type: ignore[union-attr]
+    figures: list[Figure] = []
+    for k in (1, 2):
+        failed = names[:: max(1, len(names) // k)][:k]
+        virtual = virtual_of(objects, [Failing(kind="host", value=name) for name in failed])
+        ended, seconds = _played("example", virtual, EXAMPLE_AT_S, EXAMPLE_UNTIL_S, k)
+        summary = ended.summary
+        share = 100.0 * summary.in_promised_slot / summary.recovered if summary.recovered else 0.0
+        note = f"{summary.in_promised_slot} of {summary.lost} lost, {summary.recovered} back, {seconds:.1f} CPU s"
+        figures.append(
+            Figure(f"example, {k} of its hosts lost: VMs in a promised slot", share, "%", 100.0, "higher", note)
+        )
+    return figures
+
+
+def openb() -> list[Figure]:
+    """The public inventory of 1,523 hosts and 5,193 VMs: sixty virtual seconds in which a rack is lost."""
+    shared = os.environ.get("OUTLIVE_SHARED", "")
+    if not all((Path(shared) / "data" / "openb" / part).exists() for part in OPENB_PARTS):
+        return []
+    objects = asyncio.run(_openb_objects(Path(shared) / "data" / "openb"))
+    begun = time.perf_counter()
+    virtual = virtual_of(objects, [Failing(kind="rack", value="rack-003")])
+    ended, seconds = _played("openb", virtual, 10.0, 60.0, 0)
+    hosts = sum(isinstance(one, Hypervisor) for one in objects)
+    note = f"{seconds:.0f} CPU s; {len(virtual.failed)} of {hosts:,} hosts"
+    note += f"; {ended.summary.recovered} of {ended.summary.lost} VMs back"
+    return [Figure("openb: 60 virtual seconds with a lost rack", time.perf_counter() - begun, "s", 60.0, note=note)]
+
+
+async def _openb_objects(folder: Path) -> tuple[Resource, ...]:
+    from outlive.cli.access import Access
+    from outlive.resources.state import DUMPED
+    from outlive.store import list_all
+
+    with tempfile.TemporaryDirectory() as state:
+        import_openb(folder, state)
+        async with Access(state_dir=Path(state)).open() as store:
+            return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
+
+
+def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: int) -> tuple[Ended, float]:
+    from outlive.simulation.collecting import rarely_collecting
+
+    settings = {"failover": {"flavorFailoverRequirements": {"*": failures}}} if failures else {}
+    scenario = inventory_scenario(
+        name, msgspec.structs.replace(virtual.spec, settings=settings), virtual.acts(at_s), until_s
+    )
+    begun = time.process_time()
+    with rarely_collecting():
+        story = Story(scenario, seed=1, replay="", inventory=virtual.objects)
+        ended = run_virtual(story.play())
+    return ended, time.process_time() - begun
