@@ -91,6 +91,8 @@ class Migration(Part, frozen=True, kw_only=True):
     prior_home: str = ""
     new_home: str = ""
     reason: str = ""
+    declined: str = ""
+    """Run of the target that was ended before it ever ran: what was sent to it may run on at the source."""
 
 
 class Rejection(Part, frozen=True, kw_only=True):

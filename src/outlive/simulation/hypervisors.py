@@ -169,6 +169,17 @@ class SimHypervisor:
         self._remove(vm, "destroyed")
         self._lose_answer()
 
+    async def decline(self, vm: str, run_id: str) -> None:
+        """The incoming domain of that run goes, if it did not begin to run meanwhile."""
+        await self._takes(self.latencies.destroy)
+        domain = self.domains.get(vm)
+        if domain is None or domain.run_id != run_id or domain.state is not DomainState.INCOMING:
+            raise Refused(f"{vm} on {self.host} does not wait for a guest any more", remedy="look at its state")
+        if self.faults.unkillable.get(vm):
+            raise Unavailable(f"{vm} does not end: its process hangs", remedy="reset the host")
+        self._remove(vm, "declined")
+        self._lose_answer()
+
     async def _settled(self, vm: str) -> None:
         """Wait until no create of it is under way."""
         for _ in range(SETTLE_LOOKS):
@@ -307,6 +318,10 @@ class HypervisorClient:
     async def destroy(self, vm: str, *, run_id: str = "") -> None:
         """Stop hard."""
         await self._call(lambda: self._hypervisor.destroy(vm, run_id), f"destroy {vm}")
+
+    async def decline(self, vm: str, run_id: str) -> None:
+        """End what waits for a guest."""
+        await self._call(lambda: self._hypervisor.decline(vm, run_id), f"decline {vm}")
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from outlive.node.membership.death import MemberView, Reach
 from outlive.node.membership.holding import HOLD, REHOLD, HoldView, Me, ReholdView
 from outlive.node.membership.moving import ENTER, RESUME, SEND, MoveView
@@ -44,11 +47,13 @@ def test_nothing_is_held_before_every_host_has_registered_in_a_restored_store() 
     assert refused.precondition == "store-settled"
 
 
-def test_a_paused_source_does_not_run_on_in_a_restored_store() -> None:
-    view = MoveView(vm="v", me=ME, id="m", source="a", target="b", holders=(_holder(epoch=2),), settled=False)
-    refused = RESUME.attempt(view).refused
+@pytest.mark.parametrize(("sent_to", "declined"), [("", ""), ("r7", ""), ("", "r7"), ("r7", "r6")])
+def test_a_paused_source_runs_on_only_if_the_run_that_it_was_sent_to_never_ran(sent_to: str, declined: str) -> None:
+    view = MoveView(vm="v", me=ME, id="m", source="a", target="b", holders=(_holder(epoch=2),))
+    refused = RESUME.attempt(msgspec.structs.replace(view, sent_to=sent_to, declined=declined)).refused
     assert refused is not None
-    assert refused.precondition == "store-settled"
+    assert refused.precondition == "target-never-ran"
+    assert RESUME.attempt(msgspec.structs.replace(view, sent_to="r7", declined="r7")).refused is None
 
 
 def test_a_target_enters_itself_again_over_an_entry_of_which_nothing_is_left() -> None:

@@ -113,17 +113,68 @@ def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
     tell(story)
 
 
-def test_guest_that_was_handed_over_runs_on_at_its_source_once_the_target_is_proven_dead() -> None:
+def _domains(world: World, host: str) -> list[str]:
+    return [text for text in told_of(world, "vm-1", "domain") if text.startswith(f"on {host}")]
+
+
+@pytest.mark.parametrize("phase", ["sent", "last", ""])
+def test_guest_that_was_handed_over_to_a_target_that_died_starts_anew_at_its_source(phase: str) -> None:
+    async def story(world: World) -> None:
+        world.hosts["kvm-1"].hypervisor.latencies.downtime = (0.5, 0.5)
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": phase or "last"})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        while not any("kvm-1: handed over" in text for text in _domains(world, "kvm-1")):
+            await world.clock.sleep(0.05)
+        await world.clock.sleep({"sent": 3.0, "last": 0.6, "": 0.2}[phase])
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await world.clock.sleep(15)
+        assert world.running("vm-1") == ()
+        await condemn(world, "kvm-2", dead="power")
+        await world.clock.sleep(20)
+        _ended_well(world, "kvm-1")
+        assert "running as run" in _domains(world, "kvm-1")[-1]
+
+    tell(story)
+
+
+def test_guest_that_its_target_never_ran_runs_on_at_its_source() -> None:
     async def story(world: World) -> None:
         await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
-        await at(world, 8)
-        assert world.running("vm-1") == ()
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await at(world, 20)
-        assert world.running("vm-1") == ()
-        await condemn(world, "kvm-2", dead="power")
-        await at(world, 40)
+        await at(world, 60)
         _ended_well(world, "kvm-1")
+        assert _domains(world, "kvm-1")[-1].endswith("resumed")
+
+    tell(story)
+
+
+def test_guest_that_arrives_while_its_target_gives_up_runs_once_and_never_from_the_past() -> None:
+    async def story(world: World) -> None:
+        source = world.hosts["kvm-1"].hypervisor
+        source.latencies.downtime = (4.0, 4.0)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 60)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+
+    for limit in ("3500ms", "4s", "4200ms", "4400ms", "4800ms", "5s"):
+        tell(story, node={"moveLimit": limit})
+
+
+def test_source_does_not_run_on_after_its_target_ran_the_guest_and_was_emptied() -> None:
+    async def story(world: World) -> None:
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "last"})
+        await world.do("pause-daemon", {"hosts": ["kvm-1"], "for": 60})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 3)
+        await world.do("resume-daemon", {"hosts": ["kvm-1"]})
+        while world.running("vm-1") != ("kvm-2",):
+            await world.clock.sleep(0.02)
+        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+        world.hosts["kvm-2"].hypervisor.kill_all()
+        await world.clock.sleep(90)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+        assert not any(text.endswith("resumed") for text in _domains(world, "kvm-1"))
 
     tell(story)

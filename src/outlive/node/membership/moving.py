@@ -39,8 +39,10 @@ class MoveView(Part, frozen=True, kw_only=True):
     """Whether a domain of the VM exists here, or a create is under way."""
     runs: bool = False
     """Whether it exists here and has the right to run: it is running, or was handed over completely."""
-    settled: bool = True
-    """Every host has joined under the store's present incarnation, or an operator vouches for it."""
+    sent_to: str = ""
+    """Run of the target to which the domain here was sent last, as this very process knows."""
+    declined: str = ""
+    """Run of the target of which its host says that it ended before it ever ran."""
 
 
 def _of(view: MoveView, host: str) -> list[Holder]:
@@ -171,7 +173,7 @@ class ResumeOutcome(Outcome, frozen=True, kw_only=True):
 
 RESUME: Final = ProtocolStep(
     "safety.move.resume",
-    "The source of a failed move lets its paused VM run on",
+    "The source of a failed move lets its paused VM run on from its memory",
     MoveView,
     ResumeOutcome,
     (
@@ -182,14 +184,9 @@ RESUME: Final = ProtocolStep(
             lambda view: f"{view.me.host} does not hold {view.vm}",
         ),
         Precondition[MoveView](
-            "store-settled",
-            lambda view: view.settled,
-            lambda view: "the store was restored from a backup, and the target may not have registered the VM again",
-        ),
-        Precondition[MoveView](
-            "target-gone",
-            lambda view: not _of(view, view.target),
-            lambda view: f"{view.target} may be running {view.vm} already",
+            "target-never-ran",
+            lambda view: view.sent_to != "" and view.declined == view.sent_to,
+            lambda view: f"{view.target or 'the target'} may have run {view.vm}, and written its disks",
         ),
     ),
     lambda view: ResumeOutcome(),

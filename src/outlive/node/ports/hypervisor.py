@@ -25,7 +25,7 @@ class DomainState(StrEnum):
     INCOMING = "incoming"
     """It waits for the state of a migration."""
     HANDED_OVER = "handed-over"
-    """Its state was sent completely; it must not run again unless the target is known not to."""
+    """Its state was sent completely; it must not run again unless the target is known never to have run."""
     OFF = "off"
     """It ended by itself: the guest shut down, or crashed."""
 
@@ -67,6 +67,14 @@ class HypervisorPort(Protocol):
 
         A creation under way is waited for or broken off: once this returned, nothing that was asked for before
         appears any more.
+        """
+        ...
+
+    async def decline(self, vm: str, run_id: str) -> None:
+        """End the incoming domain of that run, in one step with the look whether it ever ran: afterwards it never did.
+
+        ``Refused`` where it is not there any more or has begun to run; then nothing happened. Real drivers stop the
+        process first, look at it while it cannot begin, and kill it or let it go on.
         """
         ...
 

@@ -58,10 +58,12 @@ class Ender:
         reason: str = "",
         rejection: Rejection | None = None,
         but: str = "",
+        never_ran: str = "",
     ) -> bool:
         """Take back this host's entries (but those of run ``but``); with ``phase``, in the same write, say so.
 
-        Looks for the domain first. ``False`` while a domain is here, or a create may still happen.
+        ``never_ran``: a run for which a guest was sent here, and that certainly never ran. Looks for the domain
+        first. ``False`` while a domain is here, or a create may still happen.
         """
         shared = self._shared
         await shared.here.look()
@@ -93,9 +95,11 @@ class Ender:
                 status = _replace(status, phase=phase, reason=reason)
             if rejection is not None and assigned_to(now) == shared.host:
                 status = _replace(status, rejection=rejection)
+            if never_ran and status.migration is not None:
+                status = _replace(status, migration=_replace(status.migration, declined=never_ran))
             return status
 
-        await shared.records.change(shared.daemon, vm, change)
+        await shared.records.change(shared.move if never_ran else shared.daemon, vm, change)
         if refused:
             _log.info("vm.not_released", vm=vm, why=refused)
         return not refused

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from outlive.base.clock import Clock
-from outlive.base.errors import Unavailable, Unknown
+from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
 
@@ -82,6 +82,18 @@ class LocalDomains:
             if before.get(vm) != self.domains.get(vm):
                 for listener in self._listeners:
                     listener(vm)
+
+    async def decline(self, vm: str, run_id: str) -> bool:
+        """End what waits for a guest and look; whether it is certain that it never ran."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self.hypervisor.decline(vm, run_id)
+            certain = True
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("domain.not_declined", vm=vm, error=str(error) or "no answer in time")
+            certain = False
+        await self.look()
+        return certain
 
     async def destroy(self, vm: str, *, run_id: str = "") -> bool:
         """Stop it hard and look; whether no domain of it (or of that run) is left."""

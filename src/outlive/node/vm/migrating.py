@@ -4,7 +4,8 @@ Live: the target enters itself and lets a domain listen, the source sends, the t
 source shuts the guest down and releases it, the target starts it. Each phase has a deadline on the clock of whoever
 waits; until the guest was handed over or stopped, either side may abort, and then everything is as before. Whichever
 side really runs the guest decides: a target that runs it adopts it whatever the record says, and a source that has
-handed it over lets it run again only once no target can. Where both sides are dead, recovery decides.
+handed it over lets it run again only if the target says that it never ran it; else it starts anew, from its disks.
+Where both sides are dead, recovery decides.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ class Migrator:
     async def left_over(self, vm: VirtualMachine, domain: Domain, memory: VmMemory) -> float | None:
         """A domain on its way in or out, of a move that is over."""
         if domain.state is DomainState.INCOMING:
-            return await self._move.drop(vm.name, domain.run_id)
+            return await self._move.drop(vm.name, domain)
         members = await self._move.members(vm)
         loud = [one for one in self._move.others(vm) if not mute(one, members, reach_of(vm))]
         if any(one.role == "" for one in loud):
-            return await self._move.drop(vm.name, domain.run_id)
+            return await self._move.drop(vm.name, domain)
         if loud:
             return LOOK_S
-        return await self._move.resume(vm, members, "target_lost")
+        return await self._move.take_back(vm, domain, members, memory)
 
     async def adopt(self, vm: VirtualMachine) -> float | None:
         """The domain that was received runs here: this host owns it now, whatever else was meant."""

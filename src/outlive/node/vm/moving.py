@@ -14,6 +14,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.death import MemberView
 from outlive.node.membership.moving import ADOPT, RESUME, MoveView
+from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.node.vm.states import START, active_move, assigned_to, mine, reach_of
@@ -123,6 +124,7 @@ class MoveTools:
         run_id: str = "",
         gate_open: bool = True,
         runs: bool = False,
+        sent_to: str = "",
     ) -> MoveView:
         """The virtual machine as the steps of a move look at it."""
         shared, move = self._shared, vm.status.migration
@@ -140,6 +142,8 @@ class MoveTools:
             run_id=run_id,
             here=vm.name in shared.here.names(),
             runs=runs,
+            sent_to=sent_to,
+            declined=move.declined if move is not None else "",
         )
 
     def late(self, memory: VmMemory, limit_s: float | None = None) -> bool:
@@ -147,25 +151,32 @@ class MoveTools:
         limit_s = float(self._shared.settings.move_limit) if limit_s is None else limit_s
         return self._shared.clock.monotonic() - memory.phase_since_s >= limit_s
 
-    async def resume(self, vm: VirtualMachine, members: tuple[MemberView, ...], reason: str) -> float | None:
-        """No target can run it any more: it runs on here."""
+    async def take_back(
+        self, vm: VirtualMachine, domain: Domain, members: tuple[MemberView, ...], memory: VmMemory
+    ) -> float | None:
+        """No target runs it any more: it runs on here if none ever did; else what is here is of the past, and goes.
+
+        Then it starts anew where it is assigned, from its disks, like after a crash.
+        """
         shared, name = self._shared, vm.name
-        settled = await shared.settling.settled() and await shared.keeper.stands()
-        fresh = await shared.records.read(shared.daemon, name)
-        if fresh is None or fresh.metadata.resource_version != vm.metadata.resource_version:
+        if not await shared.keeper.stands():
+            shared.keeper.renew_soon()
             return LOOK_S
-        view = _replace(self.view(fresh, members), settled=settled)
+        view = self.view(vm, members, sent_to=memory.sent_to)
         outcome = shared.decisions.use(_RESUME, view, subject=name)
-        if outcome.refused is not None:
-            _log.info("move.not_resumed", vm=name, why=outcome.refused.why)
-            return LOOK_S
-        try:
-            await shared.here.hypervisor.resume(name)
-        except OutliveError as error:
-            _log.warning("move.not_resumed", vm=name, why=str(error))
-            return LOOK_S
-        await shared.here.look()
-        return await self.come_back(fresh, reason)
+        if outcome.refused is None:
+            try:
+                await shared.here.hypervisor.resume(name)
+            except OutliveError as error:
+                _log.warning("move.not_resumed", vm=name, why=str(error))
+                return LOOK_S
+            await shared.here.look()
+            return await self.come_back(vm, "target_lost")
+        _log.warning("move.not_resumed", vm=name, why=outcome.refused.why)
+        move = active_move(vm)
+        if move is not None:
+            return await self.abort(name, move, "target_lost", frozenset({move.phase}))
+        return await self.drop(name, domain)
 
     async def come_back(self, vm: VirtualMachine, reason: str) -> float | None:
         """It runs here after all: it is assigned here again, and mute entries of the target go."""
@@ -184,10 +195,16 @@ class MoveTools:
         _log.warning("move.came_back", vm=vm.name, host=shared.host, reason=reason)
         return 0.0
 
-    async def drop(self, name: str, run_id: str) -> float | None:
-        """Nothing of it stays here."""
-        if not await self._ender.destroy(name, run_id=run_id):
+    async def drop(self, name: str, domain: Domain | None) -> float | None:
+        """Nothing of it stays here; what waits for a guest goes only if it certainly never ran, and that is said."""
+        never_ran = ""
+        if domain is not None and domain.state is DomainState.INCOMING:
+            if await self._shared.here.decline(name, domain.run_id):
+                never_ran = domain.run_id
+            elif name in self._shared.here.domains:
+                return LOOK_S
+        elif not await self._ender.destroy(name, run_id=domain.run_id if domain is not None else ""):
             return LOOK_S
-        released = await self._ender.release(name)
+        released = await self._ender.release(name, never_ran=never_ran)
         self._shared.reported()
         return LOOK_S if not released else 0.0

@@ -44,19 +44,26 @@ class Receiver:
         shared = self._shared
         await shared.here.look()
         domain = shared.here.domains.get(vm.name)
+        if domain is not None and domain.state is DomainState.RUNNING and self._is_of_move(vm, domain):
+            return 0.0  # it arrived in this moment, and is adopted
         if assigned_to(vm) != shared.host:
-            return await self._move.drop(vm.name, domain.run_id if domain is not None else "")
+            return await self._move.drop(vm.name, domain)
         match move.phase:
             case "requested":
                 return await self._make_ready(vm, move, domain, memory)
             case "stopped":
                 if domain is not None:
-                    return await self._move.drop(vm.name, domain.run_id)
+                    return await self._move.drop(vm.name, domain)
                 return await self._begin_cold(vm.name, move)
             case "stopping":
-                return await self._move.drop(vm.name, domain.run_id) if domain is not None else LOOK_S
+                return await self._move.drop(vm.name, domain) if domain is not None else LOOK_S
             case _:
                 return await self._await_guest(vm, move, domain, memory)
+
+    def _is_of_move(self, vm: VirtualMachine, domain: Domain) -> bool:
+        """Whether it is the run for which this host entered itself."""
+        entries = mine(vm, self._shared.keeper.me)
+        return any(one.run_id == domain.run_id and one.role == "incoming" for one in entries)
 
     async def _make_ready(
         self, vm: VirtualMachine, move: Migration, domain: Domain | None, memory: VmMemory
@@ -65,8 +72,8 @@ class Receiver:
         if domain is not None and domain.state is DomainState.INCOMING and move.mode == "live":
             await self._move.advance(name, move, "target-ready")
             return LOOK_S
-        if domain is not None and not await self._ender.destroy(name, run_id=domain.run_id):
-            return LOOK_S
+        if domain is not None:
+            return await self._move.drop(name, domain)
         if mine(vm, shared.keeper.me) and not await self._ender.release(name):
             return LOOK_S
         if move.mode == "cold":
@@ -141,11 +148,11 @@ class Receiver:
         members = await self._move.members(vm)
         sources = [one for one in vm.status.holders if one.hypervisor == move.source]
         if all(mute(one, members, reach_of(vm)) for one in sources):
-            return await self._move.drop(name, domain.run_id)  # nobody is left to send it; recovery decides
+            return await self._move.drop(name, domain)  # nobody is left to send it; recovery decides
         if move.phase == "target-ready" and self._move.late(memory):
             return await self._move.abort(name, move, "peer_timeout")
         if move.phase == "transferred" and self._move.late(memory):
-            return await self._move.drop(name, domain.run_id)  # all was sent and it does not run: the source goes on
+            return await self._move.drop(name, domain)  # all was sent and it does not run: the source goes on
         return LOOK_S
 
     async def _begin_cold(self, name: str, move: Migration) -> float | None:

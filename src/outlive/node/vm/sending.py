@@ -1,7 +1,7 @@
 """The source's side of a move: it sends the guest, or shuts it down, and lets go of it once the target has it.
 
-A guest that was handed over is kept, standing still, until the target has adopted it; it runs on here only once no
-target can run it any more.
+A guest that was handed over is kept, standing still, until the target has adopted it; it runs on here only if the
+target says that it never ran it. Of a target that died nobody knows that: then it is started anew, from its disks.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Sender:
                 return await self._move.abort(name, move, "target_lost")
             return LOOK_S
         self._outgoing[name] = None
+        memory.sent_to = outcome.run_id
         try:
             begun = await self._move.advance(name, move, "transferring", attempts=move.attempts + 1)
             if begun:
@@ -137,7 +138,7 @@ class Sender:
         targets = [one for one in vm.status.holders if one.hypervisor == move.target]
         if any(not mute(one, members, reach_of(vm)) for one in targets):
             return LOOK_S
-        return await self._move.resume(vm, members, "target_lost")
+        return await self._move.take_back(vm, domain, members, memory)
 
     async def _stop(self, name: str, move: Migration, memory: VmMemory) -> float | None:
         match await self._ender.shut_down(name, memory):

@@ -50,8 +50,8 @@ class VmMemory:
     """Move, phase and attempts, as last seen …"""
     phase_since_s: float = 0.0
     """… and since when."""
-    entered: str = ""
-    """Run for which this host entered itself as the target of a move."""
+    sent_to: str = ""
+    """Run of another host to which it was sent last."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
 
