@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from outlive.node.membership.moving import MoveView
 from outlive.resources import Assigned
 from tests.model.keeping import Found, here
-from tests.model.parts import HOSTS, VM, Daemon, Doc, Host, Outside, Vm, replace
+from tests.model.parts import HOSTS, VM, Daemon, Doc, Host, Vm, replace
 from tests.model.rules import Rules
-from tests.model.working import can_work, condemned, has_entry, me, members, new_run_id, reach, send_write, settled
+from tests.model.working import can_work, condemned, has_entry, me, members, new_run_id, reach, send_write
 from tests.model.worlds import World
 
 
@@ -126,9 +126,19 @@ def adopt(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm
     )
 
 
-def resume(
-    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
-) -> Iterator[Found]:
+def decline(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:
+    """The target gives up what has not begun to run."""
+    domain = host.domain
+    if not can_work(daemon, host) or domain is None or domain.state != "incoming" or daemon.phase != "member":
+        return
+    yield (
+        f"The daemon of {HOSTS[n]} ends {domain.run}, which never ran",
+        "",
+        (replace(daemon, declined=domain.run), replace(host, domain=None)),
+    )
+
+
+def resume(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc) -> Iterator[Found]:
     """The source of a failed move runs on."""
     domain = host.domain
     if not can_work(daemon, host) or domain is None or domain.state != "handed":
@@ -136,7 +146,13 @@ def resume(
     view = _move_view(rules, world, n, daemon, host, vm, a, b, domain.run)
     outcome = rules.attempt(
         "safety.move.resume",
-        replace(view, source=HOSTS[world.source], target=HOSTS[1 - world.source], settled=settled(outside, a, b)),
+        replace(
+            view,
+            source=HOSTS[world.source],
+            target=HOSTS[1 - world.source],
+            sent_to=domain.peer,
+            declined=vm.declined,
+        ),
     )
     if outcome.refused is None:
         note = condemned(daemon)

@@ -44,6 +44,8 @@ class Vm(Value, frozen=True):
     holders: tuple[Holder, ...] = ()
     move: str = ""
     """A move of it from the first host to the second, by its id."""
+    declined: str = ""
+    """A run of the target of a move that was ended before it ever ran."""
     dropped: tuple[str, ...] = ()
     """For the judge alone: runs whose entry somebody else took away."""
 
@@ -142,6 +144,8 @@ class Daemon(Value, frozen=True):
     """An earlier reading of the VM, where a rule about fresh readings is left out."""
     doubt: int = 0
     """The version of the VM on which a write of its may still take effect whose answer is lost."""
+    declined: str = ""
+    """A run that it ended before it ever ran, and of which it has not said so yet."""
     renewals: int = 0
 
 

@@ -92,7 +92,8 @@ def actions(rules: Rules, world: World) -> list[Action]:
             add(moving.read, (daemon, host, THE_VM), (daemon,), n)
             add(moving.send, everything, (daemon, host), n)
             add(moving.adopt, everything, (daemon,), n)
-            add(moving.resume, (*everything, OUTSIDE), (host,), n)
+            add(moving.decline, (daemon, host), (daemon, host), n)
+            add(moving.resume, everything, (host,), n)
         for field_, slot in (("write", member), ("vm_write", THE_VM)):
             found.append(_arrival(rules, world, daemon, slot, field_))
         add(recovering.loses, (daemon, NET, OUTSIDE), (daemon, NET, OUTSIDE))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from outlive.node.membership.death import MemberView, Reach
 from outlive.node.membership.holding import CreateView, HoldView, Me, ReholdView, ReleaseView
 from outlive.node.membership.renewing import RenewView
+from outlive.resources import Holder
 from tests.model.keeping import Found, alive, guard_of, here
 from tests.model.parts import (
     DISK,
@@ -197,8 +198,15 @@ def release(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: 
             yield (
                 f"The daemon of {HOSTS[n]} sends the release of {', '.join(runs)}",
                 "",
-                (send_write("release", n, daemon, vm, holders=outcome.holders),),
+                (_send_release(n, daemon, vm, outcome.holders, runs),),
             )
+
+
+def _send_release(n: int, daemon: Daemon, vm: Vm, holders: tuple[Holder, ...], runs: tuple[str, ...]) -> Daemon:
+    if daemon.declined not in runs:
+        return send_write("release", n, daemon, vm, holders=holders)
+    sent = send_write("release", n, daemon, vm, holders=holders, declined=daemon.declined)
+    return replace(sent, declined="")
 
 
 def rehold(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
