@@ -27,7 +27,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
 from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.observe import RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.observe import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     ZONE_LABEL,
@@ -312,7 +312,13 @@ class RecoveryCloud:
         informers.reservations.subscribe(
             lambda old, new: fleet.upsert_reservation(new) if new is not None else fleet.remove_reservation(old.name)
         )
-        Arrivals(informers.vms, fleet)
+        Arrivals(
+            fleet,
+            vms=informers.vms,
+            hypervisors=informers.hypervisors,
+            slots=informers.reservations,
+            consumer_index=CONSUMER_INDEX,
+        )
         manager = Manager(self.clock, random, Metrics(), self.ids)
         self.metrics = Metrics()
         RecoveryControllers(

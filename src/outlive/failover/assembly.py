@@ -6,7 +6,7 @@ Everything of the outside is handed in, so that the same assembly runs on real d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.budget import RemovalBudget
+from outlive.failover.keeping.changed import ChangedHosts
 from outlive.failover.keeping.covering import CoverageWriter
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.following import Following
@@ -25,7 +26,7 @@ from outlive.failover.keeping.periodic import PeriodicCycle
 from outlive.failover.keeping.placing import WithCandidates, free_amounts
 from outlive.failover.keeping.upkeep import Upkeep
 from outlive.failover.keeping.using import UsedKeys, UsedSlots
-from outlive.failover.keeping.validation import ChangedHosts, SlotValidation, doubts
+from outlive.failover.keeping.validation import SlotValidation, doubts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands, ProtectionSettings
@@ -95,6 +96,10 @@ class Failover:
         own_vms = source is None
         self._workers = settings.validation_workers
         self._informers = informers
+        self._excess: Callable[[str], Mapping[str, int]] = (
+            (lambda host: {}) if compat.reverted("D11") else fleet.overbooked
+        )
+        """What a host holds more than it has (deviation D11: such slots go)."""
         turn = asyncio.Lock()
         budget = RemovalBudget(
             share=settings.brake_share, number=settings.brake_number, unlimited=compat.reverted("D12")
@@ -153,6 +158,7 @@ class Failover:
             turn=turn,
             settle_s=SETTLE_S,
             doubt=lambda: doubts(informers.hypervisors, informers.reservations, informers.vms),
+            excess=self._excess,
         )
         # What goes because of a failure calls for a reaction, too.
         self.used = UsedSlots(store, informers.hypervisors, writing(shown=informers.reservations), reporter)
@@ -179,7 +185,7 @@ class Failover:
             manager.add_informer(informer)
         manager.add_task(CYCLE_TASK, cycles, elector=elector, after_sync=True)
         manager.add_task(UPKEEP_TASK, self.upkeep.run, elector=elector, after_sync=True)
-        changed = ChangedHosts(self.validation, self._slots_on)
+        changed = ChangedHosts(self.validation, self._slots_on, self._excess)
         manager.add_controller(
             self.validation,
             [Watch(informers.reservations, own_name), Watch(informers.hypervisors, changed.keys)],
@@ -189,7 +195,7 @@ class Failover:
 
         used = UsedKeys(
             informers.hypervisors,
-            lambda host: informers.reservations.by_index(HOST_INDEX, host),
+            self._slots_on,
             self._consumed_by,
         )
         watches = [
@@ -199,8 +205,8 @@ class Failover:
         ]
         manager.add_controller(self.used, watches, elector=elector)
 
-    def _slots_on(self, host: str) -> list[str]:
-        return [slot.name for slot in self._informers.reservations.by_index(HOST_INDEX, host)]
+    def _slots_on(self, host: str) -> list[Reservation]:
+        return self._informers.reservations.by_index(HOST_INDEX, host)
 
     def _consumed_by(self, vm: str) -> list[Reservation]:
         slots = self._informers.reservations.items()

@@ -285,6 +285,18 @@ class Fleet:
                 self._available.popitem(last=False)
         return found
 
+    def overbooked(self, name: str) -> dict[str, int]:
+        """Resource → how much more than it has the host holds in VMs and reservations; empty where all fits, or where
+        its figures are not known.
+        """
+        row = self.row(name)
+        if row is None:
+            return {}
+        free, known = self.raw_base(ignore_allocations=False)
+        held = self.ledger.held(_EVERYTHING)
+        left = {one: int(free[at, row] - held[at, row]) for one, at in self.resources.items() if known[at, row]}
+        return {one: -amount for one, amount in left.items() if amount < 0}
+
     # -- inside ----------------------------------------------------------------------------------------
 
     def _by_name(self) -> tuple[tuple[str, ...], dict[str, int], Rows]:

@@ -28,7 +28,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.observe import CLUSTER, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.observe import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.telling import Faults
 from outlive.resources import (
     Cluster,
@@ -220,7 +220,13 @@ class UpRole:
             turn=self.failover.parts.turn,
         )
         recovery.attach(self.manager, self.elector)
-        Arrivals(informers.vms, self.fleet)
+        Arrivals(
+            self.fleet,
+            vms=informers.vms,
+            hypervisors=informers.hypervisors,
+            slots=informers.reservations,
+            consumer_index=CONSUMER_INDEX,
+        )
         return recovery
 
     def _add_placement(self, random: Random) -> PlacementService:

@@ -6,24 +6,29 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.failover import GIB, Cloud, Fault
+from tests.support.live_failover import LiveCloud, started
 from tests.support.loops import run
 
 from outlive.base.errors import Conflict, OutliveError, Unavailable
 from outlive.base.random import Random
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Call
-from outlive.failover.keeping.validation import ChangedHosts, SlotValidation, unusable, validity_facts
+from outlive.failover.keeping.changed import ChangedHosts, too_much, validity_facts
+from outlive.failover.keeping.validation import SlotValidation, unusable
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Offer
 from outlive.placement.request import Intent
 from outlive.resources import (
     Amounts,
     Condition,
+    Consumer,
+    FailoverStatus,
     Hypervisor,
     HypervisorStatus,
     ObjectMeta,
     Reservation,
     ReservationSpec,
+    ReservationStatus,
     condition,
 )
 from outlive.runtime.controller import Requeue
@@ -488,13 +493,60 @@ def test_a_host_without_conditions_is_usable_and_an_unknown_one_is_not():
 def test_slots_are_looked_at_again_only_when_their_host_changed_in_something_that_matters():
     async def story() -> None:
         b = await bench()
-        changed = ChangedHosts(b.validation, lambda name: ["s2", "s1"] if name == "h" else [])
+        slots = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
+        changed = ChangedHosts(b.validation, lambda name: slots if name == "h" else [])
         assert changed.keys(host(), host(num_instances=3)) == []
         assert changed.keys(host(), host(allocation=Amounts(cpu=1))) == []
         assert changed.keys(host(), host(traits=("X",))) == ["s1", "s2"]
         assert changed.keys(host(), None) == ["s1", "s2"]
         assert changed.keys(None, host()) == []
         assert validity_facts(host()) == validity_facts(host(num_instances=1))
+
+    run(story())
+
+
+def slot_of(cpu: int, name: str, *members: str, consumer: str = "") -> Reservation:
+    """A slot on h."""
+    return Reservation(
+        metadata=ObjectMeta(name=name),
+        spec=ReservationSpec(type="FailoverReservation", resources=Amounts(cpu=cpu), target_host="h"),
+        status=ReservationStatus(
+            host="h",
+            failover_reservation=FailoverStatus(allocations=dict.fromkeys(members, "g")),
+            consumer=Consumer(vm=consumer, fence="f") if consumer else None,
+        ),
+    )
+
+
+def test_as_many_slots_give_way_as_are_too_much_those_of_few_first_and_never_one_that_is_taken():
+    slots = [
+        slot_of(4000, "s1", "a", "b"),
+        slot_of(2000, "s2", "a"),
+        slot_of(1000, "s3", "c"),
+        slot_of(8000, "s4", consumer="d"),
+    ]
+    assert [one.name for one in too_much(slots, {"cpu": 1000})] == ["s2"]
+    assert [one.name for one in too_much(slots, {"cpu": 3000})] == ["s2", "s3"]
+    assert [one.name for one in too_much(slots, {"cpu": 99000})] == ["s2", "s3", "s1"]
+    assert too_much(slots, {}) == []
+    assert too_much(slots, {"memory": 5}) == []
+
+
+def test_slots_whose_room_a_vm_has_taken_go_and_their_members_get_others():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            ((name, slot),) = (await cloud.slots()).items()
+            there = await cloud.get_host(slot.host)
+            await cloud.set_host(there, allocation=there.status.capacity)
+            await cloud.settle(5)
+            ((other, after),) = (await cloud.slots()).items()
+            assert other != name
+            assert after.host not in ("h1", slot.host)
+            assert (await cloud.coverage("a")).covered
 
     run(story())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +34,8 @@ from outlive.runtime.controller import Requeue
 from outlive.runtime.informer import Informer
 from outlive.store import Store
 
+OVERBOOKED_S = 1.0
+"""For so long a host must hold more than it has before a slot goes: what is seen of it may be of two moments."""
 JITTER = 0.10
 """Validations of one slot are this share of their pause apart, more or less, so that they spread."""
 
@@ -109,9 +111,11 @@ class SlotValidation:
         turn: asyncio.Lock | None = None,
         settle_s: float = 0.0,
         doubt: Callable[[], str] = lambda: "",
+        excess: Callable[[str], Mapping[str, int]] = lambda host: {},
     ) -> None:
         """``settle_s``: a slot whose members changed so recently is left to whoever is filling it, and looked at later.
-        ``doubt`` says why the caches are not to be believed right now, or nothing."""
+        ``doubt`` says why the caches are not to be believed right now, or nothing. ``excess``: what a host holds more
+        than it has."""
         self._store = store
         self._hosts = hosts
         self._locator = locator
@@ -128,6 +132,7 @@ class SlotValidation:
         self._turn = turn or asyncio.Lock()
         self._settle_s = settle_s
         self._doubt = doubt
+        self._excess = excess
         self._due: dict[str, tuple[str, float]] = {}
         """Slot → the version that was validated, and when it is due again by the monotonic clock."""
         self._urgent: set[str] = set()
@@ -206,6 +211,8 @@ class SlotValidation:
             return Transient(why)
         if not self._compat.reverted("D11") and (reason := unusable(host, self._hosts.get(host))):
             return SlotInvalid(reason)
+        if reason := await self._overbooked(host):
+            return SlotInvalid(reason)
         for vm_id in members:
             await self._clock.sleep(0)  # placement of this process never waits: others get their turn here
             with request_context(req=vm_id):
@@ -213,6 +220,14 @@ class SlotValidation:
             if not isinstance(verdict, Valid):
                 return verdict
         return Valid()
+
+    async def _overbooked(self, host: str) -> str:
+        """Why the slots of the host are worth nothing: VMs have taken their room. Empty where they have not."""
+        if not self._excess(host):
+            return ""
+        await self._clock.sleep(OVERBOOKED_S)
+        over = ", ".join(f"{amount} {name}" for name, amount in sorted(self._excess(host).items()))
+        return f"VMs and slots on {host} take {over} more than it has" if over else ""
 
     async def _member_verdict(self, vm_id: str, host: str) -> Verdict:
         try:
@@ -343,43 +358,6 @@ def unusable(name: str, host: Hypervisor | None) -> str:
         if found is not None and found.status != wanted:
             return f"host {name} has condition {kind}={found.status}"
     return ""
-
-
-def validity_facts(host: Hypervisor) -> tuple[object, ...]:
-    """What the validity of a host's slots rests on; usage and running VMs change all the time and are not in it."""
-    status = host.status
-    return (
-        host.spec,
-        host.metadata.labels,
-        status.capacity,
-        status.effective_capacity,
-        status.aggregates,
-        status.traits,
-        status.capabilities,
-        status.domain_capabilities,
-        tuple((one.type, one.status) for one in status.conditions),
-        status.lost,
-        status.domain_state,
-    )
-
-
-class ChangedHosts:
-    """Which slots need a look because a host changed: the keys of a watch on hosts."""
-
-    def __init__(self, validation: SlotValidation, slots_on: Callable[[str], Iterable[str]]) -> None:
-        self._validation = validation
-        self._slots_on = slots_on
-
-    def keys(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
-        """The slots on a host that came, went, or changed in something that matters."""
-        host = new or old
-        if host is None or (old is not None and new is not None and validity_facts(old) == validity_facts(new)):
-            return []
-        if old is None:
-            return []
-        names = sorted(self._slots_on(host.name))
-        self._validation.due_now(names)
-        return names
 
 
 def _state(slot: Reservation) -> str:
