@@ -21,6 +21,7 @@ from outlive.node.membership.entering import Entered
 from outlive.node.membership.keeper import Keeper
 from outlive.node.reporting import Reporter
 from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.looking import Looker
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.states import of_host
 from outlive.node.vm.worker import Workers
@@ -46,6 +47,7 @@ class Daemon:
     here: LocalDomains
     wishes: Wishes
     informer: Informer[VirtualMachine]
+    looker: Looker
     workers: Workers
     reporter: Reporter
     drainer: Drainer
@@ -72,18 +74,18 @@ class Daemon:
         if entered is not None and entered is not self.swept and entered.row in ("J2", "J3"):
             self.sweep_due_s = self.clock.monotonic()
         self.swept = entered
-        self.workers.cleaned = not self.cleaner.needed
+        self.looker.cleaned = not self.cleaner.needed
         self.wake.set()
         self.workers.poke_all()
         self.reporter.poke()
 
     def _lost(self) -> None:
-        self.workers.cleaned = False
+        self.looker.cleaned = False
         self.reporter.poke()
 
     def cleaned(self, done: bool) -> None:
         """Told by the cleaner when it begins and ends."""
-        self.workers.cleaned = done
+        self.looker.cleaned = done
         if done:
             self.workers.poke_all()
             self.reporter.poke()
@@ -143,7 +145,7 @@ class Daemon:
         except OutliveError as error:
             _log.warning("daemon.domains_not_listed", host=self.wishes.host, error=str(error))
             await self._revive()
-        if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.workers.cleaned:
+        if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.looker.cleaned:
             await self._sweep()
         hypervisor = self.wishes.hypervisor
         if hypervisor is not None and hypervisor.status.lost:

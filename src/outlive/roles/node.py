@@ -36,6 +36,7 @@ from outlive.node.settings import NodeSettings
 from outlive.node.vm.answering import Answerer
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.looking import Looker
 from outlive.node.vm.migrating import Migrator
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.starting import Starter
@@ -272,14 +273,8 @@ class NodeRole:
         )
         ender = Ender(shared)
         starter = Starter(shared, ender)
-        workers = Workers(
-            shared,
-            starter,
-            ender,
-            Migrator(shared, starter, ender),
-            Answerer(shared),
-            random=self._random.fork("workers"),
-        )
+        looker = Looker(shared, starter, ender, Migrator(shared, starter, ender), Answerer(shared))
+        workers = Workers(shared, looker, random=self._random.fork("workers"))
 
         def cleaned(done: bool) -> None:
             daemon.cleaned(done)
@@ -304,6 +299,7 @@ class NodeRole:
             here=here,
             wishes=wishes,
             informer=informer,
+            looker=looker,
             workers=workers,
             reporter=reporter,
             drainer=Drainer(stores.flush, shared, reporter, clock=clock, ids=self._ids),
