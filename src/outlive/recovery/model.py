@@ -32,6 +32,10 @@ class HostState(Part, frozen=True, kw_only=True):
     standing: Standing = Standing.LIVE
     refuses: str = ""
     """Why it takes no VM though it lives; empty: it does."""
+    vcpu_milli: int = 0
+    """Allocated to the VMs that it reports."""
+    vms: int = 0
+    """How many it reports."""
     unconfirmed: bool = False
     """Condemned, and no proof was found yet."""
 
@@ -87,6 +91,10 @@ class VmState(Part, frozen=True, kw_only=True):
     """Hosts that refused it, or let their time pass, in this recovery."""
     waited_s: float = 0.0
     """Since the assignment was first seen as it is."""
+    host_limit: tuple[str, ...] = ()
+    """The only hosts that it may run on; empty: any."""
+    selector: str = ""
+    """How a host is chosen for it; empty: as the cluster says."""
     offers: tuple[str, ...] | None = None
     """Hosts that placement ranks, best first; ``None``: not asked yet."""
 
@@ -108,6 +116,8 @@ class RecoveryView(Part, frozen=True, kw_only=True):
     hosts: tuple[HostState, ...] = ()
     free: dict[str, Free] = {}
     """Only for VMs with ``offers``."""
+    default_selector: str = ""
+    """How hosts are chosen for VMs that do not say."""
     unsettled: tuple[str, ...] = ()
     """Hosts that have not joined since the store was restored; empty: the store is settled."""
     incarnation: str = ""

@@ -9,12 +9,15 @@ not suffice the more important VM goes first (docs/reference/recovery.md#the-pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from outlive.failover.assurance.matching import matched
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
+from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
+from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
     Action,
     ActionKind,
@@ -30,8 +33,11 @@ from outlive.recovery.model import (
     VmState,
 )
 
-NAMED = 3
+NAMED: Final = 3
 """Hosts or VMs that a message names."""
+MEBIBYTE: Final = 2**20
+RESTARTED_STATE: Final = "start"
+"""State of a VM that should run."""
 
 
 def plan_recovery(view: RecoveryView) -> RecoveryPlan:
@@ -166,10 +172,10 @@ class _Planner:
         """No slot is left: any host with room."""
         if vm.offers is None:
             return _action(vm, ActionKind.SEARCH, "no-slot", self._why_no_slot(vm))
-        for name in vm.offers:
-            if name in vm.avoid or not self._host(name).takes or not self._books(vm, name):
-                continue
-            return _action(vm, ActionKind.PLACE, "no-slot", f"{self._why_no_slot(vm)}; {name} has room", host=name)
+        target = self._chosen(vm, vm.offers)
+        if target is not None:
+            detail = f"{self._why_no_slot(vm)}; {target} has room"
+            return _action(vm, ActionKind.PLACE, "no-slot", detail, host=target)
         if vm.avoid:
             detail = f"it was refused or not started by {', '.join(vm.avoid[:NAMED])}, and no other host has room"
             return _action(vm, ActionKind.HOLD, "refused", detail, remedy="see why they refused it; it is tried again")
@@ -178,14 +184,54 @@ class _Planner:
             vm, ActionKind.HOLD, "no-room", detail, remedy="add a host, stop other VMs, or repair a dead one"
         )
 
-    def _books(self, vm: VmState, host: str) -> bool:
-        """Whether the VM fits beside everything that is planned so far; if so it counts from now on."""
+    def _chosen(self, vm: VmState, offers: Sequence[str]) -> str | None:
+        """Of the hosts that placement allows and that have room, the one that the VM's selector prefers.
+
+        It is booked, so that the next VM finds less room.
+        """
+        allowed = [name for name in offers if name not in vm.avoid and self._host(name).takes]
+        given = RecoverInput(
+            node=vm.assigned,
+            fence_ok=True,
+            vms=(
+                LostVm(
+                    uuid=vm.id,
+                    state=RESTARTED_STATE,
+                    node=vm.assigned,
+                    memory=vm.memory_bytes / MEBIBYTE,
+                    vcpus=vm.cpu_milli / 1000,
+                    node_limit=vm.host_limit or None,
+                    selector=vm.selector or None,
+                ),
+            ),
+            nodes=tuple(self._figures(name) for name in allowed if self._fits(vm, name)),
+            config=RecoverConfig(default_selector=self._view.default_selector or None, require_fit=True),
+        )
+        node = recover(given).vms[vm.id].node
+        if not isinstance(node, str):
+            return None
+        left = self._free.get(node, Free())
+        self._free[node] = Free(
+            cpu_milli=left.cpu_milli - vm.cpu_milli, memory_bytes=left.memory_bytes - vm.memory_bytes
+        )
+        return node
+
+    def _fits(self, vm: VmState, host: str) -> bool:
+        """Whether the VM fits beside everything that is planned so far."""
         left = self._free.get(host, Free())
-        cpu, memory = left.cpu_milli - vm.cpu_milli, left.memory_bytes - vm.memory_bytes
-        if cpu < 0 or memory < 0:
-            return False
-        self._free[host] = Free(cpu_milli=cpu, memory_bytes=memory)
-        return True
+        return left.cpu_milli >= vm.cpu_milli and left.memory_bytes >= vm.memory_bytes
+
+    def _figures(self, host: str) -> NodeFigures:
+        """The host's room is what it has left after VMs, slots and plans, whatever a selector takes it to be."""
+        known = self._host(host)
+        return NodeFigures(
+            name=host,
+            daemon_state=RUN,
+            domain_state=READY,
+            memory=NodeMemory(free=self._free.get(host, Free()).memory_bytes / MEBIBYTE),
+            vcpu_allocated=known.vcpu_milli / 1000,
+            domains_count=known.vms,
+        )
 
     def _why_no_slot(self, vm: VmState) -> str:
         mine = [slot for slot in self._view.slots if vm.id in slot.members]

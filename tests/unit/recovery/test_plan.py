@@ -65,6 +65,14 @@ def test_slot_on_a_silent_dead_or_emptied_host_is_passed_over() -> None:
     assert only(plan([vm("a")], slots, hosts)).slot == "s4"
 
 
+def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_waits_for_it() -> None:
+    left = HostState(name="left", standing=Standing.RELEASED)
+    slots = [slot("s1", "h1", "a", "b")]
+    assert only(plan([vm("a", host="left")], slots, (left, *live("h1")))).kind is ActionKind.SLOT
+    waits = only(plan([vm("b", host="left", holders=())], slots, (left, *live("h1"))))
+    assert (waits.kind, waits.reason) == (ActionKind.HOLD, "host-stopped")
+
+
 def test_slot_that_another_vm_needs_more_is_left_to_it() -> None:
     found = plan([vm("a", priority=10), vm("b")], [slot("s1", "h1", "a", "b"), slot("s2", "h2", "a")], live("h1", "h2"))
     assert {one.vm: one.slot for one in found.actions} == {"a": "s2", "b": "s1"}
@@ -151,6 +159,18 @@ def test_room_that_one_vm_is_given_is_not_given_to_the_next() -> None:
     found = plan([vm("a", offers=("h1",)), vm("b", offers=("h1",))], [], live("h1"), free=free)
     assert [one.kind for one in found.actions] == [ActionKind.PLACE, ActionKind.HOLD]
     assert found.actions[1].reason == "no-room"
+
+
+def test_among_the_hosts_of_placement_the_limit_is_hard_and_the_selector_chooses() -> None:
+    hosts = (HostState(name="h1", vms=9), HostState(name="h2", vms=1), HostState(name="h3", vms=5))
+    free = {"h1": Free(cpu_milli=9, memory_bytes=90), "h2": Free(cpu_milli=9, memory_bytes=10)}
+    free["h3"] = Free(cpu_milli=9, memory_bytes=20)
+    offers = ("h3", "h2", "h1")
+    assert only(plan([vm("a", offers=offers)], [], hosts, free=free)).host == "h1"
+    assert only(plan([vm("a", offers=offers, selector="vms")], [], hosts, free=free)).host == "h2"
+    assert only(plan([vm("a", offers=offers)], [], hosts, free=free, default_selector="vms")).host == "h2"
+    assert only(plan([vm("a", offers=offers, host_limit=("h3",))], [], hosts, free=free)).host == "h3"
+    assert only(plan([vm("a", offers=offers, host_limit=("h9",))], [], hosts, free=free)).kind is ActionKind.HOLD
 
 
 def test_nothing_is_recovered_while_hosts_have_not_joined_since_a_restored_backup() -> None:
