@@ -253,6 +253,16 @@ WORLDS: Final[dict[str, World]] = {
             second_daemon=False,
         ),
         World(
+            "leave-late",
+            "a daemon dies with a hold on its way, its successor stops for good, and another one comes",
+            start="new",
+            faults=2,
+            kinds=("leave", "crash"),
+            proofs=(),
+            condemns=False,
+            second_daemon=False,
+        ),
+        World(
             "leave-running",
             "a host stops for good while it runs a VM",
             faults=2,

@@ -129,12 +129,15 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iter
         )
         return
     assert outcome.record is not None
+    needless = ""
+    if outcome.contradicted == "self-cleaned" and not daemon.was_running:
+        needless = "sense: a host that left in good order is told that its own word was wrong"
     uid = daemon.known.uid or f"uid-{n + 1}.{host.daemons}"
     content = Doc(version=0, uid=uid, record=plain(outcome.record))
     write = Write(outcome.row, HOSTS[n], MEMBER[n], daemon.known.version, content, nonce=daemon.nonce)
     yield (
         f"The daemon of {HOSTS[n]} sends {outcome.row} (epoch {outcome.record.epoch})",
-        "",
+        needless,
         (
             replace(daemon, write=write),
             host,
@@ -201,7 +204,7 @@ def leave(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm
     if daemon.known is None or daemon.known.record is None:
         return
     holds = tuple(VM for one in vm.holders if one.hypervisor == HOSTS[n])
-    under_way = int(daemon.vm_write is not None or daemon.run != "" or daemon.doubt == vm.version)
+    under_way = int(daemon.vm_write is not None or daemon.run != "")
     view = LeaveView(
         host=HOSTS[n],
         record=daemon.known.record,
@@ -212,11 +215,12 @@ def leave(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm
     )
     outcome = rules.attempt("safety.leave", view)
     if outcome.refused is None:
-        content = replace(daemon.known, record=outcome.record)
+        note = "sense: a host leaves that holds a VM, which is then recovered for nothing" if holds else ""
+        content = replace(daemon.known, record=plain(outcome.record))
         write = Write("leave", HOSTS[n], MEMBER[n], daemon.known.version, content, nonce=daemon.nonce)
         yield (
             f"The daemon of {HOSTS[n]} stops for good and sends Released",
-            "",
+            note,
             (replace(daemon, write=write, held=False),),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from outlive.node.membership.moving import MoveView
 from outlive.resources import Assigned
 from tests.model.keeping import Found, here
-from tests.model.parts import HOSTS, VM, Daemon, Doc, Host, Vm, replace
+from tests.model.parts import HOSTS, VM, Daemon, Doc, Host, Outside, Vm, replace
 from tests.model.rules import Rules
 from tests.model.working import can_work, condemned, has_entry, me, members, new_run_id, reach, send_write
 from tests.model.worlds import World
@@ -33,7 +33,9 @@ def _move_view(
     )
 
 
-def enter(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc) -> Iterator[Found]:
+def enter(
+    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
+) -> Iterator[Found]:
     """The target enters itself."""
     if not can_work(daemon, host) or daemon.vm_write is not None or daemon.run or host.runs >= world.runs:
         return
@@ -52,7 +54,8 @@ def enter(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm
         note = "sense: a host enters itself for a VM that nobody can send to it"
     elif world.stranger:
         note = "sense: a VM is sent to two hosts at once"
-    sent = replace(send_write("enter", n, daemon, vm, holders=outcome.holders), run=run, incoming=True, holders=None)
+    sent = send_write("enter", n, daemon, vm, holders=outcome.holders)
+    sent = replace(sent, run=run, incoming=True, holders=None, held_in=str(outside.incarnation))
     if not rules.keeps("entry-before-create"):
         sent = replace(sent, holders=outcome.holders)
     yield f"The daemon of {HOSTS[n]} enters itself for {VM} ({run}, incoming)", note, (sent, counted)

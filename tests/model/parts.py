@@ -138,12 +138,12 @@ class Daemon(Value, frozen=True):
     run: str = ""
     """That is being started."""
     incoming: bool = False
+    held_in: str = ""
+    """The store's incarnation before that run was asked for."""
     holders: tuple[Holder, ...] | None = None
     """As the store answered for that run."""
     read: Vm | None = None
     """An earlier reading of the VM, where a rule about fresh readings is left out."""
-    doubt: int = 0
-    """The version of the VM on which a write of its may still take effect whose answer is lost."""
     declined: str = ""
     """A run that it ended before it ever ran, and of which it has not said so yet."""
     renewals: int = 0

@@ -32,6 +32,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.join.j2/same-boot": "swap",
     "safety.join.j2/not-revoked": "forgotten",
     "safety.join.j2/not-rolled-back": "restored-restart",
+    "safety.join.j2/own-epoch-not-dead": "leave-late",
     "safety.join.j3/record": "forgotten",
     "safety.join.j3/same-boot": "swap",
     "safety.join.j3/own-epoch-not-dead": "contradicted",
@@ -58,6 +59,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.create/entry-acknowledged": "start",
     "safety.create/membership-still-held": "watchdog-start",
     "safety.create/gate-still-open": "watchdog-start",
+    "safety.create/same-store": "restored",
     "safety.release/domain-absent": "start",
     "safety.release/no-create-under-way": "start",
     "safety.rehold/runs-here": "rejoin",
@@ -125,9 +127,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "shell/ports-count-in-a-cut": "cut-disk",
     "shell/lift-names-its-epoch": "cut-and-lift",
     "shell/destroy-verified-before-rejoin": "contradicted",
-    "shell/doubtful-holds-are-under-way": "leave",
     "shell/no-hold-after-leave": "leave",
-    "shell/nothing-starts-while-registering": "restored",
 }
 """Where each is searched."""
 

@@ -31,9 +31,7 @@ SHELL_RULES: dict[str, str] = {
     "lift-names-its-epoch": "an order to lift a cut is about one epoch and touches no later cut",
     "run-ids-are-new": "every attempt to run a VM has an id of its own",
     "destroy-verified-before-rejoin": "all domains are seen to be gone before the write by which a dead host returns",
-    "doubtful-holds-are-under-way": "a hold that a fresh read does not show may still come; its host waits",
     "no-hold-after-leave": "a daemon that has sent Released starts nothing any more, whatever became of that write",
-    "nothing-starts-while-registering": "a host gives up what it is about to start before it says that all is there",
     "fresh-read-before-send": "the source of a move reads the VM afresh before it starts the transfer",
 }
 """What daemon, fencer and recovery do around the steps, each by name."""

@@ -105,7 +105,13 @@ def hold(
         note = "sense: a host holds a VM that it knows it must not start: nobody else can, either"
     elif host.domain is not None:
         note = "sense: a host that has the VM holds it under another run, and will think its own domain a stranger"
-    sent = replace(send_write("hold", n, daemon, vm, holders=outcome.holders), run=run, incoming=False, holders=None)
+    sent = replace(
+        send_write("hold", n, daemon, vm, holders=outcome.holders),
+        run=run,
+        incoming=False,
+        holders=None,
+        held_in=str(outside.incarnation),
+    )
     if not rules.keeps("entry-before-create"):
         sent = replace(sent, holders=outcome.holders)
     yield f"The daemon of {HOSTS[n]} sends its hold of {VM} ({run}, epoch {daemon.epoch})", note, (sent, counted)
@@ -141,21 +147,28 @@ def wondering(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm
     write = daemon.vm_write
     if not can_work(daemon, host) or write is None or write.answer not in ("conflict", "lost"):
         return
-    doubt = write.version if write.answer == "lost" and vm.version == write.version else 0
-    changed = replace(daemon, vm_write=None, doubt=doubt if rules.keeps("doubtful-holds-are-under-way") else 0)
+    changed = replace(daemon, vm_write=None)
     if write.what in ("hold", "enter") and daemon.run:
         changed = replace(changed, holders=vm.holders)
     yield f"The daemon of {HOSTS[n]} reads {VM} afresh to see what became of its {write.what}", "", (changed,)
 
 
-def create(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:
+def create(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outside: Outside) -> Iterator[Found]:
     """It looks at the gate again and creates the domain, or gives the run up."""
     if not can_work(daemon, host) or not daemon.run or daemon.holders is None:
         return
     announced = rules.keeps("create-announced-to-the-guard")
-    view = CreateView(vm=VM, me=me(n, daemon), run_id=daemon.run, holders=daemon.holders, gate_open=not host.shut)
+    view = CreateView(
+        vm=VM,
+        me=me(n, daemon),
+        run_id=daemon.run,
+        holders=daemon.holders,
+        gate_open=not host.shut,
+        held_in=daemon.held_in,
+        incarnation=str(outside.incarnation),
+    )
     outcome = rules.attempt("safety.create", view)
-    after = replace(daemon, run="", holders=None, incoming=False)
+    after = replace(daemon, run="", holders=None, incoming=False, held_in="")
     if outcome.refused is not None:
         why = outcome.refused.precondition
         yield f"The daemon of {HOSTS[n]} gives {daemon.run} up ({why})", "", (after, host)
@@ -283,15 +296,7 @@ def register(
     now = str(outside.incarnation)
     if daemon.vm_write is not None or daemon.write is not None or known.record.incarnation == now:
         return
-    if host.creates or (daemon.run and rules.keeps("nothing-starts-while-registering")):
-        if daemon.run and daemon.holders is None:
-            return
-        if daemon.run:
-            yield (
-                f"The daemon of {HOSTS[n]} gives {daemon.run} up, because the store was restored",
-                "",
-                (replace(daemon, run="", holders=None, incoming=False),),
-            )
+    if host.creates:
         return
     domain = host.domain
     if domain is not None and not has_entry(vm, n, domain.run, daemon.epoch):

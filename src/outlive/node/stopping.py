@@ -101,5 +101,5 @@ async def _leave(daemon: Daemon, nonce: str) -> None:
         )
         return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
 
-    left = await daemon.keeper.write(change)
+    left = await daemon.keeper.leave(change)
     _log.info("daemon.left" if left else "daemon.stays_member", host=me.host, holds=len(holds))

@@ -32,6 +32,8 @@ def lost_by(record: MemberRecord) -> str | None:
     """The fence by which a host is lost, empty where it is not, ``None`` where that is not clear."""
     if record.state == "Held" and record.dead_through < record.epoch:
         return ""
+    if record.state == "Released":  # stopped on purpose: what was promised on it waits for it
+        return None
     if record.dead_through >= record.epoch:
         return record.fence.id or f"{record.proof.kind if record.proof else 'proof'}.{record.epoch}"
     return None

@@ -246,12 +246,12 @@ class Lookout:
         if member is None:
             return Standing.UNKNOWN
         record = member.record
+        if record.state == "Released":  # its epoch is dead as well, by its own word
+            return Standing.RELEASED
         if record.dead_through >= record.epoch:
             return Standing.DEAD
         if record.state == "Revoked":
             return Standing.REVOKED
-        if record.state == "Released":
-            return Standing.RELEASED
         silent = self.silence.unchanged_s(name) > self._silence_s(host, armed=record.guard.armed)
         return Standing.SILENT if silent else Standing.LIVE
 

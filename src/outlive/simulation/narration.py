@@ -60,7 +60,7 @@ def _membership(before: Membership | None, after: Membership | None) -> list[Tol
         told.append(_state(host, before, after))
     elif new.epoch > old.epoch:
         told.append(Told(subject=host, text=f"{host} joins again, in epoch {new.epoch}"))
-    if new.dead_through > old.dead_through:
+    if new.dead_through > old.dead_through and new.state != "Released":
         told.append(_dead(host, after))
     elif len(new.fence.findings) > len(old.fence.findings):
         found = new.fence.findings[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.node_worlds import at, host_of, record, tell, vm_of
+from tests.support.node_worlds import at, faults, host_of, record, tell, vm_of
 
 from outlive.resources import Membership
 from outlive.simulation.spec import VmSpec
@@ -74,7 +74,10 @@ def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() 
         assert record(world, "kvm-2").state == "Released"
         await world.do("start-daemon", {"hosts": ["kvm-2"]})
         await at(world, 20)
-        assert (record(world, "kvm-2").state, record(world, "kvm-2").epoch) == ("Held", 1)
+        found = record(world, "kvm-2")
+        assert (found.state, found.epoch, found.dead_through) == ("Held", 2, 1)
+        assert found.distrusted == ()
+        assert "proof-contradicted.kvm-2" not in faults(world)
         assert world.store.look(Membership, "kvm-2") is not None
 
     tell(story)

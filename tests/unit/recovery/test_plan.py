@@ -73,6 +73,14 @@ def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_w
     assert (waits.kind, waits.reason) == (ActionKind.HOLD, "host-stopped")
 
 
+def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_waits_for_it() -> None:
+    left = HostState(name="left", standing=Standing.RELEASED)
+    slots = [slot("s1", "h1", "a", "b")]
+    assert only(plan([vm("a", host="left")], slots, (left, *live("h1")))).kind is ActionKind.SLOT
+    waits = only(plan([vm("b", host="left", holders=())], slots, (left, *live("h1"))))
+    assert (waits.kind, waits.reason) == (ActionKind.HOLD, "host-stopped")
+
+
 def test_slot_that_another_vm_needs_more_is_left_to_it() -> None:
     found = plan([vm("a", priority=10), vm("b")], [slot("s1", "h1", "a", "b"), slot("s2", "h2", "a")], live("h1", "h2"))
     assert {one.vm: one.slot for one in found.actions} == {"a": "s2", "b": "s1"}

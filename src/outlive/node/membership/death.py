@@ -1,9 +1,9 @@
 """What counts as dead, and what counts as mute: the two facts that everything else rests on.
 
 ``dead`` says that an epoch of a host runs nothing any more. ``mute`` says that this one VM can do no harm there,
-because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back, so a stale reading
-of a Membership errs on the safe side. A Membership that is missing, or that is another one of the same name, proves
-nothing (docs/concepts/safety.md).
+because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back, so a stale
+reading of a Membership errs on the safe side. A Membership that is missing, or that is another one of the same name,
+proves nothing (docs/concepts/safety.md).
 """
 
 from __future__ import annotations

@@ -138,6 +138,10 @@ class CreateView(Part, frozen=True, kw_only=True):
     """As the store acknowledged them."""
     gate_open: bool = True
     """Looked at after the answer."""
+    held_in: str = ""
+    """The store's incarnation before the hold was decided on …"""
+    incarnation: str = ""
+    """… and the present one."""
 
 
 class CreateOutcome(Outcome, frozen=True, kw_only=True):
@@ -166,6 +170,11 @@ CREATE: Final = ProtocolStep(
             "gate-still-open",
             lambda view: view.gate_open,
             lambda view: f"the guard of {view.me.host} has shut the gate meanwhile",
+        ),
+        Precondition[CreateView](
+            "same-store",
+            lambda view: view.held_in in ("", view.incarnation),
+            lambda view: f"the store was restored from a backup meanwhile, and may not know that {view.vm} is held",
         ),
     ),
     lambda view: CreateOutcome(run_id=view.run_id),

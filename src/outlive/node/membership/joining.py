@@ -109,11 +109,19 @@ def _after_revocation(view: JoinView) -> JoinOutcome:
     return JoinOutcome(row="J3", record=_held(view, record, record.epoch + 1))
 
 
+def _contradicts(view: JoinView, proof: Proof) -> bool:
+    """Whether what this host finds here says that its epoch was not dead.
+
+    Who left in good order said so itself, while it was up and its gate open: only a domain speaks against that.
+    """
+    return view.was_running or (proof.kind != "self-cleaned" and not view.gate_closed)
+
+
 def _proven_dead(view: JoinView) -> JoinOutcome:
     record = _record(view)
     last = max(record.epoch, view.remembered.epoch if view.remembered else 0)
     wrong: ProofKind | None = None
-    if (view.was_running or not view.gate_closed) and record.proof is not None:
+    if record.proof is not None and _contradicts(view, record.proof):
         wrong = record.proof.kind
     distrusted = record.distrusted
     if wrong is not None and wrong not in distrusted:
@@ -194,7 +202,7 @@ J1: Final = _join("J1", "A host joins after a boot", (_RECORD, _SAME_MACHINE, _N
 J2: Final = _join(
     "J2",
     "A daemon restarts within a boot",
-    (_RECORD, _SAME_BOOT, _HELD, _NOT_FORGOTTEN),
+    (_RECORD, _SAME_BOOT, _HELD, _NOT_DEAD, _NOT_FORGOTTEN),
     _same_boot,
 )
 J3: Final = _join(
@@ -212,7 +220,7 @@ J4: Final = _join(
 
 ROWS: Final = (J0, J1, J2, J3, J4)
 _CASES: Final = frozenset({"no-record", "record", "new-boot", "same-boot", "not-revoked"})
-"""Preconditions that say which row's case it is; ``own-epoch-*`` do so between J3 and J4."""
+"""Preconditions that say which row's case it is; ``own-epoch-*`` do so between J2 or J3 and J4."""
 
 
 def join(view: JoinView) -> JoinOutcome:

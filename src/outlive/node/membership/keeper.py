@@ -83,6 +83,8 @@ class Keeper:
         self._member: Membership | None = None
         """As the store last showed it; ``None`` before the host has entered."""
         self._held = False
+        self._leaving = False
+        """Whether this daemon has sent that its host leaves; it never takes that back."""
         self._acknowledged_seq = 0
         self._acknowledged_guard = UNARMED
         self._sent_seq = 0
@@ -105,7 +107,7 @@ class Keeper:
         """This host as holders name it."""
         if self._member is None:
             return Me(host=self._host, uid="", epoch=0, held=False)
-        return Me(host=self._host, uid=self._member.metadata.uid, epoch=self._member.record.epoch, held=self._held)
+        return Me(host=self._host, uid=self._member.metadata.uid, epoch=self._member.record.epoch, held=self.standing)
 
     @property
     def record(self) -> MemberRecord | None:
@@ -114,8 +116,8 @@ class Keeper:
 
     @property
     def standing(self) -> bool:
-        """Whether the host holds its membership, as far as it knows."""
-        return self._held
+        """Whether the host holds its membership, as far as it knows, and has not begun to leave it."""
+        return self._held and not self._leaving
 
     @property
     def own_age_s(self) -> float:
@@ -162,10 +164,23 @@ class Keeper:
         finally:
             self._wishing = self._wished = None
 
+    async def leave(self, change: Change) -> bool:
+        """As ``write``, for good: once it is sent nothing is held or created any more, whatever becomes of it.
+
+        It declares the epoch dead, and may arrive long after its answer was given up.
+        """
+
+        def last(record: MemberRecord) -> MemberRecord | None:
+            changed = change(record)
+            self._leaving = self._leaving or changed is not None
+            return changed
+
+        return await self.write(last)
+
     async def stands(self) -> bool:
         """Read fresh whether the membership is still the very one that was last acknowledged (or a later one)."""
         found = await self._entrance.read()
-        if not self._held or found is None or self._member is None:
+        if not self.standing or found is None or self._member is None:
             return False
         same = found.metadata.uid == self._member.metadata.uid and found.record.nonce == self._nonce
         return same and found.record.state == "Held" and found.record.seq >= self._acknowledged_seq

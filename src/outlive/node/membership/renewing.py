@@ -2,6 +2,8 @@
 
 A renewal is a compare-and-swap of ``seq + 1``. Only an acknowledged one (or one that a fresh read shows) counts, and
 it counts from the moment it was *sent*. After a conflict or a lost answer the fresh record says which case it is.
+Who leaves declares its own epoch dead, so that an entry which an earlier daemon of the host asked for, and which comes
+late, binds nobody; the next daemon enters with a new epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.resources import GuardRecord, MemberRecord, Part
+from outlive.resources import GuardRecord, MemberRecord, Part, Proof
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
@@ -104,7 +106,7 @@ def _standing(view: StandingView) -> Standing:
         return Standing.ROLLED_BACK
     if found.nonce != sent.nonce or found.epoch > sent.epoch:
         return Standing.FOREIGN
-    if found.dead_through >= sent.epoch:
+    if found.dead_through >= sent.epoch and found.state != "Released":  # who has left said so itself
         return Standing.DEAD
     if found.state == "Revoked":
         return Standing.REVOKED
@@ -131,12 +133,16 @@ class LeaveOutcome(Outcome, frozen=True, kw_only=True):
 
 
 def _leave(view: LeaveView) -> LeaveOutcome:
-    return LeaveOutcome(record=_replace(view.record, state="Released", seq=view.record.seq + 1))
+    epoch = view.record.epoch
+    evidence = f"{view.host} left in good order: nothing of epoch {epoch} runs, and nothing more is started in it"
+    proof = Proof(kind="self-cleaned", evidence=evidence, epoch=epoch, by=view.host)
+    record = _replace(view.record, state="Released", dead_through=epoch, proof=proof, seq=view.record.seq + 1)
+    return LeaveOutcome(record=record)
 
 
 LEAVE: Final = ProtocolStep(
     "safety.leave",
-    "A host that runs nothing stops being watched",
+    "A host that runs nothing stops being watched, and says that its epoch is over",
     LeaveView,
     LeaveOutcome,
     (

@@ -92,6 +92,7 @@ class Receiver:
 
     async def _enter(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
         shared, name = self._shared, vm.name
+        held_in = shared.wishes.incarnation
         members = await self._move.members(vm)
         if not await shared.keeper.stands():
             return LOOK_S
@@ -114,7 +115,15 @@ class Receiver:
             return LOOK_S
         gate_open = await shared.guard.begin_create(run_id)
         me = shared.keeper.me
-        view = CreateView(vm=name, me=me, run_id=run_id, holders=entered.status.holders, gate_open=gate_open)
+        view = CreateView(
+            vm=name,
+            me=me,
+            run_id=run_id,
+            holders=entered.status.holders,
+            gate_open=gate_open,
+            held_in=held_in,
+            incarnation=shared.wishes.incarnation,
+        )
         if shared.decisions.use(_CREATE, view, subject=name).refused is not None:
             if gate_open:
                 await self._starter.end_create(run_id)

@@ -63,6 +63,7 @@ class Starter:
 
     async def _start(self, name: str, memory: VmMemory) -> float | None:
         shared = self._shared
+        held_in = shared.wishes.incarnation
         vm = await shared.records.read(shared.daemon, name)
         if vm is None or assigned_to(vm) != shared.host:
             return None
@@ -104,7 +105,7 @@ class Starter:
         if held is None or not any(one.run_id == run_id for one in held.status.holders):
             _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "changed")
             return self._later(memory) if refusal is not None else AGAIN_S
-        return await self._create(held, run_id, memory)
+        return await self._create(held, run_id, held_in, memory)
 
     def _later(self, memory: VmMemory) -> float:
         memory.waits += 1
@@ -116,7 +117,7 @@ class Starter:
         memory.not_before_s = self._shared.clock.monotonic() + wait_s
         return wait_s
 
-    async def _create(self, vm: VirtualMachine, run_id: str, memory: VmMemory) -> float | None:
+    async def _create(self, vm: VirtualMachine, run_id: str, held_in: str, memory: VmMemory) -> float | None:
         shared, name = self._shared, vm.name
         try:
             trouble = await self._locked(vm)
@@ -129,7 +130,15 @@ class Starter:
             return None
         gate_open = await shared.guard.begin_create(run_id)
         me = shared.keeper.me
-        view = CreateView(vm=name, me=me, run_id=run_id, holders=vm.status.holders, gate_open=gate_open)
+        view = CreateView(
+            vm=name,
+            me=me,
+            run_id=run_id,
+            holders=vm.status.holders,
+            gate_open=gate_open,
+            held_in=held_in,
+            incarnation=shared.wishes.incarnation,
+        )
         outcome = shared.decisions.use(_CREATE, view, subject=name)
         if outcome.refused is not None:
             if gate_open:
