@@ -28,6 +28,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """How long creating a domain may take."""
     shutdown_limit: Duration = Duration(180.0)
     """How long a guest may take to shut down before it is stopped hard."""
+    going_down: Literal["shutdown", "leave"] = "shutdown"
+    """Whether guests are asked to end when the daemon stops because its machine goes down."""
     starts: int = 16
     """Virtual machines that are started at once."""
     start_tries: int = 3

@@ -1,7 +1,9 @@
 """The end of a daemon in good order: renewals go on until nearly the end, virtual machines run on, jobs may end.
 
 The order is that of ``lifecycle.shutdown``. Only a host that runs and holds nothing leaves its membership; any other
-stays held and ages, so that it is fenced if nobody starts its daemon again in time.
+stays held and ages, so that it is fenced if nobody starts its daemon again in time. Where the machine itself goes down,
+guests are asked to end before it ends them, if the settings say so. They stay held all the same: a machine that is back
+soon starts them again, and one that stays away is fenced, and they are recovered elsewhere.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ JOBS_S: Final = 20.0
 """How long jobs of virtual machines get to end."""
 WRITE_S: Final = 10.0
 """How long the last writes get."""
+GUESTS_S: Final = 1.0
+"""How often it is looked whether guests that were asked to end have ended."""
 LISTED: Final = 5
 """Names of virtual machines that a message lists."""
 
@@ -30,16 +34,16 @@ _LEAVE: Final = LEAVE.decision
 _log = get_logger("node.stopping")
 
 
-def refusal(daemon: Daemon, *, leave_vms: bool) -> str:
+def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     """Why the daemon must not stop now; empty if it may."""
     left = daemon.here.names()
-    if leave_vms or not left:
+    if leave_vms or going_down or not left:
         return ""
     named = ", ".join(left[:LISTED])
     return f"{len(left)} virtual machines run on {daemon.wishes.host} ({named}): drain it first, or leave them"
 
 
-async def stop(daemon: Daemon, *, nonce: str) -> None:
+async def stop(daemon: Daemon, *, nonce: str, going_down: bool) -> None:
     """Everything up to the moment at which the parts are cancelled."""
     given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
     result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.wishes.host)
@@ -47,6 +51,8 @@ async def stop(daemon: Daemon, *, nonce: str) -> None:
         _log.info("daemon.stopping", host=daemon.wishes.host, step=step.value)
         try:
             await _take(daemon, step, nonce)
+            if step is ShutdownStep.STOP_KEEPALIVE and going_down and daemon.shared.settings.going_down == "shutdown":
+                await _shut_guests(daemon)
         except (OutliveError, TimeoutError) as error:
             _log.warning("daemon.stop_step_failed", step=step.value, error=str(error))
 
@@ -82,6 +88,25 @@ async def _close(daemon: Daemon) -> None:
     deadline_s = daemon.clock.monotonic() + JOBS_S
     while daemon.workers.busy and daemon.clock.monotonic() < deadline_s:
         await daemon.clock.sleep(0.1)
+
+
+async def _shut_guests(daemon: Daemon) -> None:
+    """Ask all guests to end, and wait for them; renewals go on meanwhile. Those that do not end, the machine will."""
+    here, limit_s = daemon.here, float(daemon.shared.settings.shutdown_limit)
+    await here.look()
+    for domain in here.present():
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await here.hypervisor.shutdown(domain.vm)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
+    deadline_s = daemon.clock.monotonic() + limit_s
+    while here.present() and daemon.clock.monotonic() < deadline_s:
+        await daemon.clock.sleep(GUESTS_S)
+        await here.look()
+    left = [domain.vm for domain in here.present()]
+    if left:
+        _log.warning("daemon.guests_left", host=daemon.wishes.host, left=left[:LISTED], count=len(left))
 
 
 async def _leave(daemon: Daemon, nonce: str) -> None:

@@ -132,6 +132,7 @@ class NodeRole:
         self.faults = FaultRecorder(stores.daemon, clock, "daemon")
         self._stopping = asyncio.Event()
         self.stop_refused = ""
+        self._going_down = False
         """Why the last ``stop`` did nothing."""
         self._nonce = ids.uuid()
         self.daemon = self._daemon()
@@ -152,7 +153,7 @@ class NodeRole:
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
                     await self._stopping.wait()
-                    await stopping.stop(self.daemon, nonce=self._nonce)
+                    await stopping.stop(self.daemon, nonce=self._nonce, going_down=self._going_down)
                 for task in (entering, *tasks):
                     task.cancel()
             await self._trail.flush()
@@ -192,12 +193,14 @@ class NodeRole:
             metrics=self.metrics,
         )
 
-    def stop(self, *, leave_vms: bool = False) -> None:
-        """End in good order; virtual machines run on, if ``leave_vms`` says so.
+    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
+        """End in good order; virtual machines run on, if ``leave_vms`` says so, or end with a machine that goes down.
 
-        A host that still runs some, and is not to leave them, is not stopped: ``stop_refused`` says why.
+        A host that still runs some, and is neither to leave them nor going down, is not stopped: ``stop_refused``
+        says why.
         """
-        self.stop_refused = stopping.refusal(self.daemon, leave_vms=leave_vms)
+        self._going_down = going_down
+        self.stop_refused = stopping.refusal(self.daemon, leave_vms=leave_vms, going_down=going_down)
         if self.stop_refused:
             _log.error("daemon.stop_refused", host=self.host, why=self.stop_refused)
             return

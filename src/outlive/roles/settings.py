@@ -18,6 +18,7 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.protection import ProtectionSettings, check_protection
 from outlive.failover.requirements import Requirements
 from outlive.failover.topology import TopologyChoice
+from outlive.node.settings import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
 from outlive.runtime.units import Duration
@@ -63,6 +64,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "failoverUpkeep": FailoverUpkeepSettings,
     "protection": ProtectionSettings,
     "scheduler": PlacementSettings,
+    "node": NodeSettings,
     "election": ElectionSettings,
     "metrics": MetricsSettings,
     "log": LogSettings,
@@ -77,6 +79,7 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
     upkeep: FailoverUpkeepSettings = FailoverUpkeepSettings()
     protection: ProtectionSettings = ProtectionSettings()
     scheduler: PlacementSettings = PlacementSettings()
+    node: NodeSettings = NodeSettings()
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
@@ -111,6 +114,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         upkeep=upkeep,
         protection=protection,
         scheduler=sections["scheduler"].with_compat(Compat.parse(failover.compat).ids),
+        node=sections["node"],
         election=sections["election"],
         metrics=sections["metrics"],
         log=sections["log"],

@@ -38,7 +38,7 @@ class Role(Protocol):
 class StoppableRole(Role, Protocol):
     """A program that can be asked to end."""
 
-    def stop(self, *, leave_vms: bool = False) -> None:
+    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
         """End in good order."""
         ...
 
@@ -87,7 +87,7 @@ class Service:
         if again:
             self.start(self._restart_s)
 
-    def stop(self, *, leave_vms: bool = False) -> None:
+    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
         """Ask it to end, and do not start it again."""
         self.wanted = False
         self._cancel()
@@ -95,7 +95,9 @@ class Service:
         if self.alive and ask is not None:
             assert self.process is not None
             context = self.process.part.context()
-            asyncio.get_running_loop().call_soon(lambda: ask(leave_vms=leave_vms), context=context)
+            asyncio.get_running_loop().call_soon(
+                lambda: ask(leave_vms=leave_vms, going_down=going_down), context=context
+            )
 
     def halt(self) -> None:
         """Let it stand still."""

@@ -79,6 +79,6 @@ class ControllerRole:
         await self.role.prepare()
         await self.role.run()
 
-    def stop(self, *, leave_vms: bool = False) -> None:
+    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
         """End in good order; there are no VMs here."""
         self.role.stop()

@@ -82,7 +82,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     "pause-host": Verb({"hosts": _HOSTS, "for": _FOR}, "The whole machine stands still, but for its watchdog."),
     "resume-host": Verb({"hosts": _HOSTS}, "A machine that stood still goes on."),
     "kill-daemon": Verb({"hosts": _HOSTS}, "The node daemon dies; its service manager starts it again."),
-    "stop-daemon": Verb({"hosts": _HOSTS, "leaveVms": Argument(Kind.FLAG)}, "The node daemon is stopped, cleanly."),
+    "stop-daemon": Verb(
+        {"hosts": _HOSTS, "leaveVms": Argument(Kind.FLAG), "goingDown": Argument(Kind.FLAG)},
+        "The node daemon is stopped, cleanly.",
+    ),
     "start-daemon": Verb({"hosts": _HOSTS}, "The node daemon is started."),
     "pause-daemon": Verb({"hosts": _HOSTS, "for": _FOR}, "The node daemon is stopped by a signal."),
     "hog-daemon": Verb({"hosts": _HOSTS, "for": _FOR}, "The node daemon computes and answers nobody."),

@@ -26,7 +26,7 @@ async def kill_daemon(world: World, given: Arguments) -> None:
 async def stop_daemon(world: World, given: Arguments) -> None:
     """The daemon is stopped, cleanly, and stays so."""
     for host in hosts_in(world, given):
-        host.daemon.stop(leave_vms=bool(given.get("leaveVms", False)))
+        host.daemon.stop(leave_vms=bool(given.get("leaveVms", False)), going_down=bool(given.get("goingDown", False)))
 
 
 async def start_daemon(world: World, given: Arguments) -> None:

@@ -1,0 +1,78 @@
+"""The end of a daemon in good order, and of its machine."""
+
+from __future__ import annotations
+
+from tests.support.node_worlds import at, condemn, holders, record, tell, told_of
+from tests.support.node_worlds import vm_of as _vm
+
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+TWO = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
+
+
+def test_daemon_of_a_host_that_runs_something_is_not_stopped_unless_told_to_leave_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 20)
+        assert world.hosts["kvm-1"].daemon.alive
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+        await at(world, 60)
+        assert not world.hosts["kvm-1"].daemon.alive
+        assert world.running("vm-1") == ("kvm-1",)
+        assert record(world).state == "Held"
+
+    tell(story)
+
+
+def test_guests_of_a_machine_that_goes_down_are_asked_to_end_and_stay_held() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 30)
+        assert not world.hosts["kvm-1"].daemon.alive
+        for name in ("vm-1", "vm-2"):
+            assert world.running(name) == ()
+            assert told_of(world, name, "domain")[-1].endswith("shut down")
+            assert holders(world, name) == [("kvm-1", 1, "running")]
+            assert _vm(world, name).status.phase == "start"
+        assert record(world).state == "Held"
+
+    tell(story, vms=TWO)
+
+
+def test_vms_of_a_machine_that_went_down_start_again_when_it_is_back() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 30)
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await at(world, 31)
+        await condemn(world)
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 200)
+        assert world.running("vm-1") == ("kvm-1",)
+        assert holders(world) == [("kvm-1", 2, "running")]
+
+    tell(story)
+
+
+def test_guests_of_a_machine_that_goes_down_are_left_to_it_where_the_settings_say_so() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 60)
+        assert not world.hosts["kvm-1"].daemon.alive
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story, node={"goingDown": "leave"})
+
+
+def test_guest_that_does_not_end_delays_its_machine_only_so_long() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
+        await at(world, 8)
+        assert world.hosts["kvm-1"].daemon.alive
+        await at(world, 40)
+        assert not world.hosts["kvm-1"].daemon.alive
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story, node={"shutdownLimit": "20s"})
