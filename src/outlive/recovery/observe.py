@@ -31,6 +31,7 @@ from outlive.recovery.model import (
 from outlive.recovery.records import refusal_of, unfinished
 from outlive.recovery.steps import DoneView, done
 from outlive.resources import (
+    Amounts,
     Cluster,
     Holder,
     Hypervisor,
@@ -168,6 +169,7 @@ class Lookout:
             unsettled=self.unsettled(),
             incarnation=self._incarnation() or (cluster.status.store_incarnation if cluster is not None else ""),
             start_limit_s=START_LIMIT_S,
+            default_selector=cluster.spec.default_selector if cluster is not None else "",
         )
 
     def _slots_of(self, vm: str) -> list[Reservation]:
@@ -236,6 +238,8 @@ class Lookout:
             unconfirmed=member is not None
             and member.record.state == "Revoked"
             and member.record.fence.phase == "unconfirmed",
+            vcpu_milli=(host.status.allocation or Amounts()).cpu_milli if host is not None else 0,
+            vms=host.status.num_instances if host is not None else 0,
         )
 
     def lives(self, name: str) -> bool:
@@ -316,6 +320,8 @@ class Lookout:
             refusal=refusal,
             avoid=tuple(dict.fromkeys(avoid)),
             waited_s=waited_s,
+            host_limit=vm.spec.host_limit,
+            selector=vm.spec.selector,
         )
 
     def forgiven(self, vm: VirtualMachine) -> bool:
