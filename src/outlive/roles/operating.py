@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refused, Usage
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import Resource
 from outlive.store import Store
@@ -93,8 +94,37 @@ async def set_drain(store: Store, host: str, drain: bool) -> str:
         raise Refused(
             f"{host} is managed by {found.spec.management}", remedy="empty it there; outlive whatif drain says where to"
         )
+    answer = node_request(NodeRequestInput(request="flush" if drain else "ready", node=await _as_asked(store, found)))
+    if not answer.ok:
+        raise Refused(
+            f"the daemon of {host} does not run, so nobody would do it",
+            remedy=f"start it; outlive why {host} says more",
+        )
+    if answer.code is NodeRequestCode.ALREADY:
+        return f"{host} is empty already" if drain else f"{host} takes VMs already"
     await _change(store, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
     return f"{host} is to be emptied" if drain else f"{host} is to take VMs again"
+
+
+async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
+    """The host as requests see it; a wish that it has not followed yet counts as its state."""
+    state = host.status.domain_state or "ready"
+    if host.spec.drain and state in ("ready", "unflush"):
+        state = "flush"
+    elif not host.spec.drain and state in ("flush", "flushed"):
+        state = "unflush"
+    try:
+        record = (await store.get(Membership, host.name, fresh=True)).record
+    except NotFound:
+        record = None
+    runs = record is not None and record.state == "Held"
+    return RequestedNode(
+        name=host.name,
+        mode=host.spec.mode,
+        daemon_state="run" if runs else "stop",
+        router_state="",
+        domain_state=state,
+    )
 
 
 async def refuse_arming(store: Store, host: str) -> None:
