@@ -159,7 +159,7 @@ class Daemon:
         me = self.keeper.me
         try:
             async for vm in list_all(self.shared.daemon, VirtualMachine):
-                if vm.name not in self.here.domains and of_host(vm, me):
+                if of_host(vm, me) and vm.name not in self.here.domains:
                     self.workers.poke(vm.name)
         except OutliveError as error:
             _log.warning("daemon.not_swept", host=me.host, error=str(error))

@@ -56,6 +56,8 @@ class WorldStore(MemoryStore):
         self._wrote = wrote
         self._backup: dict[str, dict[str, bytes]] | None = None
         self._decoded: dict[tuple[str, str], Resource] = {}
+        self._pages: dict[str, dict[tuple[str, str, int, str], Page[Any]]] = {}
+        """Kind → pages that were listed since it was last written."""
 
     async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
         """As every local store's; objects are frozen, so those that were decoded once are kept."""
@@ -70,15 +72,20 @@ class WorldStore(MemoryStore):
     async def list(
         self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
     ) -> Page[R]:
-        """As every local store's, of what was decoded once."""
+        """As every local store's, of what was decoded once. Thousands of daemons ask for the same pages."""
         await asyncio.sleep(0)
         self._check_open()
+        name = kind.kind()
+        pages, asked = self._pages.setdefault(name, {}), (namespace, str(selector or ""), limit, token)
+        known = pages.get(asked)
+        if known is not None:
+            return known
         rows = self._tables.table(kind).after(token, limit, namespace)
-        last = rows[-1][0] if len(rows) == limit else ""
-        found: Sequence[R] = [self._decoded[(kind.kind(), key)] for key, _ in rows]  # type: ignore[misc]
+        found: Sequence[R] = [self._decoded[(name, key)] for key, _ in rows]  # type: ignore[misc]
         if selector is not None:
             found = [one for one in found if selector.matches(one.metadata.labels)]
-        return Page(tuple(found), last)
+        pages[asked] = page = Page(tuple(found), rows[-1][0] if len(rows) == limit else "")
+        return page
 
     def look(self, kind: type[R], name: str) -> R | None:
         """The object as it is now, if there is one."""
@@ -97,6 +104,7 @@ class WorldStore(MemoryStore):
     def _count(self, batch: Batch) -> None:
         for write in batch.writes:
             place = (write.kind.kind(), write.key)
+            self._pages.pop(place[0], None)
             if write.after is None:
                 self._decoded.pop(place, None)
             else:
@@ -128,6 +136,7 @@ class WorldStore(MemoryStore):
 
     def lay(self, objects: Iterable[Resource]) -> None:
         """Put these over what is there, or beside it, before anybody reads or observes."""
+        self._pages.clear()
         for obj in objects:
             meta = obj.metadata
             version = Batch(self._tables).next_version()
@@ -140,6 +149,7 @@ class WorldStore(MemoryStore):
             self._decoded[(obj.kind(), key)] = laid
 
     def _decode_all(self) -> None:
+        self._pages.clear()
         self._decoded = {
             (kind, key): decode(self._tables.kinds[kind], raw)
             for kind, table in self._tables

@@ -9,7 +9,7 @@ memberships away never breaks a rule. A ``Turn`` says what may have happened sin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import msgspec
@@ -30,6 +30,8 @@ from outlive.resources import Reservation
 
 REREADS = 3
 """Times that one slot is read and decided about again before it is left to the next cycle."""
+JOINS_TOGETHER = 64
+"""VMs that one write lets into a slot at most."""
 STORE_REASON = "store-failed"
 
 _log = get_logger("failover.act")
@@ -192,11 +194,27 @@ class Assignment:
     ) -> Outcome:
         """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
         run = _Run(self._writer, self._reporter, hand, vms, self._request_id, self._turn, self._apart)
-        for action in actions:
-            with request_context(req=requests.get(action.vm, "")):
-                async with self._turn.hold():
-                    await run.do(action)
+        for together in _together(actions):
+            async with self._turn.hold():
+                if len(together) == 1 or not await run.join_all(together, requests):
+                    for action in together:
+                        with request_context(req=requests.get(action.vm, "")):
+                            await run.do(action)
         return run.outcome
+
+
+def _together(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
+    """The actions in order; those that follow each other into one slot are one write."""
+    batch: list[Action] = []
+    for action in actions:
+        last = batch[-1] if batch else None
+        joins = isinstance(action, Join) and isinstance(last, Join) and action.slot == last.slot
+        if batch and (not joins or len(batch) >= JOINS_TOGETHER):
+            yield batch
+            batch = []
+        batch.append(action)
+    if batch:
+        yield batch
 
 
 class _Apart:
@@ -283,6 +301,38 @@ class _Run:
         self.outcome.fails[fail.vm] = fail
         _log.info("vm.without_slot", vm=fail.vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
 
+    async def join_all(self, joins: Sequence[Action], requests: Mapping[str, str]) -> bool:
+        """Let all of them into one slot by one write; ``False`` where each has to be looked at by itself."""
+        first = joins[0]
+        assert isinstance(first, Join)
+        name = self._names.get(first.slot, first.slot)
+        view = self._hand.view(name)
+        changed = self._stale or first.slot in self._unmade or name in self.outcome.excluded or view is None
+        if changed or view is None or self._turn.stale(view.members):
+            return False
+        mine: list[Join] = []
+        for join in joins:
+            if not isinstance(join, Join) or join.vm in self._given_up:
+                return False
+            if self._turn.stale((join.vm, *self._separation.peers(join.vm))):
+                return False
+            mine.append(join)
+        members = {**view.members, **{join.vm: join.vm_host for join in mine}}
+        try:
+            written = await self._writer.set_members(self._hand.object(name), members)
+        except Conflict:
+            return False
+        except OutliveError as error:
+            self._spoil(first, name, error)
+            for join in mine[1:]:
+                self.outcome.postpone(join.vm)
+            return True
+        view = self._hand.put(written)
+        for join in mine:
+            with request_context(req=requests.get(join.vm, "")):
+                self._tell_joined(join, view)
+        return True
+
     async def _join(self, join: Join) -> None:
         name = self._names.get(join.slot, join.slot)
         view = self._hand.view(name)
@@ -328,7 +378,9 @@ class _Run:
         return serves(vm, slot) and self._separation.may_join(vm, slot, self._hand)
 
     def _joined(self, join: Join, written: Reservation) -> None:
-        view = self._hand.put(written)
+        self._tell_joined(join, self._hand.put(written))
+
+    def _tell_joined(self, join: Join, view: SlotView) -> None:
         self.outcome.reused += 1
         self._reporter.slot_reused(view.name, view.uid, view.host, join.vm, len(view.members))
         _log.info("slot.reused", slot=view.name, host=view.host, vm=join.vm, members=len(view.members))

@@ -80,7 +80,8 @@ def mine(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
 
 def of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
     """Its entries of this host, of whatever epoch."""
-    return tuple(one for one in vm.status.holders if one.hypervisor == me.host and one.member_uid == me.uid)
+    host, uid = me.host, me.uid
+    return tuple([one for one in vm.status.holders if one.hypervisor == host and one.member_uid == uid])
 
 
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
