@@ -61,8 +61,9 @@ async def confirm_off(store: Store, host: str, *, name: str, reason: str) -> str
         reason=reason,
     )
     outcome = PROVE_OPERATOR.attempt(view)
-    if outcome.refused is not None:
-        raise Refused(outcome.refused.why, remedy=f"outlive fence {host} --reason … condemns it first")
+    if record.state != "Revoked" or outcome.refused is not None:
+        why = outcome.refused.why if outcome.refused is not None and record.state == "Revoked" else ""
+        raise Refused(why or f"{host} is not condemned", remedy=f"outlive fence {host} --reason … condemns it first")
     if record.dead_through >= record.fence.epoch:
         return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
     wish = f"{record.fence.id}|{name}|{reason}"
