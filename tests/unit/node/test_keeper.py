@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
 
+from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.renewing import LEAVE, LeaveView
 from outlive.resources import Membership
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -28,6 +32,24 @@ def test_daemon_restart_keeps_the_epoch_and_the_running_vms() -> None:
         assert record(world).nonce != before
         assert vm_of(world).status.holders[0].run_id == run_id
         assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-2"].daemon.role
+        keeper: Keeper = role.keeper
+        await world.do("store-outage", {"for": 4.0})
+        left = await keeper.leave(
+            lambda now: LEAVE.attempt(LeaveView(host="kvm-2", record=now, nonce=now.nonce)).record
+        )
+        assert not left
+        await at(world, 15)
+        assert (record(world, "kvm-2").state, keeper.connected) == ("Held", True)
+        assert not keeper.standing
+        assert not keeper.me.held
+        assert not await keeper.stands()
 
     tell(story)
 
