@@ -9,6 +9,7 @@ an error there and here. Durations stay text until they are read through the ``â
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -269,7 +270,12 @@ SECRET_KEYS = frozenset({"databaseUrl", "dataSources", "schedulerToken"})
 
 def _key(settings: msgspec.Struct, name: str) -> str:
     """The field as files name it."""
-    return next(field.encode_name for field in msgspec.structs.fields(settings) if field.name == name)
+    return _keys(type(settings))[name]
+
+
+@lru_cache(maxsize=16)
+def _keys(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
 
 
 def _check_duration(name: str, text: str | None) -> None:

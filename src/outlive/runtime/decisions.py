@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from outlive.base import limits
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
@@ -111,8 +113,7 @@ def is_error(answer: bytes) -> bool:
     return answer.startswith(b'{"error":')
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(msgspec.Struct, frozen=True):
     """One use of a decision. ``input`` and ``output`` are JSON, or ``None`` where only the digests were kept."""
 
     at: float

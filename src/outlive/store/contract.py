@@ -10,43 +10,39 @@ spans two objects.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Generic, Protocol
+
+import msgspec
 
 from outlive.resources import ObjectRef, R, Resource
 from outlive.store.selectors import Selector
 
 
-@dataclass(frozen=True, slots=True)
-class Upsert(Generic[R]):
+class Upsert(msgspec.Struct, Generic[R], frozen=True):
     """The object exists, and looks like this now."""
 
     object: R
 
 
-@dataclass(frozen=True, slots=True)
-class Delete(Generic[R]):
+class Delete(msgspec.Struct, Generic[R], frozen=True):
     """The object is gone; ``last`` is its last known state, absent if it went unseen."""
 
     ref: ObjectRef
     last: R | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(msgspec.Struct, frozen=True):
     """Everything that existed when the listing began has been delivered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(msgspec.Struct, frozen=True):
     """What was delivered may be out of date: forget what the following listing does not name, once ``Synced``."""
 
 
 Change = Upsert[R] | Delete[R] | Synced | Reset
 
 
-@dataclass(frozen=True, slots=True)
-class Page(Generic[R]):
+class Page(msgspec.Struct, Generic[R], frozen=True):
     """One page of a listing; an empty ``token`` means that it was the last."""
 
     items: tuple[R, ...]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -24,8 +23,7 @@ def key_of(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """What one accepted write does to one object."""
 
     kind: type[Resource]
