@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from outlive.node.membership.joining import CleanedView, JoinView, Remembered
 from outlive.node.membership.renewing import LeaveView, RenewView, Standing, StandingView, standing
 from outlive.resources import GuardRecord
-from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Host, Vm, Write, replace
+from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Domain, Host, Vm, Write, replace
 from tests.model.rules import Rules
 from tests.model.worlds import World
 
@@ -26,8 +26,14 @@ def alive(daemon: Daemon, host: Host) -> bool:
 
 def here(rules: Rules, host: Host) -> tuple[str, ...]:
     """What counts as a domain on the host."""
-    there = host.domain is not None or (bool(host.creates) and rules.keeps("creates-count-as-domains"))
-    return (VM,) if there else ()
+    return (VM,) if host.domain is not None or listed(rules, host) else ()
+
+
+def listed(rules: Rules, host: Host) -> tuple[Domain, ...]:
+    """Creates under way that count as domains."""
+    if not rules.keeps("creates-count-as-domains"):
+        return ()
+    return tuple(one for one in host.creates if one.run not in host.unlisted)
 
 
 def guard_of(world: World, host: Host) -> GuardRecord:
@@ -55,6 +61,8 @@ def start(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, net: t
     )
     fresh = Daemon(phase="look", boot=host.boot, nonce=f"d{n + 1}.{host.daemons + 1}", renewals=daemon.renewals)
     started = replace(host, daemons=host.daemons + 1)
+    if not rules.keeps("creates-of-earlier-daemons-count"):
+        started = replace(started, unlisted=tuple(one.run for one in host.creates))
     said = f"The daemon of {HOSTS[n]} starts"
     yield said, "", (fresh, started, net)
     if left and len(net) + len(left) <= 2:
@@ -186,9 +194,7 @@ def self_clean(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, d
     old = daemon.old or daemon.epoch - 1
     if record is None or old <= 0 or (record.dead_through == old):
         return
-    left = [one for one in (host.domain, *host.creates) if one is not None and one.epoch <= old]
-    if not rules.keeps("creates-count-as-domains"):
-        left = [one for one in (host.domain,) if one is not None and one.epoch <= old]
+    left = [one for one in (host.domain, *listed(rules, host)) if one is not None and one.epoch <= old]
     view = CleanedView(host=HOSTS[n], record=record, nonce=daemon.nonce, old_epoch=old, left=(VM,) if left else ())
     outcome = rules.attempt("safety.self-clean", view)
     if outcome.refused is None:

@@ -47,6 +47,7 @@ def rebooted(host: Host) -> Host:
         domain=None,
         creates=(),
         hidden=(),
+        unlisted=(),
         armed=False,
         shut=False,
         closed=False,

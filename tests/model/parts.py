@@ -100,6 +100,8 @@ class Host(Value, frozen=True):
     """Creates that the hypervisor was asked for."""
     hidden: tuple[str, ...] = ()
     """Runs among them that the guard was not told of."""
+    unlisted: tuple[str, ...] = ()
+    """Runs among them that an earlier daemon asked for, where those are not listed."""
     elsewhere: Domain | None = None
     """A domain on a machine that once had this name and that nobody switched off."""
     remembered: Remembered | None = None

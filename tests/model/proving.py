@@ -121,6 +121,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "shell/entry-before-create": "start",
     "shell/create-announced-to-the-guard": "watchdog-start",
     "shell/creates-count-as-domains": "start",
+    "shell/creates-of-earlier-daemons-count": "restart-while-starting",
     "shell/own-first-sight-after-take-over": "another-freeze",
     "shell/sight-of-exactly-that-version": "freeze",
     "shell/remember-before-use": "restored-restart",

@@ -24,6 +24,7 @@ SHELL_RULES: dict[str, str] = {
     "entry-before-create": "a domain is created only after the store acknowledged its entry",
     "create-announced-to-the-guard": "the guard knows of every create under way, and asks for the gate again",
     "creates-count-as-domains": "a create under way counts as a domain wherever absence is judged",
+    "creates-of-earlier-daemons-count": "so does one that an earlier daemon of the host asked for, before it died",
     "own-first-sight-after-take-over": "who takes a fence over counts from its own first sight of it",
     "sight-of-exactly-that-version": "a fencer counts from when it first saw the very version that it condemns",
     "remember-before-use": "an epoch is on the host's own disk before it is used",

@@ -12,7 +12,7 @@ from outlive.node.membership.death import MemberView, Reach
 from outlive.node.membership.holding import CreateView, HoldView, Me, ReholdView, ReleaseView
 from outlive.node.membership.renewing import RenewView
 from outlive.resources import Holder
-from tests.model.keeping import Found, alive, guard_of, here
+from tests.model.keeping import Found, alive, guard_of, here, listed
 from tests.model.parts import (
     DISK,
     HOSTS,
@@ -192,7 +192,7 @@ def release(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: 
         for one in vm.holders
         if one.hypervisor == HOSTS[n] and one.member_uid == uid and one.run_id != daemon.run
     )
-    under_way = tuple(one.run for one in host.creates)
+    under_way = tuple(one.run for one in listed(rules, host))
     backed = {*under_way, *([host.domain.run] if host.domain else [])}
     for runs in {own, tuple(run for run in own if run not in backed)}:
         if not runs:
@@ -204,7 +204,7 @@ def release(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: 
             run_ids=runs,
             holders=vm.holders,
             domain_absent=host.domain is None or host.domain.run not in runs,
-            creates_under_way=under_way if rules.keeps("creates-count-as-domains") else (),
+            creates_under_way=under_way,
         )
         outcome = rules.attempt("safety.release", view)
         if outcome.refused is None:
