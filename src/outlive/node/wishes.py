@@ -7,7 +7,7 @@ While the store is away the last reading stands.
 from __future__ import annotations
 
 from outlive.base.errors import NotFound
-from outlive.node.fencing.profile import PROFILES, Profile, ProfileName, default_profile
+from outlive.node.fencing.profile import Profile, profile_of
 from outlive.resources import Cluster, Hypervisor
 from outlive.resources.cluster import ClusterSpec
 from outlive.resources.hosts import HypervisorSpec
@@ -51,5 +51,4 @@ class Wishes:
     @property
     def profile(self) -> Profile:
         """Timing of this host."""
-        named = self.spec.fencing.profile or self.cluster_spec.fencing.profile
-        return PROFILES[ProfileName(named) if named else default_profile(armed=self.spec.fencing.armed)]
+        return profile_of(self.cluster_spec.fencing, self.spec.fencing)

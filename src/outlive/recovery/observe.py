@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
-from outlive.node.fencing.profile import PROFILES, ProfileName, default_profile
+from outlive.node.fencing.profile import profile_of
 from outlive.node.membership.death import MemberView, dead, member_view, mute, of_holder
 from outlive.node.vm.states import reach_of, wanted
 from outlive.recovery.ages import Silence, Waiting
@@ -33,6 +33,8 @@ from outlive.recovery.steps import DoneView, done
 from outlive.resources import (
     Amounts,
     Cluster,
+    FencingPolicy,
+    FencingSpec,
     Holder,
     Hypervisor,
     Membership,
@@ -261,9 +263,9 @@ class Lookout:
 
     def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
         cluster = self._informers.clusters.get(CLUSTER)
-        own = host.spec.fencing.profile if host is not None else ""
-        chosen = own or (cluster.spec.fencing.profile if cluster is not None else "")
-        return float(PROFILES[ProfileName(chosen) if chosen else default_profile(armed=armed)].silence_s)
+        policy = cluster.spec.fencing if cluster is not None else FencingPolicy()
+        fencing = host.spec.fencing if host is not None else FencingSpec()
+        return float(profile_of(policy, fencing, armed=armed).silence_s)
 
     def unsettled(self) -> tuple[str, ...]:
         """Hosts that may run VMs that a restored store does not know of; none where the store was not restored.

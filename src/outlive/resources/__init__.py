@@ -9,6 +9,7 @@ from outlive.resources.cluster import (
     ElectionRecord,
     Event,
     FencingPolicy,
+    Timing,
 )
 from outlive.resources.flavors import Flavor, FlavorGroup, FlavorGroupSpec, FlavorSpec, GroupFlavor
 from outlive.resources.hosts import (
@@ -199,6 +200,7 @@ __all__ = [
     "Resource",
     "SpecAllocation",
     "Step",
+    "Timing",
     "VirtualMachine",
     "VirtualMachineSpec",
     "VirtualMachineStatus",

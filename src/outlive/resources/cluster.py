@@ -8,11 +8,24 @@ from typing import ClassVar, Literal
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
 
 
+class Timing(Part, frozen=True, kw_only=True):
+    """What is other than in the profile as it comes; absent: as it comes. Checked by ``profile.validate``."""
+
+    renew_s: float | None = None
+    silence_s: float | None = None
+    throws: int | None = None
+    throw_s: float | None = None
+    guard_timeout_s: float | None = None
+    watchdog_s: float | None = None
+
+
 class FencingPolicy(Part, frozen=True, kw_only=True):
     """How hosts are declared dead, where the host's own spec says nothing else."""
 
     profile: Literal["", "fast", "steady"] = ""
     """Timing of every host; empty: ``steady`` for armed hosts and ``fast`` for the others."""
+    timings: dict[Literal["fast", "steady"], Timing] = {}
+    """Profile → what is other in it, for all hosts that have it."""
     failure_domain: str = "rack"
     """Hosts that share the label ``outlive.dev/domain-<this>`` count once in storm and rate rules, and are fenced
     together; empty: every host for itself."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import decide
 
-from outlive.node.fencing.profile import PROFILES, ProfileName, default_profile
+from outlive.node.fencing.profile import PROFILES, ProfileName, default_profile, profile_of
+from outlive.resources import FencingPolicy, FencingSpec, Timing
 
 CONFIG = {"keepalive_interval": 5, "fence_intervals": 6, "storm_fraction": 0.5, "transition_grace": 300}
 OBSERVER = {"name": "hv1", "mode": "coordinator", "connected": True, "own_age": 1.0, "uptime": 1000.0}
@@ -393,3 +394,22 @@ class TestSelfFencing:
             if fed and vms:
                 assert age <= 20
             assert "reset" not in actions or vms
+
+
+def test_timings_of_the_cluster_change_the_profile_that_they_name_and_no_other() -> None:
+    policy = FencingPolicy(timings={"fast": Timing(silence_s=9.0, renew_s=2.0)})
+    fast, steady = profile_of(policy, FencingSpec()), profile_of(policy, FencingSpec(), armed=True)
+    assert (fast.renew_s, fast.silence_s, fast.throws) == (2.0, 9.0, PROFILES[ProfileName.FAST].throws)
+    assert steady == PROFILES[ProfileName.STEADY]
+
+
+def test_timings_that_cannot_be_change_nothing() -> None:
+    policy = FencingPolicy(timings={"fast": Timing(renew_s=-1.0)})
+    assert profile_of(policy, FencingSpec()) == PROFILES[ProfileName.FAST]
+
+
+def test_a_host_chooses_before_the_cluster_and_the_cluster_before_arming() -> None:
+    cluster = FencingPolicy(profile="fast")
+    assert profile_of(cluster, FencingSpec(profile="steady")) == PROFILES[ProfileName.STEADY]
+    assert profile_of(cluster, FencingSpec(armed=True)) == PROFILES[ProfileName.FAST]
+    assert profile_of(FencingPolicy(), FencingSpec(armed=True)) == PROFILES[ProfileName.STEADY]

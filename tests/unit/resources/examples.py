@@ -54,6 +54,11 @@ FULL: tuple[r.Resource, ...] = (
             maintenance_until=MOMENT,
             fencing=r.FencingPolicy(
                 profile="steady",
+                timings={
+                    "fast": r.Timing(
+                        renew_s=2.0, silence_s=9.0, throws=3, throw_s=2.0, guard_timeout_s=9.0, watchdog_s=20.0
+                    )
+                },
                 failure_domain="feed",
                 storm_fraction=0.25,
                 fences_limit=3,

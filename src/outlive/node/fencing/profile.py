@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.node.numbers import Amount, Count, Number, Positive
+from outlive.resources import FencingPolicy, FencingSpec
 
 WRITE_LIMIT_S: Final = 2.0
 """How long one renewal may take before it counts as lost."""
@@ -76,6 +77,25 @@ PROFILES: Final[dict[ProfileName, Profile]] = {
 def default_profile(*, armed: bool) -> ProfileName:
     """The profile of a host for which none was chosen."""
     return ProfileName.STEADY if armed else ProfileName.FAST
+
+
+def profile_of(policy: FencingPolicy, fencing: FencingSpec, *, armed: bool = False) -> Profile:
+    """The timing of a host: by its own choice, else by the cluster's, else by whether it is (to be) armed.
+
+    Timings that no profile can have, such as a negative one, count as not there: a slip in a document must not stop
+    hosts from renewing or fencers from fencing.
+    """
+    chosen = fencing.profile or policy.profile
+    name = ProfileName(chosen) if chosen else default_profile(armed=armed or fencing.armed)
+    other = policy.timings.get(name.value)
+    if other is None:
+        return PROFILES[name]
+    changes = {each: getattr(other, each) for each in other.__struct_fields__ if getattr(other, each) is not None}
+    whole = {**msgspec.structs.asdict(PROFILES[name]), **changes}
+    try:
+        return msgspec.convert(whole, Profile)
+    except msgspec.ValidationError:
+        return PROFILES[name]
 
 
 class ProfileInput(msgspec.Struct, frozen=True, kw_only=True):

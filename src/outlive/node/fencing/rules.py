@@ -15,11 +15,11 @@ from typing import Final, Protocol
 from outlive.base.clock import Clock
 from outlive.node.fencing.evaluate import EvaluateConfig, EvaluateInput, EvaluateResult, Peer
 from outlive.node.fencing.evaluate import Observer as ObserverView
-from outlive.node.fencing.profile import PROFILES, Profile, ProfileName, default_profile
+from outlive.node.fencing.profile import Profile, profile_of
 from outlive.node.fencing.rate import RateRule
 from outlive.node.fencing.watching import Seen, Watching, is_open
 from outlive.node.maintenance import cluster_maintenance, host_maintenance, maintenance
-from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, MemberRecord
+from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, MemberRecord
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 from outlive.runtime.informer import Informer
 
@@ -77,12 +77,6 @@ class HostSettings:
         return maintenance(self.cluster, self.fencing, now)
 
 
-def profile_of(fencing: FencingSpec, policy: FencingPolicy, *, armed: bool) -> Profile:
-    """The timing of a host: its own, else the cluster's, else by whether it is armed or to be."""
-    name = fencing.profile or policy.profile
-    return PROFILES[ProfileName(name) if name else default_profile(armed=armed or fencing.armed)]
-
-
 class Rules:
     """See the module."""
 
@@ -135,7 +129,7 @@ class Rules:
 
     def profile(self, host: str, record: MemberRecord) -> Profile:
         """The host's timing. A shorter one counts only when the host had time to hear of it."""
-        wished = profile_of(self.settings(host).fencing, self.cluster().fencing, armed=record.guard.armed)
+        wished = profile_of(self.cluster().fencing, self.settings(host).fencing, armed=record.guard.armed)
         kept = self._profiles.get(host)
         if kept is not None and kept[0] is wished and kept[1] is wished:
             return wished
