@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,6 +47,9 @@ def simulate(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same run; 1.")
     ] = None,
+    why: Annotated[
+        str, typer.Option("--why", metavar="VM|HOST", help="Tell at the end how it came to run there, or to be dead.")
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Tell each event, also equal ones and asides.")] = False,
     write_expect: Annotated[
         bool, typer.Option("--write-expect", help=f"Write what came out to {PROPOSED}, for review.")
@@ -62,21 +65,23 @@ def simulate(
     if folder is not None:
         if fail or at or run_for:
             raise Usage("--fail, --at and --for go with --inventory", remedy="write them into timeline.yaml")
-        return _folder(output, folder, seed, everything=everything, write_expect=write_expect)
+        return _folder(output, folder, seed, why, everything=everything, write_expect=write_expect)
     if write_expect:
         raise Usage("--write-expect goes with a folder", remedy="leave it out")
     assert inventory is not None
-    return _inventory(output, inventory, fail or [], at or AT, run_for or FOR, seed or 0, everything=everything)
+    return _inventory(output, inventory, fail or [], at or AT, run_for or FOR, seed or 0, why, everything=everything)
 
 
-def _folder(output: Output, folder: Path, seed: int | None, *, everything: bool, write_expect: bool) -> ExitCode | None:
+def _folder(
+    output: Output, folder: Path, seed: int | None, why: str, *, everything: bool, write_expect: bool
+) -> ExitCode | None:
     from outlive.simulation.proposing import proposal
     from outlive.simulation.scenario import EXPECT, read_scenario
 
     scenario = read_scenario(folder, expected=not write_expect)
     chosen = scenario.seed if seed is None else seed
     again = f" --seed {seed}" if seed is not None else ""
-    ended = _play(scenario, chosen, f"outlive simulate {shlex.quote(str(folder))}{again}")
+    ended = _play(scenario, chosen, f"outlive simulate {shlex.quote(str(folder))}{again}", why=why)
     if write_expect:
         place = folder / PROPOSED
         place.write_text(proposal(ended))
@@ -86,7 +91,7 @@ def _folder(output: Output, folder: Path, seed: int | None, *, everything: bool,
 
 
 def _inventory(
-    output: Output, inventory: str, fail: list[str], at: str, run_for: str, seed: int, *, everything: bool
+    output: Output, inventory: str, fail: list[str], at: str, run_for: str, seed: int, why: str, *, everything: bool
 ) -> ExitCode | None:
     from outlive.simulation.inventory import Failing, virtual_of
     from outlive.simulation.scenario import inventory_scenario
@@ -99,7 +104,7 @@ def _inventory(
     scenario = inventory_scenario(inventory, virtual.spec, virtual.acts(at_s), until_s)
     failing = "".join(f" --fail {shlex.quote(text)}" for text in fail)
     again = f"outlive simulate --inventory {shlex.quote(inventory)}{failing} --at {at} --for {run_for} --seed {seed}"
-    ended = _play(scenario, seed, again, virtual.objects)
+    ended = _play(scenario, seed, again, virtual.objects, why=why)
     return _answer(output, scenario.line, ended, virtual.notes, everything=everything)
 
 
@@ -140,7 +145,7 @@ async def example_objects() -> tuple[Resource, ...]:
     return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
 
 
-def _play(scenario: Scenario, seed: int, replay: str, objects: tuple[Resource, ...] = ()) -> Ended:
+def _play(scenario: Scenario, seed: int, replay: str, objects: tuple[Resource, ...] = (), *, why: str = "") -> Ended:
     from outlive.cli.progress import progress
     from outlive.runtime.virtual import run_virtual
     from outlive.simulation.collecting import rarely_collecting
@@ -153,22 +158,25 @@ def _play(scenario: Scenario, seed: int, replay: str, objects: tuple[Resource, .
             collect(second)
 
         async def played() -> Ended:
-            story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=tick)
+            story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=tick, why=why)
             return await story.play()
 
         return run_virtual(played())
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:
+    from outlive.cli.why import why_lines
     from outlive.simulation.story import lines_of
 
-    def shown() -> list[str]:
-        lines = [line, *(f"assumed: {note}" for note in notes), ""]
+    def shown() -> list[Any]:
+        lines: list[Any] = [line, *(f"assumed: {note}" for note in notes), ""]
         lines += [*lines_of(ended.told, everything=everything), "", *ended.summary.lines()]
         # What was violated stands in the summary already.
-        return lines + [f"NOT AS EXPECTED  {one}" for one in ended.failed if not one.startswith("violated: ")]
+        lines += [f"NOT AS EXPECTED  {one}" for one in ended.failed if not one.startswith("violated: ")]
+        return lines + (["", *why_lines(ended.why, wide=output.wide)] if ended.why is not None else [])
 
-    output.show({**ended.summary.document(ended.failed), "assumed": list(notes)}, shown)
+    document = {**ended.summary.document(ended.failed), "assumed": list(notes)}
+    output.show({**document, "why": ended.why} if ended.why is not None else document, shown)
     return ExitCode.NO if ended.failed or ended.summary.violations else None
 
 

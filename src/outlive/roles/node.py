@@ -221,6 +221,7 @@ class NodeRole:
             host=self.host,
             nonce=nonce,
             decisions=self.decisions,
+            clock=clock,
             limit_s=write_limit_s,
         )
         keeper = Keeper(

@@ -77,7 +77,8 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         return Why(subject=vm.name, summary=summary, settled=True, chain=links, decisions=_told(mine))
     fenced = _about_fence(records, recovery.origin, recovery.fence)
     mine = [one for one in records if one.subject == vm.name]
-    chain: list[Link] = [*_condemned(fenced), *_proofs(recovery.proofs)]
+    chain: list[Link] = [*_condemned(fenced, await _fencer(store, recovery.origin, recovery.fence))]
+    chain += _proofs(recovery.proofs)
     chain += [Link(at=step.at, text=f"{step.what}: {step.detail}" if step.detail else step.what)
               for step in recovery.steps]  # fmt: skip
     if recovery.slot:
@@ -126,7 +127,9 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     fence = record.fence
     mine = [one for one in records if one.subject == name]
     dead = fence.id != "" and record.dead_through >= fence.epoch
-    chain: list[Link] = list(_condemned([one for one in mine if _is_fence(one, fence.id)])) if fence.id else []
+    chain: list[Link] = (
+        list(_condemned([one for one in mine if _is_fence(one, fence.id)], fence.by)) if fence.id else []
+    )
     if fence.id and not chain:
         chain.append(Link(text=f"{fence.by} condemned it as fence {fence.id}: {fence.reason}"))
     chain += _proofs(fence.findings if fence.findings else (() if record.proof is None else (record.proof,)))
@@ -162,12 +165,27 @@ def _host_summary(member: Membership, dead: bool) -> str:
     return f"{name} is alive as far as the store knows, in epoch {record.epoch}{through}"
 
 
-def _condemned(records: Iterable[DecisionRecord]) -> Iterator[Link]:
-    """The last renewal that was seen, and who condemned the host for it."""
-    for record in records:
-        if record.decision != "safety.condemn" or not record.input:
-            continue
-        view = decode_as(CondemnView, record.input.encode())
+async def _fencer(store: Store, host: str, fence: str) -> str:
+    """Who carries that fence, as far as the host's Membership still tells."""
+    try:
+        record = (await store.get(Membership, host)).record
+    except NotFound:
+        return ""
+    return record.fence.by if record.fence.id == fence else ""
+
+
+def _condemned(records: Iterable[DecisionRecord], by: str) -> Iterator[Link]:
+    """The last renewal that was seen, and who condemned the host for it.
+
+    Of several who decided so at the same time the store let one through: ``by``, unless the fence was taken over.
+    """
+    found = [
+        (record, decode_as(CondemnView, record.input.encode()))
+        for record in records
+        if record.decision == "safety.condemn" and record.input
+    ]
+    through = [one for one in found if one[1].observer == by]
+    for record, view in through or found:
         at_version = f", version {view.version}" if view.version else ""
         yield Link(
             text=f"the last renewal of {view.host} that {view.observer} saw is number {view.record.seq} "

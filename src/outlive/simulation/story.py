@@ -14,6 +14,7 @@ import msgspec
 
 from outlive.base.wording import count_of, listing
 from outlive.resources import Election, Membership, Resource, VirtualMachine
+from outlive.roles.why import Why, why
 from outlive.simulation.expectations import judge_events, judge_summary
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.inventory import laid_over
@@ -65,6 +66,8 @@ class Ended(NamedTuple):
     trace_hash: str
     states: dict[str, Any]
     """What stands out at the end, as expectations say it."""
+    why: Why | None = None
+    """The chain of the VM or host that was asked about."""
 
 
 class Story:
@@ -78,8 +81,11 @@ class Story:
         replay: str,
         inventory: Sequence[Resource] = (),
         tick: Callable[[int], None] | None = None,
+        why: str = "",
     ) -> None:
+        """``why``: a VM or host whose chain is wanted at the end."""
         self.scenario = scenario
+        self._asked = why
         self.world = ToldWorld(scenario.spec, seed=seed, replay=replay, heard=self._wrote)
         self.told: list[Told] = []
         self.failed: list[str] = []
@@ -106,18 +112,19 @@ class Story:
         await world.start(running=bool(self._inventory))
         try:
             await self._run()
-            return self._end()
+            return await self._end()
         finally:
             await world.stop()
 
-    def _end(self) -> Ended:
+    async def _end(self) -> Ended:
         """How it stands now, before the machines are switched off."""
         self.world.judge.rest()
         expect, summary = self.scenario.expect, self._summary()
         self.failed += judge_events(expect, tuple(self.world.history.events))
         self.failed += judge_summary(expect, summary)
         trace = self.world.history.trace_hash()
-        return Ended(summary, tuple(self.failed), tuple(self.told), trace, standing_out(self.world))
+        told = await why(self.world.store, self._asked) if self._asked else None
+        return Ended(summary, tuple(self.failed), tuple(self.told), trace, standing_out(self.world), told)
 
     async def _run(self) -> None:
         """Acts with a time and moments in the order of time; between them, acts that wait."""

@@ -49,7 +49,11 @@ def recovery(**changes: object) -> Recovery:
         host="h3",
         promised=True,
         proofs=(PROOF,),
-        steps=(RecoveryStep(at=MOMENT, what="claimed", detail="slot-1"), RecoveryStep(at=MOMENT, what="running")),
+        steps=(
+            RecoveryStep(at=MOMENT, what="claimed", detail="slot-1"),
+            RecoveryStep(at=MOMENT, what="assigned", detail="h3"),
+            RecoveryStep(at=MOMENT, what="running"),
+        ),
     )
     return msgspec.structs.replace(whole, **changes)
 
@@ -83,7 +87,7 @@ def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
     assert texts[0] == "the last renewal of h1 that h2 saw is number 41 of epoch 3, version 77"
     assert "7.2 s (limit 7 s)" in texts[1]
     assert texts[2] == "proof of epoch 3 by power: said off twice, recorded by h2"
-    assert texts[3:5] == ["claimed: slot-1", "running"]
+    assert texts[3:6] == ["claimed: slot-1", "assigned: h3", "running"]
     assert texts[-1] == "h3 holds it in epoch 1, run r, seen running"
     assert answer.settled
     assert "in its promised slot slot-1" in answer.summary

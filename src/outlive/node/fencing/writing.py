@@ -14,10 +14,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
 from outlive.node.fencing.condemning import FenceOutcome
 from outlive.node.fencing.rules import HostSettings
+from outlive.node.membership.dating import dated
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord, Membership, R
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.informer import Informer
@@ -100,7 +101,8 @@ class FenceWriter:
             if outcome.refused is not None or outcome.record is None:
                 return Written(membership=current, refused=outcome.refused)
             try:
-                return Written(membership=await self.swap(current, outcome.record))
+                record = dated(outcome.record, current.record, as_datetime(self._clock.now()))
+                return Written(membership=await self.swap(current, record))
             except Conflict:
                 continue
             except Unknown:

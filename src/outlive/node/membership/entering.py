@@ -13,9 +13,11 @@ from typing import Final
 
 import msgspec
 
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import record_of
+from outlive.node.membership.dating import dated
 from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, join
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
@@ -70,9 +72,11 @@ class Entrance:
         host: str,
         nonce: str,
         decisions: DecisionLog,
+        clock: Clock,
         limit_s: float,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._here = here
         self._machine = machine
         self._guard = guard
@@ -149,6 +153,7 @@ class Entrance:
 
     async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
         """The record as the store has it; a lost answer is looked up."""
+        record = dated(record, found.record if found is not None else None, as_datetime(self._clock.now()))
         try:
             async with asyncio.timeout(self._limit_s):
                 if found is None:

@@ -14,10 +14,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import UNARMED, Arming
+from outlive.node.membership.dating import dated
 from outlive.node.membership.entering import Blocked, Entered, Entrance
 from outlive.node.membership.holding import Me
 from outlive.node.membership.renewing import RENEW, RenewView, Standing, StandingView, standing
@@ -266,6 +267,7 @@ class Keeper:
         changed = wish(record) if wish is not None else None
         if changed is not None:
             changed = _replace(changed, guard=guard, seq=record.seq)
+            changed = dated(changed, self._member.record, as_datetime(self._clock.now()))
         return await self._send(changed or record) and changed is not None
 
     def _next(self, guard: GuardRecord) -> MemberRecord | Refusal:
