@@ -79,7 +79,7 @@ class RecoveryControllers:
             ),
             Places(placement, free, ids, caller),
             LostHosts(store, informers),
-            Incarnation(cluster_store, informers, lookout, faults),
+            Incarnation(cluster_store, informers, lookout, faults, clock),
             teller,
             decisions=decisions,
             clock=clock,

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from outlive.base.clock import Clock
 from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
 from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
@@ -18,6 +19,8 @@ from outlive.store import Store
 
 RESTORED_FAULT: Final = "store-restored"
 RESTORED_DELTA: Final = 30
+JOINING_S: Final = 30.0
+"""So long hosts that have never joined any store may take to join before somebody is told."""
 
 _replace = msgspec.structs.replace
 _log = get_logger("recovery")
@@ -71,8 +74,13 @@ class LostHosts:
 class Incarnation:
     """Keeps ``Cluster.status.storeIncarnation`` as the store says, and a fault while hosts have not joined since."""
 
-    def __init__(self, store: Store, informers: RecoveryInformers, lookout: Lookout, faults: Faults) -> None:
+    def __init__(
+        self, store: Store, informers: RecoveryInformers, lookout: Lookout, faults: Faults, clock: Clock
+    ) -> None:
         """``store``: in the name of the controller that owns the status of ``Cluster``."""
+        self._clock = clock
+        self._since: float | None = None
+        """When hosts were first seen that have not joined."""
         self._store = store
         self._informers = informers
         self._lookout = lookout
@@ -83,7 +91,22 @@ class Incarnation:
         """Whether something is to be written or told."""
         known = self._informers.clusters.get(CLUSTER)
         news = known is not None and self._says() not in ("", known.status.store_incarnation)
-        return news or bool(self._lookout.unsettled()) != self._told
+        return news or bool(self._late()) != self._told
+
+    def _late(self) -> tuple[str, ...]:
+        """Hosts that have not joined and by now should have, or that joined a store of the past.
+
+        One that is about to join for the first time has no incarnation: nothing was restored for its sake.
+        """
+        unsettled = self._lookout.unsettled()
+        if not unsettled:
+            self._since = None
+            return ()
+        now = self._clock.monotonic()
+        since = self._since = self._since if self._since is not None else now
+        members = (self._lookout.member(name) for name in unsettled)
+        past = any(one is not None and one.record.incarnation for one in members)
+        return unsettled if past or now - since > JOINING_S else ()
 
     def _says(self) -> str:
         return incarnation_of(self._store)
@@ -97,7 +120,7 @@ class Incarnation:
         says = self._says()
         if says not in ("", self._written()):
             await self._write(says)
-        unsettled = self._lookout.unsettled()
+        unsettled = self._late()
         subject = ObjectRef(kind="Cluster", name=CLUSTER)
         if unsettled and not self._told:
             message = f"the store was restored: {len(unsettled)} hosts have not joined since, and nothing is recovered"

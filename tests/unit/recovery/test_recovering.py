@@ -9,7 +9,7 @@ import msgspec
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
-from outlive.resources import Cluster, Hypervisor
+from outlive.resources import Cluster, Hypervisor, Membership
 from outlive.runtime.tasks import OrderedTaskGroup
 
 Story = Callable[[RecoveryCloud], Awaitable[None]]
@@ -199,10 +199,31 @@ def test_vm_that_nobody_wants_loses_its_holder_and_is_not_started() -> None:
     play(story)
 
 
+async def joined_before(cloud: RecoveryCloud, *hosts: str) -> None:
+    """These joined the store that the backup was made of."""
+    for name in hosts:
+        found = await cloud.memory.get(Membership, name)
+        record = msgspec.structs.replace(found.record, incarnation="that-of-the-backup")
+        await cloud.memory.replace(msgspec.structs.replace(found, record=record))
+
+
+def test_hosts_that_join_for_the_first_time_are_no_restored_backup_unless_they_do_not_come() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.cluster()
+        await cloud.hosts("h1", "h2")
+        await cloud.clock.sleep(20)
+        assert cloud.faults.open == {}
+        await cloud.clock.sleep(40)
+        assert ("store-restored", "default") in cloud.faults.open
+
+    play(story)
+
+
 def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joined_or_somebody_vouches() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.cluster()
         await cloud.hosts("h1", "h2")
+        await joined_before(cloud, "h1", "h2")
         await cloud.vm("a", "h1")
         await cloud.slot("s1", "h2", {"a": "h1"})
         await cloud.clock.sleep(5)
