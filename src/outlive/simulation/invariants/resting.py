@@ -7,7 +7,7 @@ check of the product.
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,8 +15,6 @@ from outlive.resources import FAILOVER, Coverage, Fault, Hypervisor, Reservation
 from outlive.simulation.invariants.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
-CASES_LIMIT: Final = 20_000
-"""Sets of failed hosts that are tried for one VM."""
 
 
 def wanted(vm: VirtualMachine) -> bool:
@@ -55,6 +53,7 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     slots = {one.name: one for one in store.all_of(Reservation) if one.spec.type == FAILOVER}
     lost = {host.name for host in store.all_of(Hypervisor) if host.status.lost}
     home, moving = _homes(truth, vms)
+    shared = {name: _Shared(slot, home) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
         status, name = coverage.status, coverage.name
         if not status.covered or not status.required or name not in home or name in moving:
@@ -69,7 +68,7 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
             yield name, f"is reported covered by {short[0].name}, which is smaller than it"
         elif any(one.status.host in lost for one in mine):
             yield name, "is reported covered by a slot on a host that is proven dead"
-        elif case := _uncovered(name, home, mine, status.required):
+        elif case := _uncovered(name, home, [shared[one.name] for one in mine], status.required):
             yield name, f"is reported covered, and has no slot left when {', '.join(case)} fail"
 
 
@@ -96,17 +95,40 @@ def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
     return held.cpu_milli >= cpu_milli and held.memory_bytes >= memory_bytes and bool(slot.status.host)
 
 
-def _uncovered(vm: str, home: dict[str, str], slots: list[Reservation], failures: int) -> tuple[str, ...]:
-    """Hosts whose failure leaves the VM without a slot; empty if there are none."""
+def _uncovered(vm: str, home: dict[str, str], slots: list[_Shared], failures: int) -> tuple[str, ...]:
+    """Hosts whose failure, its own among them, leaves the VM without a slot; empty if there are none."""
     own = home[vm]
-    rivals = {one.name: {home.get(other, at) for other, at in _members(one).items() if other != vm} for one in slots}
-    breaks = [{one.status.host} | rivals[one.name] for one in slots]
-    others = sorted({host for each in breaks for host in each} - {own})
-    for failed in itertools.islice(itertools.combinations(others, min(failures - 1, len(others))), CASES_LIMIT):
-        gone = {own, *failed}
-        if not any(gone.isdisjoint(each) for each in breaks):
-            return tuple(sorted(gone))
-    return ()
+    left = [one.breaks for one in slots if one.host != own and one.on.get(own, 0) <= (vm in one.members)]
+    others = _hit(left, own, failures - 1)
+    return () if others is None else tuple(sorted({own, *others}))
+
+
+def _hit(breaks: list[frozenset[str]], own: str, number: int) -> tuple[str, ...] | None:
+    """So many hosts at most, besides its own, that one of each of these is among them; ``None`` if there are none."""
+    if not breaks:
+        return ()
+    if number <= 0:
+        return None
+    if number == 1:
+        common = breaks[0].intersection(*breaks[1:]) - {own}
+        return (min(common),) if common else None
+    for host in sorted(breaks[0] - {own}):
+        found = _hit([one for one in breaks if host not in one], own, number - 1)
+        if found is not None:
+            return (host, *found)
+    return None
+
+
+class _Shared:
+    """A slot, as all its members see it."""
+
+    def __init__(self, slot: Reservation, home: dict[str, str]) -> None:
+        self.host = slot.status.host
+        self.members = _members(slot)
+        self.on = Counter(home.get(vm, host) for vm, host in self.members.items())
+        """Host → members there."""
+        self.breaks = frozenset({self.host, *self.on})
+        """Hosts each of whose failures takes the slot, or fills it."""
 
 
 def _members(slot: Reservation) -> dict[str, str]:
