@@ -54,12 +54,14 @@ class Room:
         self.fleet = Fleet()
         self._version = 0
         self.hosts.subscribe(lambda _, new: self.fleet.upsert_host(new) if new is not None else None)
-        self.slots.subscribe(
-            lambda old, new: (
-                self.fleet.upsert_reservation(new) if new is not None else self.fleet.remove_reservation(old.name)
-            )
-        )
+        self.slots.subscribe(self._slot_changed)
         Arrivals(self.fleet, vms=self.vms, hypervisors=self.hosts, slots=self.slots, consumer_index=CONSUMER_INDEX)
+
+    def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
+        if new is not None:
+            self.fleet.upsert_reservation(new)
+        elif old is not None:
+            self.fleet.remove_reservation(old.name)
 
     def show(self, informer: Any, obj: Any) -> None:
         """The informer sees the object like this."""
@@ -166,7 +168,9 @@ ACTS = st.lists(
 
 @settings(max_examples=60)
 @given(ACTS)
-def test_every_vm_that_is_wanted_counts_exactly_once_where_it_is_assigned(acts: list[tuple[str, str, str, set[str]]]):
+def test_every_vm_that_is_wanted_counts_exactly_once_where_it_is_assigned(
+    acts: list[tuple[str, str, str, set[str]]],
+) -> None:
     async def story() -> None:
         room = Room()
         assigned: dict[str, str] = {}
