@@ -306,6 +306,7 @@ FULL: tuple[r.Resource, ...] = (
                 attempts=1,
                 prior_home="h1",
                 new_home="h1",
+                declined="run-1",
                 reason="r",
             ),
             rejection=r.Rejection(hypervisor="h1", fence="f", reason="full"),
