@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.resources import Membership, Resource, VirtualMachine
+from outlive.resources import Membership, ObjectMeta, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
 from outlive.simulation.invariants.truth import Truth
 from outlive.simulation.stores import Author
@@ -19,9 +19,8 @@ HOLDERS_LIMIT: Final = 8
 """Two in a move, and those that are mute and not yet dropped."""
 FINDINGS_LIMIT: Final = 6
 """One of each kind of proof."""
-UNOWNED: Final = frozenset(
-    {"metadata.resourceVersion", "metadata.generation", "metadata.deletionTimestamp", "metadata.uid"}
-)
+OWNED_METADATA: Final = ("labels", "annotations", "finalizers")
+"""What of metadata belongs to somebody; the store itself writes the rest."""
 
 
 def written_by_its_owner(write: Write, author: Author) -> str:
@@ -34,11 +33,18 @@ def written_by_its_owner(write: Write, author: Author) -> str:
         old, new = getattr(write.before, field), getattr(write.after, field)
         if old is new or old == new:
             continue
-        for path in _changed(old, new, wire):
+        for path in _of_metadata(old, new) if field == "metadata" else _changed(old, new, wire):
             owners = _owners(kind, path)
-            if path not in UNOWNED and not any(name in owners for name in names):
+            if not any(name in owners for name in names):
                 return f"{author.process} as {'/'.join(names)} writes {path}, of {' or '.join(owners) or 'nobody'}"
     return ""
+
+
+def _of_metadata(before: ObjectMeta, after: ObjectMeta) -> Iterator[str]:
+    for name in OWNED_METADATA:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            yield from _changed(old, new, f"metadata.{name}")
 
 
 def _changed(before: Any, after: Any, path: str) -> Iterator[str]:

@@ -135,12 +135,7 @@ class FaultObservation(Generic[R]):
     def _undisturbed(self) -> bool:
         """Whether nothing at all goes wrong, so that the inner stream can be read as it is."""
         network = self._network
-        rates = network.rates
-        return (
-            network.reachable
-            and self._cuts == network.cuts
-            and not (rates.observer_delay or rates.drop or rates.coalesce)
-        )
+        return not network.streams_disturbed and self._cuts == network.cuts
 
     async def aclose(self) -> None:
         """Stop, here and at the inner store."""

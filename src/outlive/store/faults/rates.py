@@ -45,12 +45,28 @@ class Network:
     """The way to the store, shared by a ``FaultStore`` and its observers."""
 
     def __init__(self, rates: FaultRates) -> None:
-        self.rates = rates
-        """What goes wrong from now on; may be exchanged at any time."""
+        self._rates = rates
         self.cuts = 0
         """How often it was cut; who had a connection then has lost it."""
         self._healed = asyncio.Event()
         self._healed.set()
+        self.streams_disturbed = False
+        """Whether anything at all happens to observers' streams."""
+        self._judge()
+
+    @property
+    def rates(self) -> FaultRates:
+        """What goes wrong; may be exchanged at any time."""
+        return self._rates
+
+    @rates.setter
+    def rates(self, rates: FaultRates) -> None:
+        self._rates = rates
+        self._judge()
+
+    def _judge(self) -> None:
+        rates = self._rates
+        self.streams_disturbed = not self.reachable or bool(rates.observer_delay or rates.drop or rates.coalesce)
 
     @property
     def reachable(self) -> bool:
@@ -61,10 +77,12 @@ class Network:
         """Nothing comes through from now on."""
         self.cuts += 1
         self._healed.clear()
+        self._judge()
 
     def heal(self) -> None:
         """It works again."""
         self._healed.set()
+        self._judge()
 
     async def healed(self) -> None:
         """Wait until it works."""
