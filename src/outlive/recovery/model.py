@@ -7,8 +7,12 @@ Plain, frozen data, so that a plan can be saved, asked again and explained. Whet
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from outlive.resources import Consumer, Part
+
+HOST_STOPPED: Final = "host-stopped"
+"""Why a VM is held whose host left in good order; all that is done is to wait for it."""
 
 
 class Standing(enum.StrEnum):
@@ -83,6 +87,8 @@ class VmState(Part, frozen=True, kw_only=True):
     """Of the assignment."""
     unfinished: bool = False
     """Whether a recovery of it was begun and has not ended."""
+    waits_for_host: bool = False
+    """Nothing was done yet but to say that its host, which was stopped in order, has to start."""
     running: bool = False
     """Seen running where it is assigned, and held by nobody else."""
     refusal: str = ""

@@ -21,6 +21,7 @@ from outlive.node.membership.death import MemberView, dead, member_view, mute, o
 from outlive.node.vm.states import reach_of, wanted
 from outlive.recovery.ages import Silence, Waiting
 from outlive.recovery.model import (
+    HOST_STOPPED,
     HolderState,
     HostState,
     RecoveryView,
@@ -317,6 +318,7 @@ class Lookout:
             assigned=where.hypervisor if where is not None else "",
             slot=where.slot.name if where is not None and where.slot is not None else "",
             unfinished=begun is not None,
+            waits_for_host=begun is not None and begun.phase == "held" and begun.reason.startswith(HOST_STOPPED),
             running=done(DoneView(vm=vm.name, assigned=where, holders=status.holders, members=members)).recovered
             and not any(dead(one, members) for one in status.holders),
             refusal=refusal,

@@ -19,6 +19,7 @@ from outlive.failover.protection import restart_order
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
+    HOST_STOPPED,
     Action,
     ActionKind,
     Free,
@@ -132,13 +133,13 @@ class _Planner:
             return None
         if host.takes and vm.waited_s < self._view.start_limit_s:
             return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
-        if vm.unfinished or vm.holders:
+        if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None
         if host.standing is Standing.RELEASED:
             return _action(
                 vm,
                 ActionKind.HOLD,
-                "host-stopped",
+                HOST_STOPPED,
                 f"{host.name} was stopped in order, and the VM is assigned to it",
                 host=host.name,
                 remedy=f"start {host.name} again, or move the VM to another host",

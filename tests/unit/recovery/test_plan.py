@@ -71,14 +71,10 @@ def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_w
     assert only(plan([vm("a", host="left")], slots, (left, *live("h1")))).kind is ActionKind.SLOT
     waits = only(plan([vm("b", host="left", holders=())], slots, (left, *live("h1"))))
     assert (waits.kind, waits.reason) == (ActionKind.HOLD, "host-stopped")
-
-
-def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_waits_for_it() -> None:
-    left = HostState(name="left", standing=Standing.RELEASED)
-    slots = [slot("s1", "h1", "a", "b")]
-    assert only(plan([vm("a", host="left")], slots, (left, *live("h1")))).kind is ActionKind.SLOT
-    waits = only(plan([vm("b", host="left", holders=())], slots, (left, *live("h1"))))
-    assert (waits.kind, waits.reason) == (ActionKind.HOLD, "host-stopped")
+    again = vm("b", host="left", holders=(), unfinished=True, waits_for_host=True)
+    assert only(plan([again], slots, (left, *live("h1")))).reason == "host-stopped"
+    back = only(plan([vm("b", host="h2", holders=(), unfinished=True, waits_for_host=True)], slots, live("h1", "h2")))
+    assert (back.kind, back.host) == (ActionKind.WAIT, "h2")
 
 
 def test_slot_that_another_vm_needs_more_is_left_to_it() -> None:
