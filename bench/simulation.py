@@ -13,6 +13,7 @@ import msgspec
 
 from bench.figures import Figure
 from bench.packing import OPENB_PARTS, import_openb
+from outlive.base.logging import silenced
 from outlive.resources import Hypervisor, Resource
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.inventory import Failing, Virtual, virtual_of
@@ -32,7 +33,8 @@ EXAMPLE_AT_S, EXAMPLE_UNTIL_S = 40.0, 100.0
 
 
 def measure() -> list[Figure]:
-    return [seeds(), *losses(), *promised(), *openb()]
+    with silenced():
+        return [seeds(), *losses(), *promised(), *openb()]
 
 
 def seeds() -> Figure:
