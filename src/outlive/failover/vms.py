@@ -18,6 +18,8 @@ from outlive.failover.portions import Portions, portioned, whole
 from outlive.failover.sizing import MIB, MILLI
 from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
 
+MOVING_PHASES = frozenset({"migrate", "migrate-live", "unmigrate"})
+"""What our own daemons say of a VM that moves."""
 HOSTS_OF_A_PORTION = 50
 """Hosts that are looked at together; each may report many VMs."""
 
@@ -261,9 +263,10 @@ def on_hypervisors(
 ) -> OnHypervisors:
     """The VMs of the source that run on known hosts, with their location.
 
-    With ``trust_hosts`` the reporting host is the location (order: hosts by name, then as each reports); without, the
-    source's host is, and that very host must report the VM (order of ``vms``). ``names`` (VM id → the host's own name
-    of it) only enriches the warnings.
+    With ``trust_hosts`` the reporting host is the location (order: hosts by name, then as each reports; last those that
+    are between two hosts); without, the source's host is, and that very host must report the VM, unless it is between
+    two (order of ``vms``).
+    ``names`` (VM id → the host's own name of it) only enriches the warnings.
     """
     return whole(merging(vms, hosts, trust_hosts=trust_hosts, names=names))
 
@@ -295,6 +298,10 @@ def merging(
             elif trust_hosts:
                 found.append(place(known[vm], host))
         yield
+    if trust_hosts:
+        for portion in portioned(vms):
+            found += [vm for vm in portion if vm.id not in sightings and between_hosts(vm)]
+            yield
     merged = OnHypervisors(
         vms=tuple(found),
         sightings=sightings,
@@ -341,7 +348,9 @@ def _vouched(
     unknown = elsewhere = unlisted = 0
     for portion in portioned(vms):
         for vm in portion:
-            if vm.host not in reports:
+            if vm.id not in sightings and between_hosts(vm):
+                kept.append(vm)
+            elif vm.host not in reports:
                 unknown += 1
             elif vm.id in reports[vm.host]:
                 kept.append(vm)
@@ -365,6 +374,16 @@ def locate(vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_
     """
     if vm is None:
         return None
+    if sighting is None:
+        return vm if between_hosts(vm) else None
     if trust_hosts:
-        return located_at(vm, sighting) if sighting is not None else None
+        return located_at(vm, sighting)
     return vm if on_own_host else None
+
+
+def between_hosts(vm: VmView) -> bool:
+    """Whether it is stopped only because it moves: nobody reports it, and it counts where it goes.
+
+    If that host fails now, it needs a slot beside those that were there before.
+    """
+    return vm.source == "resource" and vm.status in MOVING_PHASES and vm.host != ""

@@ -37,6 +37,18 @@ def host(name: str, *active: str) -> HostView:
     return HostView(name=name, active=active)
 
 
+def test_vm_that_is_stopped_between_two_hosts_counts_where_it_goes():
+    moving = VmView(id="m", host="h9", source="resource", status="migrate")
+    stopped = VmView(id="s", host="h1", source="resource", status="stop")
+    for trust in (True, False):
+        assert on_hypervisors([moving, stopped], HOSTS, trust_hosts=trust).vms == (moving,)
+        assert locate(moving, None, on_own_host=False, trust_hosts=trust) == moving
+        assert locate(stopped, None, on_own_host=False, trust_hosts=trust) is None
+    there = [*HOSTS, host("h3", "m")]
+    assert [one.host for one in on_hypervisors([moving], there, trust_hosts=True).vms] == ["h3"]
+    assert on_hypervisors([moving], there, trust_hosts=False).vms == ()
+
+
 VMS = [vm("a", "h1"), vm("b", "h1"), vm("c", "h2"), vm("d", "h9"), vm("e", "h2")]
 HOSTS = [host("h2", "c", "b", "x"), host("h1", "a", "c")]
 

@@ -59,6 +59,9 @@ class Upkeep(Watcher):
         self._reactions = Reactions(self._state, parts.decider, compat=self._compat)
         self._wake = asyncio.Event()
         self._since: float | None = None
+        self._faulty: list[str] = []
+        """VMs for which a rule did not hold after the last pass, as where another of their slots' members moved and the
+        brake holds: what was told of them is told anew, also once it holds again."""
         self._looked_up: set[str] = set()
         self._listed = False
         """Whether a cycle has brought the listing of a database; before that everybody would be a stranger."""
@@ -199,6 +202,9 @@ class Upkeep(Watcher):
         concerned = dict.fromkeys(touched)
         concerned.update(dict.fromkeys(await self._clean_up(touched)))
         concerned.update(dict.fromkeys(await self._assign(list(concerned))))
+        faulty = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
+        concerned.update(dict.fromkeys((*self._faulty, *faulty)))
+        self._faulty = faulty
         await self._tell(concerned)
 
     async def _clean_up(self, touched: Sequence[str]) -> list[str]:
