@@ -47,7 +47,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     network_policy: Literal["", "accept-duplicate"] = ""
     """``accept-duplicate``: being cut off from its disks suffices, though the old copy may stay on the network."""
     autostart: bool = False
-    """Start at the next ``ready`` of its host."""
+    """Start at the next ``ready`` of its host, if it was stopped there by a request; ``powerState: stopped`` wins."""
     migration_method: Literal["", "live", "shutdown"] = ""
     selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
     """How a host is chosen for it; empty: as the cluster says."""
