@@ -14,7 +14,7 @@ import msgspec
 from bench.figures import Figure
 from bench.packing import OPENB_PARTS, import_openb
 from outlive.base.logging import silenced
-from outlive.resources import Hypervisor, Resource
+from outlive.resources import Hypervisor, Resource, VirtualMachine
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.inventory import Failing, Virtual, virtual_of
 from outlive.simulation.scenario import inventory_scenario
@@ -77,11 +77,12 @@ async def _lost(world: World, hosts: tuple[str, ...]) -> float:
     await world.start()
     assert await world.settled()
     await world.clock.sleep(SETTLE_S)
+    names = [vm.name for vm in world.store.all_of(VirtualMachine)]
     begun = world.clock.monotonic()
     await world.do("power-off", {"hosts": hosts})
     while (took_s := world.clock.monotonic() - begun) < LOST_LIMIT_S:
         await world.clock.sleep(0.1)
-        if world.all_run():
+        if all(len(world.running(vm)) == 1 for vm in names) and world.all_run():
             break
     await world.stop()
     return took_s

@@ -23,7 +23,6 @@ from outlive.node.reporting import Reporter
 from outlive.node.vm.local import LocalDomains
 from outlive.node.vm.looking import Looker
 from outlive.node.vm.shared import VmHost
-from outlive.node.vm.states import of_host
 from outlive.node.vm.worker import Workers
 from outlive.node.wishes import Wishes
 from outlive.resources import VirtualMachine
@@ -156,13 +155,14 @@ class Daemon:
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it is not told of, whose domain is not here."""
         self.sweep_due_s = None
-        me = self.keeper.me
+        host, uid = self.keeper.me.host, self.keeper.me.uid
         try:
             async for vm in list_all(self.shared.daemon, VirtualMachine):
-                if of_host(vm, me) and vm.name not in self.here.domains:
-                    self.workers.poke(vm.name)
+                for one in vm.status.holders:  # written out: thousands of hosts look at thousands of these
+                    if one.hypervisor == host and one.member_uid == uid and vm.name not in self.here.domains:
+                        self.workers.poke(vm.name)
         except OutliveError as error:
-            _log.warning("daemon.not_swept", host=me.host, error=str(error))
+            _log.warning("daemon.not_swept", host=host, error=str(error))
             self.sweep_due_s = self.clock.monotonic()
 
     async def _revive(self) -> None:
