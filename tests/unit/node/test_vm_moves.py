@@ -6,6 +6,7 @@ import pytest
 from tests.support.node_worlds import at, condemn, holders, host_of, tell, told_of, vm_of
 
 from outlive.resources import HOST_LABEL
+from outlive.simulation.history import HistoryEvent
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -178,3 +179,18 @@ def test_source_does_not_run_on_after_its_target_ran_the_guest_and_was_emptied()
         assert not any(text.endswith("resumed") for text in _domains(world, "kvm-1"))
 
     tell(story)
+
+
+def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_saying_so() -> None:
+    async def story(world: World) -> None:
+        def released(event: HistoryEvent) -> None:
+            if event.kind == "hold" and event.text.startswith("held by nobody"):
+                world.hosts["kvm-1"].machine.unplug()
+
+        world.history.listen(released)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+        await at(world, 60)
+        assert not world.hosts["kvm-1"].lives
+        _ended_well(world, "kvm-2")
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))

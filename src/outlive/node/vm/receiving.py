@@ -56,7 +56,11 @@ class Receiver:
                     return await self._move.drop(vm.name, domain)
                 return await self._begin_cold(vm.name, move)
             case "stopping":
-                return await self._move.drop(vm.name, domain) if domain is not None else LOOK_S
+                if domain is not None:
+                    return await self._move.drop(vm.name, domain)
+                if not any(one.hypervisor == move.source for one in vm.status.holders):
+                    return await self._begin_cold(vm.name, move)  # released, and the source was lost before it said so
+                return LOOK_S
             case _:
                 return await self._await_guest(vm, move, domain, memory)
 
