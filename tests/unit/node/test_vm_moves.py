@@ -194,3 +194,16 @@ def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_sayi
         _ended_well(world, "kvm-2")
 
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
+def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_and_its_target_never_ran_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 10)
+        world.hosts["kvm-1"].hypervisor.kill_all()
+        await at(world, 70)
+        (host,) = world.running("vm-1")
+        _ended_well(world, host)
+
+    tell(story)

@@ -84,11 +84,19 @@ class MoveTools:
     ) -> float | None:
         """Everything as before, if neither side has gone too far."""
         shared = self._shared
+
+        def may(now: VirtualMachine) -> bool:
+            current = active_move(now)
+            return current is not None and current.id == move.id and current.phase in phases
+
+        fresh = await shared.records.read(shared.daemon, name)
+        if fresh is None or not may(fresh):
+            return LOOK_S  # a label that is changed for nothing would only wake everybody
         await shared.records.relabel(shared.move, name, move.source)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             current = active_move(now)
-            if current is None or current.id != move.id or current.phase not in phases:
+            if current is None or not may(now):
                 return None
             over = _replace(current, phase="aborted", reason=reason)
             phase = START if now.status.phase in ("migrate", "migrate-live", "unmigrate") else now.status.phase

@@ -54,6 +54,8 @@ class Sender:
                 return await self._stopped(name, move)
             if domain is not None:
                 await self._ender.destroy(name, run_id=domain.run_id)
+            if move.phase == "transferred":
+                return await self._lost(vm, move)
             return await self._move.abort(name, move, "it ended by itself before it was moved")
         if domain.state is not DomainState.RUNNING:
             return await self._handed_over(vm, move, domain, memory)
@@ -139,6 +141,13 @@ class Sender:
         if any(not mute(one, members, reach_of(vm)) for one in targets):
             return LOOK_S
         return await self._move.take_back(vm, domain, members, memory)
+
+    async def _lost(self, vm: VirtualMachine, move: Migration) -> float | None:
+        """What was handed over is gone here: the target has it, or it starts anew here once no target can have it."""
+        members = await self._move.members(vm)
+        if any(not mute(one, members, reach_of(vm)) for one in self._move.others(vm)):
+            return LOOK_S
+        return await self._move.abort(vm.name, move, "target_lost", frozenset({move.phase}))
 
     async def _stop(self, name: str, move: Migration, memory: VmMemory) -> float | None:
         match await self._ender.shut_down(name, memory):
