@@ -39,6 +39,7 @@ def test_merge_patch_as_the_standard_tables_it(document: Any, patch: Any, expect
     assert merge_patch(document, patch) == expected
 
 
+@pytest.mark.slow
 @given(DOCUMENTS, DOCUMENTS)
 def test_a_merge_patch_changes_neither_document_nor_itself_and_is_idempotent(document: Any, patch: Any) -> None:
     before = copy.deepcopy((document, patch))

@@ -106,6 +106,7 @@ def test_debug_shows_the_traceback_wherever_it_stands() -> None:
     assert "Traceback" in outlive("--debug", "get", "nodes").err
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     command = [*COMMAND, "crds"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), cwd=tmp_path)
@@ -119,6 +120,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert said == b""
 
 
+@pytest.mark.slow
 def test_full_output_is_an_error() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*COMMAND, "crds"], stdout=full, stderr=subprocess.PIPE, env=environment(), check=False)
@@ -135,6 +137,7 @@ def test_help_imports_no_command() -> None:
         assert heavy not in done.stderr.split()
 
 
+@pytest.mark.slow
 def test_completion_knows_commands_and_kinds() -> None:
     env = {"_OUTLIVE_COMPLETE": "complete_bash", "COMP_WORDS": "outlive fail", "COMP_CWORD": "1"}
     script = "import sys; from outlive.cli.main import main; sys.exit(main([]))"

@@ -87,6 +87,7 @@ _ANYTHING = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_row_whatever_it_holds_stops_the_listing(data: st.DataObject) -> None:
     server = {key: data.draw(_ANYTHING) for key in SERVER}

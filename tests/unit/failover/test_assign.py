@@ -259,6 +259,7 @@ def literal_assignment(given: AssignInput) -> list[tuple[str, str, str]]:
     return done
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_without_rounds_the_assignment_is_the_literal_greedy_one(seed: int) -> None:
     random = Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
@@ -63,6 +64,7 @@ def test_the_answer_says_what_clean_up_would_remove() -> None:
     assert (result.holds, result.allocations, result.remove) == (False, 2, {"s": ["b"]})
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_one_moved_membership_or_host_is_always_found(seed: int) -> None:
     random = Random(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.failover import GIB
@@ -226,6 +227,7 @@ def host(vms: tuple[str, ...], sizes: dict[str, tuple[int, int]]) -> Hypervisor:
     return Hypervisor(metadata=ObjectMeta(name="h"), status=status)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_allocation_and_blocks_count_a_landing_vm_exactly_once_at_every_moment(data: st.DataObject) -> None:
@@ -295,6 +297,7 @@ def exposure(order: list[VmView], present: dict[str, int], k: int) -> int:
     return total
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 64), st.integers(0, 2)), min_size=1, max_size=30))
 def test_exposure_is_never_more_than_with_the_largest_memory_first(lacking: list[tuple[int, int, int]]) -> None:

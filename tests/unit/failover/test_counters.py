@@ -84,6 +84,7 @@ def test_columns_find_exactly_the_vms_for_which_a_rule_is_broken(seed: int) -> N
     assert found == {vm for vm in members if not five_rules_hold(vm, slots, location)}
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_all_eligible_slots_are_those_of_the_single_question_in_any_state_and_order(seed: int) -> None:
     random = Random(seed)
@@ -229,6 +230,7 @@ def everything(counters: Counters, vms: list[str], slots: list[str]) -> dict[str
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_state_after_ten_thousand_random_events_equals_a_rebuild(seed: int) -> None:
     world = World(seed)

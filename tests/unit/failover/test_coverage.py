@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
@@ -97,6 +98,7 @@ def test_nobody_who_needs_nothing_is_uncovered() -> None:
     assert (result.required, result.covered, result.uncovered, result.tolerance) == (0, 0, (), 0)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 def test_whoever_is_called_covered_has_enough_valid_slots_and_nobody_else_has(seed: int) -> None:
     random = Random(seed)

@@ -283,6 +283,7 @@ def runner() -> Iterator[asyncio.Runner]:
         yield one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", BLOCKS)
 def test_every_reason_is_true_and_every_remedy_works(start: int, runner: asyncio.Runner) -> None:
     kinds: Counter[Kind] = Counter()

@@ -176,6 +176,7 @@ def test_little_effort_needs_markedly_fewer_slots() -> None:
     assert len(result.slots) <= 38
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
     one, again = (plan(equal(12, 4, effort_s=0.3, seed=7)) for _ in range(2))
     assert one == again
@@ -190,6 +191,7 @@ def test_whoever_hands_in_a_deadline_is_told_that_it_cut_the_search_short() -> N
     assert not plan(equal(12, 4, effort_s=0.1)).cut_short
 
 
+@pytest.mark.slow
 def test_server_groups_are_left_as_they_were_planned() -> None:
     given = equal(12, 4, effort_s=0.3)
     vms = tuple(

@@ -55,6 +55,7 @@ def test_every_plan_obeys_the_rules_and_every_vm_is_served_or_told_why(seed: int
     assert result.created == sum(isinstance(action, Open) for action in result.actions) == len(result.slots)
 
 
+@pytest.mark.slow
 @given(SEEDS, st.integers(1, 3))
 def test_after_any_k_failures_each_affected_vm_has_a_slot_that_nobody_competes_for(seed: int, k: int) -> None:
     vms, on, result = random_plan(seed, k)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
@@ -42,6 +43,7 @@ inputs = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(inputs)
 def test_what_is_encoded_in_portions_is_what_is_encoded_at_once(value: CleanInput | SelectInput) -> None:
     assert whole(encoded(value)) == encode_canonical(value)

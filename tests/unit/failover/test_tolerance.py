@@ -65,6 +65,7 @@ def located(vms: Sequence[VmView], slots: Sequence[SlotView]) -> dict[str, str]:
     return {**recorded, **{vm.id: vm.host for vm in vms}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_tolerance_equals_brute_force_on_random_states_by_hosts_and_by_racks(batch: int) -> None:
     for seed in range(batch * FLEETS // BATCHES, (batch + 1) * FLEETS // BATCHES):

@@ -316,6 +316,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), EVENTS), max_size=40), st.booleans())
 def test_whatever_happens_the_guard_keeps_its_two_statements(history: list, armed: bool) -> None:

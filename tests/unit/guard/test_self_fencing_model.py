@@ -13,6 +13,7 @@ exactly T + interval it has given up, and a host that became empty only after th
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +128,7 @@ def test_without_vms_or_once_they_are_dead_in_time_both_feed_on(
     assert SENT_S + limit_s + beyond * interval_s - host.fed[-1] <= interval_s / 4 + 1e-5
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(INTERVALS, COUNTS, st.integers(0, 3), st.floats(0.0, 4.0), st.floats(0.0, 12.0))
 def test_the_guard_never_feeds_where_the_model_would_not(

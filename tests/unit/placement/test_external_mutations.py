@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.loops import run
@@ -147,6 +148,7 @@ def check(raw: bytes, seed: int) -> None:
         assert "Traceback" not in document["message"]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.sampled_from(PLACES), VALUES), max_size=4), seed=st.integers(0, 20))
 def test_a_body_with_any_value_anywhere_is_answered(changes: list[tuple[Any, Any]], seed: int) -> None:

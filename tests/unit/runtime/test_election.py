@@ -250,6 +250,7 @@ async def _tumult(seed: int) -> tuple[list[Moment], list[tuple[str, int]], list[
     return moments, history, final
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**40))
 @settings(max_examples=25)
 def test_whatever_happens_a_term_has_one_leader_and_in_the_end_there_is_one(seed):

@@ -463,6 +463,7 @@ async def _life(seed: int, *, named: bool, hold_s: float, stranger: bool, one_wr
     return cached, kept, history
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**40), st.booleans(), st.booleans())
 @settings(max_examples=80)
 def test_the_cache_becomes_what_the_store_holds(seed, named, stranger):
@@ -471,6 +472,7 @@ def test_the_cache_becomes_what_the_store_holds(seed, named, stranger):
     assert [history.now[name] for name in sorted(history.now)] == kept
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**40))
 @settings(max_examples=80)
 def test_writers_who_say_what_they_replaced_never_see_the_cache_go_back(seed):

@@ -258,6 +258,7 @@ def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
     run_real(scene())
 
 
+@pytest.mark.slow
 def test_more_waiting_writes_than_the_limit_are_refused(tmp_path: Path) -> None:
     async def scene() -> None:
         store = await opened(tmp_path)
