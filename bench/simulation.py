@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -130,6 +132,9 @@ async def _openb_objects(folder: Path) -> tuple[Resource, ...]:
 
     with tempfile.TemporaryDirectory() as state:
         import_openb(folder, state)
+        # As a cluster is on which outlive has been running: with the slots that its settings ask for.
+        command = [sys.executable, "-m", "outlive", "failover", "plan", "--apply", "--state-dir", state]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         async with Access(state_dir=Path(state)).open() as store:
             return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
 
