@@ -115,7 +115,12 @@ def openb() -> list[Figure]:
     shared = os.environ.get("OUTLIVE_SHARED", "")
     if not all((Path(shared) / "data" / "openb" / part).exists() for part in OPENB_PARTS):
         return []
-    objects = asyncio.run(_openb_objects(Path(shared) / "data" / "openb"))
+    with tempfile.TemporaryDirectory() as state:
+        import_openb(Path(shared) / "data" / "openb", state)
+        # As a cluster is on which outlive has been running: with the slots that its settings ask for.
+        command = [sys.executable, "-m", "outlive", "failover", "plan", "--apply", "--state-dir", state]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        objects = asyncio.run(_dumped(state))
     begun = time.perf_counter()
     virtual = virtual_of(objects, [Failing(kind="rack", value="rack-003")])
     ended, seconds = _played("openb", virtual, 10.0, 60.0, 0)
@@ -125,18 +130,13 @@ def openb() -> list[Figure]:
     return [Figure("openb: 60 virtual seconds with a lost rack", time.perf_counter() - begun, "s", 60.0, note=note)]
 
 
-async def _openb_objects(folder: Path) -> tuple[Resource, ...]:
+async def _dumped(state: str) -> tuple[Resource, ...]:
     from outlive.cli.access import Access
     from outlive.resources.state import DUMPED
     from outlive.store import list_all
 
-    with tempfile.TemporaryDirectory() as state:
-        import_openb(folder, state)
-        # As a cluster is on which outlive has been running: with the slots that its settings ask for.
-        command = [sys.executable, "-m", "outlive", "failover", "plan", "--apply", "--state-dir", state]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        async with Access(state_dir=Path(state)).open() as store:
-            return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
+    async with Access(state_dir=Path(state)).open() as store:
+        return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
 
 
 def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: int) -> tuple[Ended, float]:
