@@ -9,7 +9,7 @@ memberships away never breaks a rule. A ``Turn`` says what may have happened sin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import msgspec
@@ -203,24 +203,22 @@ class Assignment:
         return run.outcome
 
 
-def _together(actions: Sequence[Action]) -> list[list[Action]]:
-    """The actions in order, except that those who join one slot do so by one write, where the first of them would.
+def _together(actions: Sequence[Action]) -> Iterator[Sequence[Action]]:
+    """The actions in order; those that follow each other into one slot are one write.
 
-    Less than what was decided breaks no rule, so whatever was written before a crash is allowed in any order.
+    Only those: were all who join one slot brought forward, a failure in between would leave everybody in that slot and
+    nobody in another, a state from which the plan finds no second slot for them.
     """
-    found: list[list[Action]] = []
-    joining: dict[str, list[Action]] = {}
+    batch: list[Action] = []
     for action in actions:
-        if isinstance(action, Join):
-            batch = joining.get(action.slot)
-            if batch is not None and len(batch) < JOINS_TOGETHER:
-                batch.append(action)
-                continue
-            joining[action.slot] = batch = [action]
-            found.append(batch)
-        else:
-            found.append([action])
-    return found
+        last = batch[-1] if batch else None
+        joins = isinstance(action, Join) and isinstance(last, Join) and action.slot == last.slot
+        if batch and (not joins or len(batch) >= JOINS_TOGETHER):
+            yield batch
+            batch = []
+        batch.append(action)
+    if batch:
+        yield batch
 
 
 class _Apart:
