@@ -91,6 +91,7 @@ def test_what_does_not_fit_is_refused_with_its_place(operations: Any, error: typ
     assert type(caught.value) is error
 
 
+@pytest.mark.slow
 @given(DOCUMENTS, st.lists(st.sampled_from(["", "/a", "/b", "/a/0", "/a/-", "/a/a"]), min_size=1, max_size=4))
 def test_a_json_patch_never_changes_the_document_it_was_given(document: Any, paths: list[str]) -> None:
     before = copy.deepcopy(document)

@@ -109,6 +109,7 @@ def test_every_set_of_failures_on_request(state: Path, certificate: Path, tmp_pa
     assert set(lines[0]) == {"failed", "vm", "slot", "host"}
 
 
+@pytest.mark.slow
 def test_a_dump_of_the_same_state_directory_is_the_same_state(state: Path, tmp_path: Path) -> None:
     directory = tmp_path / "live"
     assert outlive("apply", "-f", state, "--status", "--state-dir", directory).code == 0

@@ -171,6 +171,7 @@ def test_vms_that_need_nothing_bound_nothing() -> None:
     assert mixed.slots == 2
 
 
+@pytest.mark.slow
 def test_ranks_are_counted_as_if_each_vm_were_there_as_often_as_it_needs_slots() -> None:
     random = Random(11)
     for _ in range(200):

@@ -24,6 +24,7 @@ VM = {"id": "t", "host": "h3", "flavor": "m1", "cpuMilli": 1000, "memoryBytes": 
 SLOT = {"name": "ra", "host": "h5", "cpuMilli": 2000, "memoryBytes": 4096, "members": {"p": "h1"}}
 
 
+@pytest.mark.slow
 def test_every_name_is_there_and_has_a_schema() -> None:
     for name in ("eligible", "find", "check", "required", "resolve_size", "plan", "tolerance", "bound", "coverage"):
         assert TABLE.schema(f"failover.{name}")["input"]

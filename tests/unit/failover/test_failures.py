@@ -65,6 +65,7 @@ class Fleet:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["host", "rack"])
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_every_set_of_failures_loses_exactly_those_without_a_slot_of_their_own(by: str, failures: int) -> None:

@@ -200,6 +200,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from(CHOICES))
 def test_following_changes_gives_what_a_rebuild_gives(seed: int, trust: bool, choice: TopologyChoice):
     world, random = Follower(trust=trust, choice=choice), Random(seed)

@@ -183,6 +183,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
     assert one.actions != plan(equal(12, 4, effort_s=0.3, seed=8)).actions
 
 
+@pytest.mark.slow
 def test_whoever_hands_in_a_deadline_is_told_that_it_cut_the_search_short() -> None:
     asked = iter([True] * 5)
     cut = plan(equal(12, 4, effort_s=5.0), keep_going=lambda: next(asked, False))

@@ -328,6 +328,7 @@ class Broken(Database):
         raise OverflowError("cannot convert float infinity to integer")
 
 
+@pytest.mark.slow
 def test_a_source_with_a_defect_ends_the_cycle_in_order_and_is_counted():
     async def story() -> None:
         cloud = Cloud(source=Broken())

@@ -101,6 +101,7 @@ def test_equal_vms_with_one_slot_each_come_close_to_the_bound(salt: str) -> None
     assert len(result.slots) <= 1.1 * -(-600 // 59) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "on_each", "plain", "packed"), [(40, 10, 126, 104), (20, 5, 52, 43)])
 def test_packing_needs_fewer_slots_than_the_greedy_plan_of_a_cycle(
     hosts: int, on_each: int, plain: int, packed: int

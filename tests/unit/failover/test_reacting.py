@@ -160,6 +160,7 @@ class World:
         return len(uses)
 
 
+@pytest.mark.slow
 def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> None:
     random, world = Random(7), World()
     for number in range(300):

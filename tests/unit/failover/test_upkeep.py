@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.support.cycles import check_rules
 from tests.support.failover import GIB, Fault
 from tests.support.live_failover import LiveCloud, started
@@ -276,6 +277,7 @@ def test_a_vm_that_a_host_reports_is_looked_up_in_the_database_at_once():
     run(story())
 
 
+@pytest.mark.slow
 def test_many_changes_at_random_leave_everybody_covered_and_no_difference():
     async def story() -> None:
         cloud = LiveCloud({"reconcileInterval": "60s", "flavorFailoverRequirements": {"*": 2}})

@@ -614,6 +614,7 @@ CONSISTENT: tuple[Callable[[Case], object], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(240))
 def test_a_forged_certificate_is_accepted_exactly_if_the_maker_would_have_made_it(seed: int) -> None:
     case = Case(seed % 24)

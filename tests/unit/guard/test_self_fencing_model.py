@@ -80,6 +80,7 @@ COUNTS = st.integers(2, 8)
 FOREVER = 1e9
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(INTERVALS, COUNTS, st.integers(0, 3), st.floats(0.0, 0.999))
 def test_below_t_both_feed_and_neither_kills(interval_s: float, intervals: int, vms: int, part: float) -> None:
@@ -95,6 +96,7 @@ def test_below_t_both_feed_and_neither_kills(interval_s: float, intervals: int, 
     assert SENT_S + age_s - host.fed[-1] <= interval_s / 4 + 1e-5
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(INTERVALS, COUNTS, st.integers(1, 3), st.floats(0.001, 3.0))
 def test_from_t_on_vms_that_cannot_be_killed_stop_the_feeding(
@@ -111,6 +113,7 @@ def test_from_t_on_vms_that_cannot_be_killed_stop_the_feeding(
     assert (host.state.phase is Phase.LOST) == (said.actions == (SelfFenceAction.RESET,))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(INTERVALS, COUNTS, st.integers(0, 3), st.floats(0.0, 0.7), st.floats(1.2, 5.0))
 def test_without_vms_or_once_they_are_dead_in_time_both_feed_on(

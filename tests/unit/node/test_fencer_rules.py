@@ -316,6 +316,7 @@ def test_host_that_stops_with_vms_has_its_grace():
     run(story())
 
 
+@pytest.mark.slow
 def test_host_that_stopped_without_vms_is_not_condemned():
     async def story():
         async with site() as s:

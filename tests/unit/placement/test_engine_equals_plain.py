@@ -90,6 +90,7 @@ def test_shipped_pipelines_say_the_same_over_columns_and_host_by_host(settings: 
     assert answered > 12
 
 
+@pytest.mark.slow
 def test_the_fleet_says_the_same_after_any_history_of_changes() -> None:
     table = PipelineTable.shipped()
     for seed in range(8):

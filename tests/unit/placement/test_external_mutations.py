@@ -158,6 +158,7 @@ def test_a_body_with_any_value_anywhere_is_answered(changes: list[tuple[Any, Any
     check(json.dumps(document).encode(), seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(at=st.integers(0, 5000), cut=st.integers(0, 30), put=st.binary(max_size=6), ascii_only=st.booleans())
 def test_a_body_with_any_bytes_anywhere_is_answered(at: int, cut: int, put: bytes, ascii_only: bool) -> None:

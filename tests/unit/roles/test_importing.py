@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
@@ -257,6 +258,7 @@ class FailingAfter:
         return getattr(self._inner, name)
 
 
+@pytest.mark.slow
 @given(st.integers(min_value=0, max_value=60))
 def test_an_import_that_broke_off_is_completed_by_repeating_it(writes: int) -> None:
     inventory = source([host(f"h{n:02}") for n in range(12)], [vm(f"v{n:02}", f"h{n % 12:02}") for n in range(20)])

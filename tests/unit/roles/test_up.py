@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
+import pytest
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -150,6 +151,7 @@ def test_a_vm_that_moves_is_covered_again_within_seconds() -> None:
         assert slot.status.host != "h05" or "v00" not in failover.allocations
 
 
+@pytest.mark.slow
 def test_a_fleet_that_is_imported_later_is_planned_as_a_whole() -> None:
     settings = msgspec.structs.replace(SETTINGS, upkeep=FailoverUpkeepSettings(events_react=False))
 

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from outlive.roles.decisions import decision_table
 from outlive.roles.why import Why
 from outlive.runtime.virtual import run_virtual
@@ -35,6 +37,7 @@ def told(name: str) -> Why:
     return ended.why
 
 
+@pytest.mark.slow
 def test_the_chain_of_a_recovered_vm_has_every_link_with_its_time_and_its_slot() -> None:
     answer = told("vm-4-1")
     found = [re.fullmatch(link, one.text) for link, one in zip(CHAIN, answer.chain, strict=True)]
