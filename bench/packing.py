@@ -150,8 +150,8 @@ async def _openb_inputs(folder: Path) -> tuple[PlanInput, PlanInput]:
     return one, two
 
 
-def import_openb(folder: Path, state: str) -> None:
-    """The public inventory, placed, into a directory of state."""
+def import_openb(folder: Path, state: str, *more: str) -> None:
+    """The public inventory, placed, into a directory of state; ``more`` are further options of the import."""
     import subprocess
     import sys
 
@@ -159,5 +159,5 @@ def import_openb(folder: Path, state: str) -> None:
     files = ["--hosts", str(folder / OPENB_PARTS[0]), "--vms", str(folder / OPENB_PARTS[1])]
     maps = ["--host-map", f"name=sn,{columns}", "--vm-map", f"id=name,{columns}"]
     command = [sys.executable, "-m", "outlive", "import", "csv", *files, *maps]
-    command += ["--where", "pod_phase=Running", "--place", "--state-dir", state]
+    command += ["--where", "pod_phase=Running", "--place", "--state-dir", state, *more]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -116,7 +116,7 @@ def openb() -> list[Figure]:
     if not all((Path(shared) / "data" / "openb" / part).exists() for part in OPENB_PARTS):
         return []
     with tempfile.TemporaryDirectory() as state:
-        import_openb(Path(shared) / "data" / "openb", state)
+        import_openb(Path(shared) / "data" / "openb", state, "--domains", "rack=32")
         # As a cluster is on which outlive has been running: with the slots that its settings ask for.
         command = [sys.executable, "-m", "outlive", "failover", "plan", "--apply", "--state-dir", state]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
