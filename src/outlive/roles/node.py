@@ -34,6 +34,7 @@ from outlive.node.ports.storage import StoragePort
 from outlive.node.reporting import Reporter
 from outlive.node.settings import NodeSettings
 from outlive.node.vm.answering import Answerer
+from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.local import LocalDomains
 from outlive.node.vm.looking import Looker
@@ -276,8 +277,10 @@ class NodeRole:
             reported=reporter.poke,
         )
         ender = Ender(shared)
-        starter = Starter(shared, ender)
-        looker = Looker(shared, starter, ender, Migrator(shared, starter, ender), Answerer(shared))
+        creator = Creator(shared, ender)
+        starter = Starter(shared, creator, ender)
+        mover = Migrator(shared, creator, ender)
+        looker = Looker(shared, creator, starter, ender, mover, Answerer(shared))
         workers = Workers(shared, looker, random=self._random.fork("workers"))
 
         def cleaned(done: bool) -> None:

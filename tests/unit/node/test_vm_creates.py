@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
 
+import outlive.node
+from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import DomainState
+from outlive.roles.node import NodeRole
 from outlive.simulation.world import World
 
 
@@ -74,3 +80,67 @@ def test_host_that_was_proven_dead_waits_for_a_create_of_a_killed_daemon_before_
         assert "destroyed" in " ".join(told_of(world, "vm-1", "domain"))
 
     tell(story, violations=True)
+
+
+class _ShutsAtTheLastMoment:
+    """A guard whose gate is open when it is looked at, and shut, for a while, when a domain is to be created."""
+
+    def __init__(self, guard: GuardPort, refusals: int) -> None:
+        self._guard = guard
+        self.left = refusals
+        self.refused: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._guard, name)
+
+    async def begin_create(self, run_id: str) -> bool:
+        if self.left:
+            self.left -= 1
+            self.refused.append(run_id)
+            return False
+        return await self._guard.begin_create(run_id)
+
+
+def _shut(world: World, host: str, refusals: int) -> _ShutsAtTheLastMoment:
+    shared = cast(NodeRole, world.hosts[host].daemon.role).daemon.shared
+    guard = _ShutsAtTheLastMoment(shared.guard, refusals)
+    shared.guard = guard
+    return guard
+
+
+def test_start_whose_gate_shuts_after_the_hold_gives_the_hold_back_and_creates_nothing() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        guard = _shut(world, "kvm-1", 1_000)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 30)
+        assert 990 < guard.left < 1_000
+        assert holders(world) == []
+        assert not any("running" in text for text in told_of(world, "vm-1", "domain")[-1:])
+        guard.left = 0
+        await at(world, 60)
+        assert holders(world) == [("kvm-1", 1, "running")]
+
+    tell(story)
+
+
+def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back_and_listens_to_nobody() -> None:
+    async def story(world: World) -> None:
+        guard = _shut(world, "kvm-2", 1)
+        await world.do("request", {"vm": "vm-1", "verb": "move", "host": "kvm-2", "mode": "live"})
+        while not guard.refused:
+            await world.clock.sleep(0.01)
+        assert guard.refused[0] in {one.run_id for one in vm_of(world).status.holders}
+        await at(world, 60)
+        assert holders(world) == [("kvm-2", 1, "running")]
+        assert not any(guard.refused[0] in text for text in told_of(world, "vm-1", "domain"))
+
+    tell(story)
+
+
+def test_only_one_place_goes_past_the_gate() -> None:
+    node = Path(outlive.node.__file__).parent
+    asks = [path.name for path in node.rglob("*.py") if ".begin_create(" in path.read_text()]
+    decides = [path.name for path in node.rglob("*.py") if "CREATE.decision" in path.read_text()]
+    assert asks == decides == ["creating.py"]

@@ -14,6 +14,7 @@ import msgspec
 from outlive.base.logging import get_logger
 from outlive.node.decisions import VM_EVENT
 from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender, Shutdown
 from outlive.node.vm.events import VmAction, VmEventInput
 from outlive.node.vm.shared import VmHost, VmMemory
@@ -84,8 +85,11 @@ class Answerer(Protocol):
 class Looker:
     """See the module."""
 
-    def __init__(self, shared: VmHost, starter: Starter, ender: Ender, mover: Mover, answerer: Answerer) -> None:
+    def __init__(
+        self, shared: VmHost, creator: Creator, starter: Starter, ender: Ender, mover: Mover, answerer: Answerer
+    ) -> None:
         self._shared = shared
+        self._creator = creator
         self._starter = starter
         self._ender = ender
         self._mover = mover
@@ -101,7 +105,7 @@ class Looker:
         starting = shared.here.domains.get(name)
         if memory.late_create or name in shared.here.creating or _starts(starting):
             await shared.here.look()
-            if not await self._starter.followed(name, memory):
+            if not await self._creator.followed(name, memory):
                 return SOON_S  # nothing is decided about what may yet run
         cached = shared.informer.get(name)
         if cached is not None and self._settled(cached):

@@ -15,12 +15,12 @@ from typing import Final
 from outlive.base.logging import get_logger
 from outlive.node.membership.death import mute
 from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.moving import LOOK_S, MoveTools
 from outlive.node.vm.receiving import Receiver
 from outlive.node.vm.sending import Sender
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.starting import Starter
 from outlive.node.vm.states import active_move, assigned_to, mine, reach_of
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
@@ -34,10 +34,10 @@ _log = get_logger("node.move")
 class Migrator:
     """See the module. Answers say in how many seconds to look again; ``None``: when something changes."""
 
-    def __init__(self, shared: VmHost, starter: Starter, ender: Ender) -> None:
+    def __init__(self, shared: VmHost, creator: Creator, ender: Ender) -> None:
         self._shared = shared
         self._move = MoveTools(shared, ender)
-        self._receiver = Receiver(shared, starter, ender, self._move)
+        self._receiver = Receiver(shared, creator, ender, self._move)
         self._sender = Sender(shared, ender, self._move)
 
     async def step(self, vm: VirtualMachine, memory: VmMemory) -> float | None:

@@ -12,19 +12,17 @@ import msgspec
 
 from outlive.base.logging import get_logger
 from outlive.node.membership.death import mute
-from outlive.node.membership.holding import CREATE, CreateView
 from outlive.node.membership.moving import ENTER
 from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.moving import LOOK_S, SILENT_S, MoveTools
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.starting import Starter
 from outlive.node.vm.states import START, active_move, assigned_to, mine, reach_of
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Migration, VirtualMachineStatus
 
 _ENTER: Final = ENTER.decision
-_CREATE: Final = CREATE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.move")
 
@@ -32,9 +30,9 @@ _log = get_logger("node.move")
 class Receiver:
     """See the module."""
 
-    def __init__(self, shared: VmHost, starter: Starter, ender: Ender, move: MoveTools) -> None:
+    def __init__(self, shared: VmHost, creator: Creator, ender: Ender, move: MoveTools) -> None:
         self._shared = shared
-        self._starter = starter
+        self._creator = creator
         self._ender = ender
         self._move = move
         self._incoming: dict[str, None] = {}
@@ -117,30 +115,14 @@ class Receiver:
         if entered is None or not any(one.run_id == run_id for one in entered.status.holders):
             _log.info("move.not_entered", vm=name, host=shared.host, why=why)
             return LOOK_S
-        gate_open = await shared.guard.begin_create(run_id)
-        me = shared.keeper.me
-        view = CreateView(
-            vm=name,
-            me=me,
-            run_id=run_id,
-            holders=entered.status.holders,
-            gate_open=gate_open,
-            held_in=held_in,
-            incarnation=shared.wishes.incarnation,
-        )
-        if shared.decisions.use(_CREATE, view, subject=name).refused is not None:
-            if gate_open:
-                await self._starter.end_create(run_id)
-            await self._ender.release(name)
+        created = await self._creator.create(entered, run_id, held_in, memory, incoming=True)
+        if not created.passed:
             return LOOK_S
-        problem = await self._starter.create(entered, run_id, me.epoch, memory, incoming=True)
-        domain = shared.here.domains.get(name)
-        if domain is None or domain.run_id != run_id:
+        if created.domain is None:
             await self._ender.release(name)
-            return await self._move.abort(
-                name, move, f"{shared.host} cannot receive it: {problem or 'its domain ended'}"
-            )
-        if domain.state is not DomainState.STARTING:
+            problem = created.problem or "its domain ended"
+            return await self._move.abort(name, move, f"{shared.host} cannot receive it: {problem}")
+        if created.domain.state is not DomainState.STARTING:
             await self._move.advance(name, move, "target-ready")
         return LOOK_S
 

@@ -1,4 +1,4 @@
-"""Starting a virtual machine: hold, look at the storage locks and at the gate again, create, and say that it runs.
+"""Starting a virtual machine: hold, look at the storage locks, create past the gate, and say that it runs.
 
 Nothing is created before the store has acknowledged the hold, and a start that went wrong takes its entry back only
 after its domain was seen to be absent. Where this host cannot start what a recovery brought to it, it says so in
@@ -12,13 +12,14 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Unavailable, Unknown
+from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.decisions import START_LOCKS
 from outlive.node.membership.death import Reach, cut_off, member_view
-from outlive.node.membership.holding import CREATE, HOLD, CreateView, HoldView, others
+from outlive.node.membership.holding import HOLD, HoldView, others
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.ports.storage import DiskLock
+from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.locks import StartLocksInput, VolumeLock
 from outlive.node.vm.shared import VmHost, VmMemory
@@ -29,8 +30,6 @@ from outlive.runtime.steps import Refusal
 
 BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)
 """Waits before a virtual machine that ended by itself, or did not start, is started again."""
-END_CREATE_TRIES: Final = 5
-"""How often the guard is told that a create is over."""
 WAIT_S: Final = 2.0
 """First wait for somebody else, such as a holder that is not mute; it doubles."""
 WAIT_CAP_S: Final = 15.0
@@ -41,7 +40,6 @@ SOON_S: Final = 1.0
 """Until the next look at a domain that was created and does not run yet."""
 
 _HOLD: Final = HOLD.decision
-_CREATE: Final = CREATE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
@@ -49,8 +47,9 @@ _log = get_logger("node.vm")
 class Starter:
     """See the module. Answers say in how many seconds to look again; ``None``: when something changes."""
 
-    def __init__(self, shared: VmHost, ender: Ender) -> None:
+    def __init__(self, shared: VmHost, creator: Creator, ender: Ender) -> None:
         self._shared = shared
+        self._creator = creator
         self._ender = ender
 
     async def start(self, name: str, memory: VmMemory) -> float | None:
@@ -128,75 +127,13 @@ class Starter:
         if trouble:
             await self._ender.release(name, phase=FAIL, reason=trouble)
             return None
-        gate_open = await shared.guard.begin_create(run_id)
-        me = shared.keeper.me
-        view = CreateView(
-            vm=name,
-            me=me,
-            run_id=run_id,
-            holders=vm.status.holders,
-            gate_open=gate_open,
-            held_in=held_in,
-            incarnation=shared.wishes.incarnation,
-        )
-        outcome = shared.decisions.use(_CREATE, view, subject=name)
-        if outcome.refused is not None:
-            if gate_open:
-                await self.end_create(run_id)
-            await self._ender.release(name)
+        created = await self._creator.create(vm, run_id, held_in, memory)
+        if not created.passed:
             return self._not_before(memory)
-        problem = await self.create(vm, run_id, me.epoch, memory)
-        domain = shared.here.domains.get(name)
-        if domain is not None and domain.run_id == run_id:
+        if created.domain is not None:
             memory.waits = 0
             return await self.settle(name, memory)
-        return await self._failed(vm, problem or "its domain ended at once", memory)
-
-    async def create(
-        self, vm: VirtualMachine, run_id: str, epoch: int, memory: VmMemory, *, incoming: bool = False
-    ) -> str:
-        """Create the domain of a run whose gate was passed, and look; why that went wrong, empty if it did not."""
-        shared, name = self._shared, vm.name
-        problem = ""
-        shared.here.begin(name, run_id)
-        try:
-            async with asyncio.timeout(float(shared.settings.create_limit)):
-                await shared.here.hypervisor.create(vm, run_id=run_id, epoch=epoch, incoming=incoming)
-        except (Refused, InUse, Unavailable) as error:
-            problem = error.message
-        except (Unknown, TimeoutError) as error:
-            problem = str(error) or f"not created within {float(shared.settings.create_limit):g} s"
-        except OutliveError as error:
-            problem = str(error)
-        finally:
-            shared.here.ended(name)
-        memory.late_create = run_id
-        await shared.here.look()
-        await self.followed(name, memory)
-        if problem:
-            _log.warning("vm.not_created", vm=name, host=shared.host, run_id=run_id, why=problem)
-        return problem
-
-    async def followed(self, name: str, memory: VmMemory) -> bool:
-        """Whether no create of it is under way any more, by the last look; the guard is told of the last one's end."""
-        domain = self._shared.here.domains.get(name)
-        if name in self._shared.here.creating or (domain is not None and domain.state is DomainState.STARTING):
-            return False
-        if memory.late_create:
-            await self.end_create(memory.late_create)
-            memory.late_create = ""
-        return True
-
-    async def end_create(self, run_id: str) -> None:
-        """Tell the guard that a create is over; it is told again while it does not hear."""
-        for attempt in range(END_CREATE_TRIES):
-            try:
-                await self._shared.guard.end_create(run_id)
-            except OutliveError as error:
-                _log.warning("guard.not_told", run_id=run_id, error=str(error))
-                await self._shared.clock.sleep(0.2 * 2.0**attempt)
-            else:
-                return
+        return await self._failed(vm, created.problem or "its domain ended at once", memory)
 
     async def _failed(self, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
         shared = self._shared
