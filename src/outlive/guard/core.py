@@ -13,6 +13,9 @@ process outside the VM cgroups is none that it knows of. See docs/operating/guar
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final
 
 from outlive.guard.states import (
     CLOSURES,
@@ -43,6 +46,32 @@ from outlive.guard.states import (
     Step,
     Tick,
 )
+
+EVENTS_A_STEP: Final = 16
+"""Events that may follow from one: a kill, a look, a stopped service, and what they lead to."""
+
+Act = Callable[[State, Action], Event | None]
+"""Carries one action out, in the state that asked for it; what it leads to, where that is known at once."""
+
+
+def follow(state: State, event: Event, now: Callable[[], float], act: Act) -> tuple[State, Refusal | None]:
+    """Judge an event, act, and judge what follows from that, until nothing does; the state then, and a refusal.
+
+    The clock is read anew for every judgement: what was carried out before it took time.
+    """
+    waiting: deque[Event] = deque([event])
+    refused: Refusal | None = None
+    for _ in range(EVENTS_A_STEP):
+        if not waiting:
+            break
+        after = step(state, waiting.popleft(), now())
+        state = after.state
+        refused = refused or after.refusal
+        for action in after.actions:
+            follows = act(state, action)
+            if follows is not None:
+                waiting.append(follows)
+    return state, refused
 
 
 def step(state: State, event: Event, now: float) -> Step:

@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import time
-from collections import deque
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +36,6 @@ from outlive.guard.states import (
 )
 from outlive.guard.watchdog import Watchdog
 
-EVENTS_A_STEP: Final = 16
-"""Events that may follow from one: a kill, a look, a stopped service, and what they lead to."""
 CHILD_LOOK_S: Final = 0.02
 """Between two looks at a running command."""
 LOOK_KEPT_S: Final = 1.0
@@ -196,25 +193,14 @@ class Guard:
 
     def _apply(self, event: Event) -> Refusal | None:
         """Let the core judge an event and all that follows from it; returns its refusal."""
-        waiting: deque[Event] = deque([event])
-        refused: Refusal | None = None
-        for _ in range(EVENTS_A_STEP):
-            if not waiting:
-                break
-            after = core.step(self._state, waiting.popleft(), boot_time())
-            self._state = after.state
-            refused = refused or after.refusal
-            for action in after.actions:
-                follows = self._act(action)
-                if follows is not None:
-                    waiting.append(follows)
+        self._state, refused = core.follow(self._state, event, boot_time, self._act)
         return refused
 
-    def _act(self, action: Action) -> Event | None:
+    def _act(self, state: State, action: Action) -> Event | None:
         """Carry out one action; what it leads to, if that is known at once."""
         match action:
             case Action.FEED:
-                self._feed()
+                self._feed(state)
             case Action.KILL:
                 return Looked(cgroups.kill(self._options.cgroup).left)
             case Action.LOOK:
@@ -227,18 +213,18 @@ class Guard:
             case Action.RELEASE:
                 self._release()
             case _:
-                self._tell(action)
+                self._tell(state, action)
         return None
 
-    def _feed(self) -> None:
+    def _feed(self, state: State) -> None:
         """The clock is read again on both sides of the write: before, to be true; after, to say if it was not."""
-        if not self._watchdog.open or not core.may_feed(self._state, boot_time()):
+        if not self._watchdog.open or not core.may_feed(state, boot_time()):
             return
         try:
             self._watchdog.feed()
         except OSError as error:
             self._note("guard.feed-failed", why=error.strerror)
-        if not core.may_feed(self._state, boot_time()):
+        if not core.may_feed(state, boot_time()):
             self._note("guard.fed-late", why="the guard was not scheduled between judging and feeding")
 
     def _stop_service(self) -> Event | None:
@@ -254,9 +240,9 @@ class Guard:
         except OSError as error:
             self._note("guard.watchdog-not-stopped", why=error.strerror, remedy="the host will be reset: empty it now")
 
-    def _tell(self, action: Action) -> None:
+    def _tell(self, state: State, action: Action) -> None:
         """Words for what only the log needs to know."""
-        state, now = self._state, boot_time()
+        now = boot_time()
         age_s = now - state.beat_s if state.beat_s is not None else -1.0
         facts = {"epoch": state.epoch, "beat_age_s": age_s, "timeout_s": state.timeout_s, "phase": str(state.phase)}
         match action:
@@ -273,15 +259,17 @@ class Guard:
             case Action.RELAPSED:
                 self._note("guard.not-empty-any-more", **facts, why="a process appeared while the gate is shut")
             case Action.GIVE_UP:
-                self._note("guard.gave-up", **facts, why=self._why_lost(), remedy="none: the watchdog resets the host")
+                self._note(
+                    "guard.gave-up", **facts, why=self._why_lost(state), remedy="none: the watchdog resets the host"
+                )
             case _:
                 self._note(f"guard.{action}", **facts)
 
-    def _why_lost(self) -> str:
+    def _why_lost(self, state: State) -> str:
         found = cgroups.look(self._options.cgroup)
         return (
             f"not empty after W: {found.processes} processes, {found.unreadable} unreadable groups, "
-            f"{len(self._state.creates)} creates under way, service {self._state.service}"
+            f"{len(state.creates)} creates under way, service {state.service}"
         )
 
 

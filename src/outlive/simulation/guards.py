@@ -7,7 +7,6 @@ watchdog of its host. It dies and is started again as every process; a new one k
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final
 
 from outlive.base.errors import Refused, Unavailable
@@ -33,7 +32,6 @@ from outlive.simulation.process import Process, go
 
 SERVICE_STOP_S: Final = 0.3
 """How long the command takes that stops the hypervisor service."""
-EVENTS_A_STEP: Final = 16
 
 
 class SimGuard:
@@ -83,24 +81,13 @@ class SimGuard:
         return self._machine.clock.boot_time()
 
     def _apply(self, event: Event) -> Refusal | None:
-        waiting: deque[Event] = deque([event])
-        refused: Refusal | None = None
-        for _ in range(EVENTS_A_STEP):
-            if not waiting:
-                break
-            after = core.step(self.state, waiting.popleft(), self._now())
-            self.state = after.state
-            refused = refused or after.refusal
-            for action in after.actions:
-                follows = self._act(action)
-                if follows is not None:
-                    waiting.append(follows)
+        self.state, refused = core.follow(self.state, event, self._now, self._act)
         return refused
 
-    def _act(self, action: Action) -> Event | None:
+    def _act(self, state: State, action: Action) -> Event | None:
         match action:
             case Action.FEED:
-                if core.may_feed(self.state, self._now()):
+                if core.may_feed(state, self._now()):
                     self._machine.watchdog.feed()
             case Action.KILL:
                 return Looked(self._hypervisor.kill_all())

@@ -304,6 +304,57 @@ def test_closures_are_counted_on_when_the_list_is_full() -> None:
 
 # --- whatever happens
 
+# --- what follows
+
+
+def test_what_follows_from_an_event_is_judged_in_order_and_by_the_clock_of_then() -> None:
+    carried: list[tuple[Phase, Action]] = []
+    times = iter((105.0, 105.1, 105.2))
+
+    def act(state: State, action: Action) -> Event | None:
+        carried.append((state.phase, action))
+        if action is Action.STOP_SERVICE:
+            return ServiceStopped(True)
+        return Looked(0) if action is Action.KILL else None
+
+    state, refusal = core.follow(ARMED, Tick(), lambda: next(times), act)
+    assert refusal is None
+    assert (state.phase, state.shut_s, state.service) == (Phase.EMPTY, 105.0, Service.STOPPED)
+    assert carried == [
+        (Phase.KILLING, Action.CLOSE_GATE),
+        (Phase.KILLING, Action.STOP_SERVICE),
+        (Phase.KILLING, Action.KILL),
+        (Phase.EMPTY, Action.VERIFIED),
+        (Phase.EMPTY, Action.FEED),
+    ]
+
+
+def test_kill_that_took_longer_than_the_watchdog_is_not_followed_by_a_feed() -> None:
+    now = [105.0]
+    carried: list[Action] = []
+
+    def act(_: State, action: Action) -> Event | None:
+        carried.append(action)
+        if action is Action.KILL:
+            now[0] += W
+            return Looked(0)
+        return ServiceStopped(True) if action is Action.STOP_SERVICE else None
+
+    state, _ = core.follow(ARMED, Tick(), lambda: now[0], act)
+    assert state.phase is Phase.KILLING
+    assert Action.FEED not in carried
+
+
+def test_refusal_is_handed_back_and_nothing_is_carried_out_for_it() -> None:
+    def act(_: State, action: Action) -> Event | None:
+        raise AssertionError(action)
+
+    state, refusal = core.follow(State(), Arm(T, W), lambda: 100.0, act)
+    assert refusal is not None
+    assert refusal.code == "no-beat"
+    assert state == State()
+
+
 EVENTS = st.one_of(
     st.just(Tick()),
     st.builds(lambda back, epoch: ("beat", back, epoch), st.floats(-1.0, 8.0), st.integers(0, 3)),

@@ -38,23 +38,22 @@ class Host:
 
     def happen(self, event: Event, now: float) -> None:
         """An event, and what follows from it at the same moment."""
-        waiting = [event]
-        while waiting:
-            step = core.step(self.state, waiting.pop(0), now)
-            self.state = step.state
-            for action in step.actions:
-                match action:
-                    case Action.FEED if core.may_feed(self.state, now):
-                        self.fed.append(now)
-                    case Action.STOP_SERVICE:
-                        waiting.append(ServiceStopped(True))
-                    case Action.KILL:
-                        self.first_kill_s = now if self.first_kill_s is None else self.first_kill_s
-                        if now - self.first_kill_s >= self.stubborn_s:
-                            self.vms = 0
-                        waiting.append(Looked(self.vms))
-                    case Action.LOOK:
-                        waiting.append(Looked(self.vms))
+        self.state, _ = core.follow(self.state, event, lambda: now, lambda state, action: self._act(state, action, now))
+
+    def _act(self, state: State, action: Action, now: float) -> Event | None:
+        match action:
+            case Action.FEED if core.may_feed(state, now):
+                self.fed.append(now)
+            case Action.STOP_SERVICE:
+                return ServiceStopped(True)
+            case Action.KILL:
+                self.first_kill_s = now if self.first_kill_s is None else self.first_kill_s
+                if now - self.first_kill_s >= self.stubborn_s:
+                    self.vms = 0
+                return Looked(self.vms)
+            case Action.LOOK:
+                return Looked(self.vms)
+        return None
 
     def run_until(self, end_s: float) -> None:
         """Tick whenever the guard would wake."""
