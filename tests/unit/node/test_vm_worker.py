@@ -195,3 +195,20 @@ def test_many_vms_are_started_together() -> None:
 
 def _with_labels(vm: VirtualMachine, labels: dict[str, str]) -> VirtualMachine:
     return msgspec.structs.replace(vm, metadata=msgspec.structs.replace(vm.metadata, labels=labels))
+
+
+def test_start_that_fails_after_its_hold_is_not_tried_again_at_once() -> None:
+    """The hold is a change of the virtual machine itself: it must not shorten the wait for the next try."""
+
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        world.hosts["kvm-1"].hypervisor.stop_service()
+        before = len(list(world.history.events))
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 15)
+        holds = [one for one in list(world.history.events)[before:] if (one.kind, one.subject) == ("hold", "vm-1")]
+        assert 1 <= len(holds) <= 12
+
+    tell(story)

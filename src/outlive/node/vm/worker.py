@@ -22,6 +22,8 @@ RETRY_BASE_S: Final = 0.5
 """The first wait after an error; it doubles."""
 RETRY_CAP_S: Final = 30.0
 """The longest."""
+CALM_S: Final = 2.0
+"""How much of a wait after an error nothing shortens."""
 FOLLOW_S: Final = 1.0
 """How often a virtual machine is read that is here and labelled for another host: nobody tells of its changes."""
 LOOKS: Final = 50
@@ -119,9 +121,10 @@ class Workers:
                 failures = 0
             except (OutliveError, TimeoutError) as error:
                 failures += 1
+                _log.warning("vm.look_failed", vm=vm, host=self._shared.host, error=str(error))
                 longest_s = min(RETRY_CAP_S, RETRY_BASE_S * 2.0 ** min(failures - 1, 10))
                 wait_s = longest_s * self._random.uniform(0.5, 1.0)
-                _log.warning("vm.look_failed", vm=vm, host=self._shared.host, error=str(error))
+                await self._calm(min(wait_s, CALM_S))
             looks += 1
             if vm in self._again or wait_s == 0.0:
                 if looks < LOOKS:
@@ -134,6 +137,14 @@ class Workers:
                 return
             looks = 0
             await _changed_within(memory, wait_s)
+
+    async def _calm(self, seconds: float) -> None:
+        """Wait whatever changes meanwhile: a look that failed may itself have changed the virtual machine before."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return
 
 
 async def _changed_within(memory: VmMemory, seconds: float) -> None:
