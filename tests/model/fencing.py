@@ -234,8 +234,8 @@ def proves(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside:
     if "cut" in world.proofs and fencer.cut:
         cut = CutView(
             scope=world.scope,
-            written=fencer.cut in ("written", "read"),
-            read_back=fencer.cut in ("read", "unwritten"),
+            written=world.scope if fencer.cut in ("written", "read") else (),
+            read_back=world.scope if fencer.cut in ("read", "unwritten") else (),
             **common,
         )
         views.append(("cut", cut))

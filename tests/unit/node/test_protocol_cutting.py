@@ -1,9 +1,11 @@
-"""Corrections that the model checker asked for in how a host is let in again that was cut off."""
+"""What may be recorded as cut off, and how a host is let in again: what the steps ask for by themselves."""
 
 from __future__ import annotations
 
-from outlive.node.fencing.proving import LIFT_CUT, LiftView
-from outlive.resources import Cut, MemberRecord
+import pytest
+
+from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, CutView, LiftView
+from outlive.resources import Cut, FenceRecord, MemberRecord
 from outlive.simulation.disks import Disks
 
 SCOPE = ("disk:d", "port:p")
@@ -31,3 +33,37 @@ def test_the_record_loses_only_the_cut_that_was_lifted() -> None:
     lifted = _lift(through=2, dead_through=2, epoch=2)
     assert lifted is not None
     assert lifted.cut == Cut()
+
+
+def _cut(scope: tuple[str, ...], written: tuple[str, ...], read_back: tuple[str, ...]) -> str:
+    """The precondition that refuses; empty if the cut is recorded."""
+    fence = FenceRecord(id="a.1.x", epoch=1, phase="condemned", by="c")
+    record = MemberRecord(machine_id="m", boot_id="b", epoch=1, state="Revoked", fence=fence)
+    view = CutView(
+        host="a", record=record, observer="c", epoch=1, scope=scope, written=written, read_back=read_back, evidence="e"
+    )
+    outcome = PROVE_CUT.attempt(view)
+    if outcome.refused is not None:
+        assert "was not read back" in outcome.refused.why or "nobody was told" in outcome.refused.why
+        return outcome.refused.precondition
+    assert outcome.record is not None
+    assert outcome.record.cut == Cut(through=1, scope=scope)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("scope", "written", "read_back", "refused"),
+    [
+        (SCOPE, SCOPE, SCOPE, ""),
+        (("disk:d",), SCOPE, ("disk:d", "disk:older"), ""),
+        ((), SCOPE, SCOPE, "written"),
+        (SCOPE, (), SCOPE, "written"),
+        (SCOPE, ("disk:d",), SCOPE, "written"),
+        (SCOPE, SCOPE, (), "read-back"),
+        (SCOPE, SCOPE, ("port:p",), "read-back"),
+    ],
+)
+def test_a_cut_is_recorded_of_nothing_that_was_not_both_ordered_and_read_back(
+    scope: tuple[str, ...], written: tuple[str, ...], read_back: tuple[str, ...], refused: str
+) -> None:
+    assert _cut(scope, written, read_back) == refused

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, holders, host_of, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, holders, host_of, set_status, tell, told_of, vm_of
 
-from outlive.resources import HOST_LABEL
+from outlive.node.ports.hypervisor import DomainState
+from outlive.resources import HOST_LABEL, Holder, Membership
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -205,5 +207,29 @@ def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_
         await at(world, 70)
         (host,) = world.running("vm-1")
         _ended_well(world, host)
+
+    tell(story)
+
+
+def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_host_could_go() -> None:
+    async def story(world: World) -> None:
+        domain = world.hosts["kvm-1"].hypervisor.domains["vm-1"]
+        domain.state = DomainState.PAUSED
+        (mine,) = vm_of(world).status.holders
+        await set_status(world, holders=(msgspec.structs.replace(mine, seen=""),))
+        await at(world, 30)
+        assert holders(world) == [("kvm-1", 1, "paused")]
+        (mine,) = vm_of(world).status.holders
+        member = world.store.look(Membership, "kvm-2")
+        assert member is not None
+        world.hosts["kvm-2"].daemon.kill(again=False)
+        other = Holder(hypervisor="kvm-2", member_uid=member.metadata.uid, epoch=1, run_id="past")
+        await set_status(world, holders=(mine, other))
+        await condemn(world, "kvm-2", dead="operator")
+        await at(world, 60)
+        assert holders(world) == [("kvm-1", 1, "paused"), ("kvm-2", 1, "")]
+        domain.state = DomainState.RUNNING
+        await at(world, 90)
+        assert holders(world) == [("kvm-1", 1, "running")]
 
     tell(story)

@@ -175,7 +175,8 @@ class OpenFence:
             return "nothing is known of its power controller"
         async with desk.power_slots:
             look = await desk.power.look(host)
-            why = look.why_not or desk.rehearsals.vouch(host, self._quiet_since)
+            unrehearsed = "" if look.why_not else desk.rehearsals.vouch(host, self._quiet_since)
+            why = look.why_not or unrehearsed
             if why:
                 await self._tell_power(why)
                 return why
@@ -196,7 +197,7 @@ class OpenFence:
                 demanded=demanded,
                 system_uuid=attempt.system_uuid,
                 expected_uuid=host.spec.fencing.system_uuid,
-                rehearsed=True,
+                rehearsed=not unrehearsed,
                 off_after_command=attempt.off_after_s,
             ),
         )
@@ -260,8 +261,8 @@ class OpenFence:
                 epoch=self.epoch,
                 demanded=demanded,
                 scope=report.scope,
-                written=True,
-                read_back=True,
+                written=report.written,
+                read_back=report.read_back,
                 evidence=report.evidence,
             ),
         )

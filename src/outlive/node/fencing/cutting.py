@@ -37,6 +37,11 @@ class CutResult:
 
     why_not: str = ""
     scope: tuple[str, ...] = ()
+    """Of what was ordered, what was read back."""
+    written: tuple[str, ...] = ()
+    """What was ordered, by an order that was taken."""
+    read_back: tuple[str, ...] = ()
+    """What was said afterwards to be shut out, ordered now or not."""
     evidence: str = ""
     renew_in_s: float = AGAIN_S
 
@@ -77,7 +82,13 @@ class Cutting:
         there = tuple(one for one in scope if one in set(report.scope))
         if not there:
             return CutResult(why_not="nothing was found shut out when it was read back")
-        return CutResult(scope=there, evidence=report.evidence, renew_in_s=_renew_in_s(report))
+        return CutResult(
+            scope=there,
+            written=scope,
+            read_back=report.scope,
+            evidence=report.evidence,
+            renew_in_s=_renew_in_s(report),
+        )
 
     async def lift(self, host: str, epoch: int) -> str:
         """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed.

@@ -25,6 +25,9 @@ GUARD_SLACK_S: Final = 2.0
 READINGS_APART_S: Final = 2.0
 """Two readings of the power state lie at least this far apart."""
 
+NAMED: Final = 3
+"""Disks and ports that a refusal names."""
+
 
 class FencedView(Part, frozen=True, kw_only=True):
     """What every proof looks at."""
@@ -65,8 +68,11 @@ class CutView(FencedView, frozen=True, kw_only=True):
     """What a storage or network controller shuts out."""
 
     scope: tuple[str, ...] = ()
-    written: bool = False
-    read_back: bool = False
+    """That is to be recorded as shut out."""
+    written: tuple[str, ...] = ()
+    """That it was ordered to shut out for this epoch, by an order that it took."""
+    read_back: tuple[str, ...] = ()
+    """That it said afterwards to shut out."""
     evidence: str = ""
 
 
@@ -135,6 +141,12 @@ def _by_watchdog(view: WatchdogView) -> FenceOutcome:
         f"W {guard.watchdog_s:g} s) leaves nothing after {need:.1f} s"
     )
     return _proven(view, "watchdog", evidence)
+
+
+def _missing(view: CutView, found: tuple[str, ...]) -> str:
+    """What of the scope is not among these."""
+    left = [one for one in view.scope if one not in set(found)]
+    return ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "") or "anything"
 
 
 def _by_cut(view: CutView) -> FenceOutcome:
@@ -215,12 +227,14 @@ PROVE_CUT: Final = ProtocolStep(
     (
         *_common("cut"),
         Precondition[CutView](
-            "written", lambda view: view.written and len(view.scope) > 0, lambda view: "nothing was shut out"
+            "written",
+            lambda view: len(view.scope) > 0 and set(view.scope) <= set(view.written),
+            lambda view: f"nobody was told to shut {view.host} out of {_missing(view, view.written)}",
         ),
         Precondition[CutView](
             "read-back",
-            lambda view: view.read_back,
-            lambda view: f"what shuts {view.host} out was not read back",
+            lambda view: set(view.scope) <= set(view.read_back),
+            lambda view: f"that {view.host} is shut out of {_missing(view, view.read_back)} was not read back",
         ),
     ),
     _by_cut,

@@ -46,7 +46,7 @@ class MoveTools:
     ) -> VirtualMachineStatus | None:
         """The status in which this host owns what runs here, without mute entries; ``None`` where it must not."""
         shared = self._shared
-        view = self.view(now, members, runs=True)
+        view = self.view(now, members, runs=self._runs(now))
         outcome = shared.decisions.use(_ADOPT, view, subject=now.name)
         if outcome.refused is not None:
             return None
@@ -65,6 +65,13 @@ class MoveTools:
             reason="",
             migration=migration,
         )
+
+    def _runs(self, vm: VirtualMachine) -> bool:
+        """Whether the last look showed a running domain here, of a run that this host holds."""
+        domain = self._shared.here.domains.get(vm.name)
+        if domain is None or domain.state is not DomainState.RUNNING:
+            return False
+        return any(one.run_id == domain.run_id for one in mine(vm, self._shared.keeper.me))
 
     async def advance(self, name: str, move: Migration, phase: str, **changes: object) -> bool:
         """The next phase of exactly this record; whether it is written."""
