@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -46,6 +46,30 @@ class Author(NamedTuple):
 
 OUTSIDE = Author("operator", "", ("users", "import"))
 _author: contextvars.ContextVar[Author] = contextvars.ContextVar("outlive_author", default=OUTSIDE)
+
+
+def author_now() -> Author:
+    """Who writes what is written in the present context."""
+    return _author.get()
+
+
+@contextlib.contextmanager
+def authored(author: Author) -> Iterator[None]:
+    """What is written in the block is written by him."""
+    token = _author.set(author)
+    try:
+        yield
+    finally:
+        _author.reset(token)
+
+
+class Reached(Store, Protocol):
+    """The store at the end of one process's way."""
+
+    @property
+    def incarnation(self) -> str:
+        """Changes when a backup is put back."""
+        ...
 
 
 class WorldStore(MemoryStore):
@@ -128,6 +152,14 @@ class WorldStore(MemoryStore):
         self._mark()
         self._observers.relist()
         return self.incarnation
+
+    def reached_by(self, process: str) -> Reached:
+        """What is at the end of that process's way."""
+        return self
+
+    async def fill(self, objects: Iterable[Resource]) -> None:
+        """Put in what there is at the beginning, before anybody reads or observes."""
+        self.load(objects)
 
     def load(self, objects: Iterable[Resource]) -> None:
         """As they are, before anybody reads or observes."""
@@ -236,7 +268,7 @@ class Way:
 
     def __init__(
         self,
-        store: WorldStore,
+        store: Reached,
         process: Process,
         *,
         clock: Clock,

@@ -19,14 +19,15 @@ from outlive.simulation.expectations import judge_events, judge_summary
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.inventory import laid_over
 from outlive.simulation.losses import Losses
+from outlive.simulation.moments import Late
 from outlive.simulation.narration import NAMES_SHOWN, Told, grouped, narrate
 from outlive.simulation.scenario import Scenario
 from outlive.simulation.spec import WorldSpec
 from outlive.simulation.states import differences, standing_out
-from outlive.simulation.stores import Author
+from outlive.simulation.stores import Author, WorldStore
 from outlive.simulation.summary import Summary
 from outlive.simulation.timeline import FENCER_OF, HOST_OF, LEADER, Act
-from outlive.simulation.world import World
+from outlive.simulation.world import MakeStore, World
 from outlive.store.tables import Write
 
 LOOK_S: Final = 0.05
@@ -47,8 +48,9 @@ class ToldWorld(World):
         seed: int,
         replay: str,
         heard: Callable[[Resource | None, Resource | None], None],
+        store: MakeStore = WorldStore,
     ) -> None:
-        super().__init__(spec, seed=seed, replay=replay)
+        super().__init__(spec, seed=seed, replay=replay, store=store)
         self._heard = heard
 
     def _wrote(self, write: Write, author: Author) -> None:
@@ -82,11 +84,18 @@ class Story:
         inventory: Sequence[Resource] = (),
         tick: Callable[[int], None] | None = None,
         why: str = "",
+        store: MakeStore = WorldStore,
+        tolerance_s: float = 0.0,
     ) -> None:
-        """``why``: a VM or host whose chain is wanted at the end."""
+        """``why``: a VM or host whose chain is wanted at the end.
+
+        ``tolerance_s``: so much later than it says may everything come that is expected; for stores that take time.
+        """
         self.scenario = scenario
         self._asked = why
-        self.world = ToldWorld(scenario.spec, seed=seed, replay=replay, heard=self._wrote)
+        self.world = ToldWorld(scenario.spec, seed=seed, replay=replay, heard=self._wrote, store=store)
+        self._expect = scenario.expect.later(tolerance_s)
+        self._late = Late(self.world, tolerance_s)
         self.told: list[Told] = []
         self.failed: list[str] = []
         self._seed = seed
@@ -119,7 +128,7 @@ class Story:
     async def _end(self) -> Ended:
         """How it stands now, before the machines are switched off."""
         self.world.judge.rest()
-        expect, summary = self.scenario.expect, self._summary()
+        expect, summary = self._expect, self._summary()
         self.failed += judge_events(expect, tuple(self.world.history.events))
         self.failed += judge_summary(expect, summary)
         trace = self.world.history.trace_hash()
@@ -137,7 +146,10 @@ class Story:
             if what == 0:
                 await self._do(entry)
             elif what == 1:
-                self.failed += [f"at {at_s:g} s: {text}" for text in differences(self.world, entry.states)]
+                self._late.looked(entry, self.now_s)
+        while self._late.pending(self.now_s):
+            await self.world.clock.sleep(LOOK_S)
+        self.failed += self._late.missed
         self.failed += [
             f"{one.act.place}: {one.act.verb} waited in vain: {'; '.join(one.lacks)}" for one in waiting if not one.done
         ]
@@ -145,9 +157,10 @@ class Story:
     async def _until(self, at_s: float, waiting: Sequence[_Waiting]) -> None:
         while self.now_s < at_s:
             pending = [one for one in waiting if not one.done]
+            late = self._late.pending(self.now_s)
             if self._tick is not None:
                 self._tick(int(self.now_s))
-            if not pending:
+            if not pending and not late:
                 await self.world.clock.sleep(min(TICK_S, at_s - self.now_s))
                 continue
             for one in pending:

@@ -7,12 +7,12 @@ verb of a timeline; what they are is in ``outlive.simulation.verbs``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from outlive.base.clock import LoopClock
+from outlive.base.clock import Clock, LoopClock
 from outlive.base.errors import BadInput
-from outlive.base.ids import SeededIds
+from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import Amounts, Election, VirtualMachine
@@ -39,6 +39,8 @@ from outlive.simulation.stores import OUTSIDE, Author, ProcessStore, Way, WorldS
 from outlive.store.faults import FaultRates
 from outlive.store.tables import Write
 
+MakeStore = Callable[[Clock, Ids, Callable[[Write, Author], None]], WorldStore]
+"""Makes the store of a world, which tells of every write once it counts."""
 CONTROLLER_RESTART_S: Final = 2.0
 LOOK_S: Final = 0.5
 """How often ``settled`` and the judge of coverage look."""
@@ -51,13 +53,13 @@ LEADS_S: Final = 15.0
 class World:
     """See the module. Use: ``build``, ``start``, verbs and sleeps, ``stop``; then look at ``violations``."""
 
-    def __init__(self, spec: WorldSpec, *, seed: int, replay: str = "") -> None:
+    def __init__(self, spec: WorldSpec, *, seed: int, replay: str = "", store: MakeStore = WorldStore) -> None:
         self.spec = spec
         self.seed = seed
         self.clock = LoopClock()
         self.random = Random(seed)
         self.history = History()
-        self.store = WorldStore(self.clock, SeededIds(self.random.fork("store")), self._wrote)
+        self.store = store(self.clock, SeededIds(self.random.fork("store")), self._wrote)
         self.disks = Disks(spec.cuts, self._cut_changed)
         self.networks = Networks(self._network_changed)
         self.hosts: dict[str, SimHost] = {}
@@ -103,7 +105,7 @@ class World:
 
     async def build(self) -> None:
         """Put hosts, VMs and policies into the store, as an operator would have."""
-        self.store.load(resources_of(self.spec, self._bmcs, incarnation=self.store.incarnation))
+        await self.store.fill(resources_of(self.spec, self._bmcs, incarnation=self.store.incarnation))
 
     async def start(self, *, running: bool = False) -> None:
         """Power everything on, as if it had booted just now; ``running``: as if it had done so long ago."""
@@ -182,7 +184,7 @@ class World:
     def way(self, process: Process, host: str, clock: HostClock) -> Way:
         """A new way to the store for a process on that machine."""
         way = Way(
-            self.store,
+            self.store.reached_by(process.part.name),
             process,
             clock=clock,
             random=self.random.fork(f"way/{process.part.name}"),

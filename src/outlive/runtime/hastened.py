@@ -1,0 +1,184 @@
+"""An event loop with an outside whose time runs faster than the wall's: for simulations that use real stores.
+
+``outlive.runtime.virtual`` refuses sockets and threads, because real time has no part in it. Here both are there, and
+time is still the loop's own. It moves on only while the loop waits, ``speed`` times as fast as the wall; while somebody
+waits for an answer from outside (``outside``) it runs as on the wall, so that a slow disk is as slow as it is, and not
+``speed`` times slower. What is computed takes no time, so a busy machine makes a run longer and not another one.
+
+Tasks belong to parts (``outlive.runtime.parts``) and are halted with them. What is not given: two runs are not alike,
+because the outside answers when it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import selectors
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from outlive.runtime.parts import PART
+from outlive.runtime.virtual import VirtualLimit
+
+T = TypeVar("T")
+
+SPEED: Final = 20.0
+"""Seconds of the loop for one of the wall, unless asked otherwise."""
+WALL_S: Final = 300.0
+"""Seconds of the wall that a run may take, unless asked otherwise."""
+LOOK_S: Final = 1.0
+"""The longest wait, in seconds of the wall: so often is looked whether the run has taken too long."""
+END_S: Final = 30.0
+"""Seconds of the wall that cancelled tasks get to end in."""
+
+_Events = list[tuple[selectors.SelectorKey, int]]
+
+
+class _Handle(asyncio.Handle):
+    """A callback that its part keeps while it is halted."""
+
+    __slots__ = ()
+
+    def _run(self) -> None:
+        mine: Any = self
+        part = mine._context.get(PART)
+        if part is not None and part.halted:
+            part.keep(self)
+        else:
+            asyncio.Handle._run(self)
+
+
+class _Timer(asyncio.TimerHandle):
+    """The same, with a moment."""
+
+    __slots__ = ()
+
+    def _run(self) -> None:
+        mine: Any = self
+        _Handle._run(mine)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits as the loop says."""
+
+    loop: HastenedLoop | None = None
+
+    def select(self, timeout: float | None = None) -> _Events:
+        """As every selector; ``timeout`` is in seconds of the loop."""
+        if self.loop is None or (timeout is not None and timeout <= 0):
+            return super().select(timeout)
+        return self.loop.let_pass(timeout, super().select)
+
+
+class HastenedLoop(asyncio.SelectorEventLoop):
+    """The loop; see the module."""
+
+    def __init__(self, *, speed: float = SPEED, wall_s: float = WALL_S, start: float = 0.0) -> None:
+        self._now = start
+        self._speed = speed
+        self._wall_s = wall_s
+        self._wall_end_s = self.wall() + wall_s
+        self._count = itertools.count(1)
+        self.calls_outside = 0
+        """Answers from outside that somebody waits for."""
+        selector = _Selector()
+        super().__init__(selector)
+        selector.loop = self
+
+    def time(self) -> float:
+        """Seconds of this loop."""
+        return self._now
+
+    def wall(self) -> float:
+        """Seconds of the wall."""
+        return super().time()
+
+    def let_pass(self, timeout: float | None, select: Callable[[float], _Events]) -> _Events:
+        """Wait for something from outside, at most ``timeout`` seconds of the loop, and let so much time pass."""
+        begun = self.wall()
+        if begun > self._wall_end_s:
+            self._wall_end_s = begun + END_S
+            raise VirtualLimit(f"the run has taken {self._wall_s:g} s and is not over")
+        pace = 1.0 if self.calls_outside else self._speed
+        whole = timeout is not None and timeout <= LOOK_S * pace
+        found = select(timeout / pace if whole and timeout is not None else LOOK_S)
+        if whole and timeout is not None:
+            self._now += timeout if not found else min(timeout, (self.wall() - begun) * pace)
+        else:
+            self._now += (self.wall() - begun) * pace
+        return found
+
+    def _call_soon(
+        self, callback: Callable[..., object], args: Any, context: contextvars.Context | None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        mine: Any = self
+        mine._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]  # the argument types of the callback are not spelled out
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As every loop's."""
+        mine: Any = self
+        mine._check_closed()
+        timer: Any = _Timer(when, callback, args, self, context)
+        heapq.heappush(mine._scheduled, timer)
+        timer._scheduled = True
+        return timer  # type: ignore[no-any-return]
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """As every loop's; the task is one of the part in whose context it begins."""
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
+        context: contextvars.Context | None = options.get("context")
+        part = PART.get() if context is None else context.get(PART)
+        if part is not None:
+            part.tasks[task] = next(self._count)
+        return task
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """While the block runs, somebody waits for an answer from outside; see the module. On other loops: nothing."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, HastenedLoop):
+        yield
+        return
+    loop.calls_outside += 1
+    try:
+        yield
+    finally:
+        loop.calls_outside -= 1
+
+
+def run_hastened(
+    coro: Coroutine[Any, Any, T], *, speed: float = SPEED, wall_s: float = WALL_S, start: float = 0.0
+) -> T:
+    """Run ``coro`` on a hastened loop of its own and return its result.
+
+    An error in a task or callback that nobody awaited is not lost: it is raised, in an exception group, when ``coro``
+    itself ended well. Raises ``VirtualLimit`` after ``wall_s`` seconds, and whatever ``coro`` raises.
+    """
+    lost: list[BaseException] = []
+
+    def keep(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            error.add_note(str(context.get("message", "")))
+            lost.append(error)
+        else:
+            loop.default_exception_handler(context)
+
+    def made() -> HastenedLoop:
+        loop = HastenedLoop(speed=speed, wall_s=wall_s, start=start)
+        loop.set_exception_handler(keep)
+        return loop
+
+    with asyncio.Runner(loop_factory=made) as runner:
+        result = runner.run(coro)
+    if lost:
+        raise BaseExceptionGroup("errors that nobody awaited", lost)
+    return result

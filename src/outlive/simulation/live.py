@@ -1,0 +1,358 @@
+"""A virtual cluster whose store is a real one: what processes read and write goes there, past the same faults.
+
+The real store lies where the memory store does otherwise, below each process's own way with its delays and cuts; each
+process has a connection of its own. What the judges look at is a copy of it, which hears of every write with its author
+before anybody else is shown it: an answer is heard before its writer gets it, and an observer or reader that is shown
+something newer than the copy waits for the writes that are under way.
+
+The store must be empty, and nobody else may write to it: a write that no process here has made is put down to
+``nobody``. Versions are taken to be numbers that only grow, which the contract does not promise and all our stores
+keep. Backups are the memory store's own, and not to be had here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.errors import InUse, NotFound, Refused, Unknown
+from outlive.base.ids import Ids
+from outlive.resources import KINDS, ObjectRef, R, Resource
+from outlive.resources.codec import encode
+from outlive.runtime.hastened import outside
+from outlive.simulation.process import go
+from outlive.simulation.stores import Author, WorldStore, author_now, authored
+from outlive.store import Store
+from outlive.store.contract import Change, Delete, Page, Upsert
+from outlive.store.selectors import Selector
+from outlive.store.tables import Batch, Write, key_of
+
+T = TypeVar("T")
+Connect = Callable[[], Store]
+"""Makes a connection for one more process."""
+
+PAST_LIMIT: Final = 20_000
+"""States of objects that are kept, to know what a swap has changed."""
+NOBODY: Final = Author("nobody here", "", ())
+"""Who wrote what no process of the cluster has written."""
+
+
+class LiveStore(WorldStore):
+    """See the module. Whoever made ``connect`` closes what it made, after the world has stopped."""
+
+    def __init__(self, clock: Clock, ids: Ids, wrote: Callable[[Write, Author], None], *, connect: Connect) -> None:
+        super().__init__(clock, ids, wrote)
+        self._connect = connect
+        self._operator = Connection(self, connect())
+        self._under_way: list[_UnderWay] = []
+        self._past: OrderedDict[str, Resource] = OrderedDict()
+        self._gone: dict[str, None] = {}
+        self._unanswered: dict[tuple[str, str], Author] = {}
+
+    # What the world does with it
+
+    def reached_by(self, process: str) -> Connection:
+        """A connection for a process."""
+        return Connection(self, self._connect())
+
+    async def fill(self, objects: Iterable[Resource]) -> None:
+        """Write what there is at the beginning. ``InUse`` where the store holds anything."""
+        inner = self._operator.inner
+        for kind in KINDS.values():
+            found = await inner.list(kind, limit=1)
+            if found.items:
+                raise InUse(
+                    f"the store is not empty: it holds {kind.kind()}/{found.items[0].name}",
+                    remedy="give the simulation a store of its own",
+                )
+        self.load([await _put(inner, one) for one in objects])
+        for kind_name, table in self._tables:
+            for key, _ in table.snapshot():
+                self._remember(self._decoded[(kind_name, key)])
+
+    def lay(self, objects: Iterable[Resource]) -> None:
+        """Not here."""
+        raise Refused("an inventory is not simulated on a real store", remedy="leave the store in memory")
+
+    def snapshot(self) -> None:
+        """Not here."""
+        raise Refused("a real store is not backed up by the simulation", remedy="leave the store in memory")
+
+    # What an operator does: as any process, on a connection of its own
+
+    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+        """As the real store."""
+        return await self._operator.get(kind, name, namespace=namespace, fresh=fresh)
+
+    async def list(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """As the real store."""
+        return await self._operator.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+
+    async def create(self, obj: R) -> R:
+        """As the real store."""
+        return await self._operator.create(obj)
+
+    async def replace(self, obj: R) -> R:
+        """As the real store."""
+        return await self._operator.replace(obj)
+
+    async def replace_status(self, obj: R) -> R:
+        """As the real store."""
+        return await self._operator.replace_status(obj)
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
+        """As the real store."""
+        await self._operator.delete(ref, uid=uid, version=version)
+
+    # What is heard of
+
+    @contextmanager
+    def writing(self, kind: str, key: str) -> Iterator[None]:
+        """A write is under way; the key is empty where the store gives the name."""
+        one = _UnderWay(kind, key, asyncio.get_running_loop().create_future())
+        self._under_way.append(one)
+        try:
+            yield
+        except Unknown:
+            self._unanswered[(kind, key)] = author_now()
+            raise
+        finally:
+            self._under_way.remove(one)
+            one.over.set_result(None)
+
+    def heard(self, base: Resource | None, after: Resource) -> None:
+        """A write was answered, by the task that carries its author."""
+        ended = after.metadata.deletion_timestamp is not None and not after.metadata.finalizers
+        if base is not None and base.metadata.resource_version == after.metadata.resource_version:
+            return
+        kept = self.look_at(after)
+        if base is not None:
+            base = self._past.get(base.metadata.resource_version, kept)
+        if not ended and self._knows(after):
+            return
+        self._tell(after, base, None if ended else after)
+
+    def heard_delete(self, ref: ObjectRef) -> None:
+        """An object was deleted."""
+        kept = self._decoded.get((ref.kind, key_of(ref.namespace, ref.name)))
+        if kept is not None:
+            self._tell(kept, kept, None)
+
+    async def shown(self, obj: R) -> R:
+        """Somebody is shown this: once the copy knows of it."""
+        place = (obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name))
+        while not self._knows(obj) and await self._settled(*place):
+            pass
+        if not self._knows(obj):
+            with authored(self._unanswered.pop(place, NOBODY)):
+                self._tell(obj, self.look_at(obj), obj)
+        return obj
+
+    async def shown_delete(self, ref: ObjectRef) -> None:
+        """Somebody is shown that it is gone."""
+        while await self._settled(ref.kind, key_of(ref.namespace, ref.name)):
+            pass
+
+    def look_at(self, obj: Resource) -> Resource | None:
+        """The copy's state of the object of that kind and name."""
+        return self._decoded.get((obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name)))
+
+    async def _settled(self, kind: str, key: str) -> bool:
+        """Wait for the first write under way that may be of this object; false if there is none."""
+        for one in self._under_way:
+            if one.kind == kind and one.key in ("", key):
+                await asyncio.wait([one.over])
+                return True
+        return False
+
+    def _knows(self, obj: Resource) -> bool:
+        kept = self.look_at(obj)
+        if obj.metadata.uid in self._gone:
+            return True
+        return kept is not None and int(obj.metadata.resource_version) <= int(kept.metadata.resource_version)
+
+    def _tell(self, named: Resource, before: Resource | None, after: Resource | None) -> None:
+        """The write counts; one that was answered after a later one is judged, and does not turn the copy back."""
+        key = key_of(named.metadata.namespace, named.metadata.name)
+        raw = encode(after) if after is not None else None
+        batch = Batch(self._tables)
+        batch.add(Write(type(named), key, before, after, raw, named))
+        self._remember(named)
+        if after is None:
+            self._gone[named.metadata.uid] = None
+        self._count(batch)
+
+    def _remember(self, obj: Resource) -> None:
+        self._past[obj.metadata.resource_version] = obj
+        if len(self._past) > PAST_LIMIT:
+            self._past.popitem(last=False)
+
+
+class Connection:
+    """The real store as one process reaches it: ``Store``. What was sent goes on without whoever sent it."""
+
+    embedded: bool = False
+    """As the memory store of a simulation, it stands for one that is away only when all of it is."""
+
+    def __init__(self, kept: LiveStore, inner: Store) -> None:
+        self._kept = kept
+        self.inner = inner
+
+    @property
+    def incarnation(self) -> str:
+        """As the world's."""
+        return self._kept.incarnation
+
+    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
+        """As the real store."""
+
+        async def sent() -> R:
+            return await self._kept.shown(await self.inner.get(kind, name, namespace=namespace, fresh=fresh))
+
+        return await _sent(sent)
+
+    async def list(
+        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
+    ) -> Page[R]:
+        """As the real store."""
+
+        async def sent() -> Page[R]:
+            page = await self.inner.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
+            for one in page.items:
+                await self._kept.shown(one)
+            return page
+
+        return await _sent(sent)
+
+    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> Following[R]:
+        """As the real store; what it shows was heard of before."""
+        return Following(self._kept, self.inner.observe(kind, namespace=namespace, selector=selector))
+
+    async def create(self, obj: R) -> R:
+        """As the real store."""
+        return await self._write(obj, None, lambda: self.inner.create(obj))
+
+    async def replace(self, obj: R) -> R:
+        """As the real store."""
+        return await self._write(obj, obj, lambda: self.inner.replace(obj))
+
+    async def replace_status(self, obj: R) -> R:
+        """As the real store."""
+        return await self._write(obj, obj, lambda: self.inner.replace_status(obj))
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
+        """As the real store."""
+
+        async def sent() -> None:
+            with self._kept.writing(ref.kind, key_of(ref.namespace, ref.name)):
+                await self.inner.delete(ref, uid=uid, version=version)
+                try:
+                    left = await self.inner.get(KINDS[ref.kind], ref.name, namespace=ref.namespace, fresh=True)
+                except NotFound:
+                    self._kept.heard_delete(ref)
+                else:
+                    self._kept.heard(self._kept.look_at(left), left)
+
+        await _sent(sent)
+
+    async def patch_metadata(
+        self,
+        ref: ObjectRef,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> Resource:
+        """As the real store."""
+
+        async def sent() -> Resource:
+            with self._kept.writing(ref.kind, key_of(ref.namespace, ref.name)):
+                answer = await self.inner.patch_metadata(ref, labels=labels, annotations=annotations)
+                self._kept.heard(self._kept.look_at(answer), answer)
+                return answer
+
+        return await _sent(sent)
+
+    async def close(self) -> None:
+        """Whoever made the connection closes it."""
+
+    async def _write(self, obj: R, base: R | None, call: Callable[[], Awaitable[R]]) -> R:
+        async def sent() -> R:
+            with self._kept.writing(obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name)):
+                answer = await call()
+                self._kept.heard(base, answer)
+                return answer
+
+        return await _sent(sent)
+
+
+class Following(Generic[R]):
+    """One observer's stream. For one task at a time; a cancelled wait loses nothing."""
+
+    def __init__(self, kept: LiveStore, inner: Any) -> None:
+        self._kept = kept
+        self._inner = inner
+        self._next: Change[R] | None = None
+
+    def __aiter__(self) -> Following[R]:
+        return self
+
+    async def __anext__(self) -> Change[R]:
+        """The next change, once the copy knows of it."""
+        change: Change[R] = self._next if self._next is not None else await anext(self._inner)
+        self._next = change
+        match change:
+            case Upsert(obj):
+                await self._kept.shown(obj)
+            case Delete(ref, _):
+                await self._kept.shown_delete(ref)
+        self._next = None
+        return change
+
+    async def aclose(self) -> None:
+        """Stop."""
+        await self._inner.aclose()
+
+
+class _UnderWay(msgspec.Struct, eq=False):
+    """A write that was sent and not answered."""
+
+    kind: str
+    key: str
+    over: asyncio.Future[None]
+
+
+async def _sent(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer to what is sent in a task of its own, which ends with its sender or without."""
+
+    async def under_way() -> T:
+        with outside():
+            return await call()
+
+    return await asyncio.shield(go(under_way(), name="live-store"))
+
+
+async def _put(store: Store, obj: R) -> R:
+    """Both halves of an object."""
+    made = await store.create(msgspec.structs.replace(obj, metadata=_without_version(obj)))
+    if not type(obj).has_status():
+        return made
+    wanted: Any = obj
+    return await store.replace_status(msgspec.structs.replace(made, status=wanted.status))
+
+
+def _without_version(obj: Resource) -> Any:
+    return msgspec.structs.replace(obj.metadata, uid="", resource_version="")
+
+
+def on(connect: Connect) -> Callable[[Clock, Ids, Callable[[Write, Author], None]], LiveStore]:
+    """What a world makes its store with."""
+    return partial(LiveStore, connect=connect)
