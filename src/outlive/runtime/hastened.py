@@ -103,12 +103,13 @@ class HastenedLoop(asyncio.SelectorEventLoop):
             self._wall_end_s = begun + END_S
             raise VirtualLimit(f"the run has taken {self._wall_s:g} s and is not over")
         pace = 1.0 if self.calls_outside else self._speed
-        whole = timeout is not None and timeout <= LOOK_S * pace
-        found = select(timeout / pace if whole and timeout is not None else LOOK_S)
-        if whole and timeout is not None:
-            self._now += timeout if not found else min(timeout, (self.wall() - begun) * pace)
-        else:
+        longest = min(LOOK_S, self._wall_end_s - begun)
+        if timeout is None or timeout > longest * pace:
+            found = select(longest)
             self._now += (self.wall() - begun) * pace
+        else:
+            found = select(timeout / pace)
+            self._now += min(timeout, (self.wall() - begun) * pace) if found else timeout
         return found
 
     def _call_soon(

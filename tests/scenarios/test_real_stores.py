@@ -1,0 +1,61 @@
+"""Stories marked ``real: true`` are played on the product's real stores as well; only hosts are simulated there.
+
+Time is hastened and stands still while something is computed (``outlive.runtime.hastened``); the store takes the time
+that it takes. So everything that is expected may come ``TOLERANCE_S`` later than the story says. The invariants hold
+without any tolerance, after every event.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outlive.runtime.hastened import run_hastened
+from outlive.simulation.live import on
+from outlive.simulation.scenario import read_scenario
+from outlive.simulation.story import Ended, Story
+from tests.support.real_stores import REAL_STORES, RealStore
+
+HERE = Path(__file__).parent
+FOLDERS = sorted(path.parent for path in HERE.glob("*/cluster.yaml") if "real: true" in path.read_text().splitlines())
+TOLERANCE_S = 5.0
+SPEED = 60.0
+"""Everything that answers is in this process but the disk, so that there is little to wait for."""
+
+KINDS = {
+    "recovery": "host-loses-power",
+    "recovery of a rack": "rack-loses-power",
+    "a fence that another host takes over": "fencer-dies-right-after-the-proof",
+    "a live move": "live-move",
+    "a cold move that fails": "cold-move-whose-target-dies",
+    "a drain": "host-is-drained",
+    "a host that is cut off": "partitioned-host-is-switched-off",
+    "a host that comes back": "host-returns-after-the-proof",
+    "lost answers": "answers-of-the-store-are-lost",
+    "an outage of the store": "store-is-away-for-half-a-minute",
+}
+
+
+def played(folder: Path, real: RealStore, path: Path) -> Ended:
+    scenario = read_scenario(folder)
+
+    async def play() -> Ended:
+        async with real.open(path) as connect:
+            replay = f"outlive simulate tests/scenarios/{folder.name}, on {real.name}"
+            story = Story(scenario, seed=scenario.seed, replay=replay, store=on(connect), tolerance_s=TOLERANCE_S)
+            return await story.play()
+
+    return run_hastened(play(), speed=SPEED)
+
+
+@pytest.mark.parametrize("real", REAL_STORES, ids=lambda real: real.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_story_ends_as_told_on_a_real_store(folder: Path, real: RealStore, tmp_path: Path) -> None:
+    ended = played(folder, real, tmp_path)
+    assert ended.failed == (), "\n".join(map(str, ended.summary.violations))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stories_of_every_kind_are_played_on_real_stores(kind: str) -> None:
+    assert KINDS[kind] in {folder.name for folder in FOLDERS}
