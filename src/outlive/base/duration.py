@@ -37,6 +37,14 @@ def parse_duration(text: str | int | float) -> float:
     return sign * total
 
 
+def duration_of_flag(flag: str, text: str) -> float:
+    """Seconds of a duration that stands behind a flag, which a complaint names."""
+    try:
+        return parse_duration(text)
+    except BadInput as error:
+        raise BadInput(error.message, place=flag, remedy=error.remedy) from None
+
+
 def format_duration(seconds: float) -> str:
     """The duration in Go's notation, without parts at its end that are zero: "1m30s", "1h", "100ms", "0s"."""
     if seconds == 0:

@@ -36,12 +36,13 @@ async def fence(
 ) -> None:
     """Have a host declared dead, or assert that a condemned one is off."""
     from outlive.roles.operating import confirm_off as assert_off
-    from outlive.roles.operating import request_fence
+    from outlive.roles.operating import find_host, request_fence
 
     who = name or getpass.getuser()
-    if confirm_off:
-        _ask(f"If {host} still runs, its VMs will be corrupted. Is it switched off, by your own eyes?", yes)
     async with access.open(write=True) as store:
+        if confirm_off:
+            await find_host(store, host)
+            _ask(f"If {host} still runs, its VMs will be corrupted. Is it switched off, by your own eyes?", yes)
         acting = assert_off if confirm_off else request_fence
         write(await acting(store, host, name=who, reason=reason) + "\n")
 
@@ -52,12 +53,12 @@ async def maintenance_on(
     host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")] = None,
 ) -> None:
     """Nobody is condemned from now on."""
-    from outlive.base.duration import parse_duration
+    from outlive.base.duration import duration_of_flag
     from outlive.roles.operating import set_maintenance
 
-    for_s = parse_duration(duration) if duration else None
+    for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
-        raise Usage(f"maintenance for {duration}", place="--for", remedy="write a duration such as 2h or 90m")
+        raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
     async with access.open(write=True) as store:
         write(await set_maintenance(store, access.clock, True, for_s=for_s, hosts=tuple(host or ())) + "\n")
 
@@ -84,6 +85,7 @@ async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | No
 
 
 async def _drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
+    from outlive.base.duration import format_duration
     from outlive.resources import Hypervisor
     from outlive.roles.operating import set_drain
 
@@ -99,7 +101,13 @@ async def _drain(access: Access, host: str, wait: bool, *, drained: bool) -> Exi
                 write(f"{host} is {wanted}, with {found.status.num_instances} VMs\n")
                 return None
             await access.clock.sleep(LOOK_S)
-    return ExitCode.NO if wait else None
+    if not wait:
+        return None
+    write(
+        f"{host} is still not {wanted} after {format_duration(WAIT_LIMIT_S)}, and goes on; "
+        f"outlive describe hypervisor {host} says which VMs it has\n"
+    )
+    return ExitCode.NO
 
 
 async def arm(access: Access, host: Host, yes: Yes = False) -> None:

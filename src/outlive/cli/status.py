@@ -17,6 +17,8 @@ WARNINGS_SHOWN = 5
 """Warnings that are shown, the last ones."""
 UNCOVERED_SHOWN = 10
 """VMs without all their slots that are named."""
+HOSTS_SHOWN = 5
+"""Hosts in maintenance that are named."""
 FAULTS_SHOWN = 20
 """Faults that are shown, the worst ones."""
 
@@ -24,7 +26,7 @@ FAULTS_SHOWN = 20
 async def status(access: Access, output: Output) -> None:
     """What is known, whether every VM is covered, who runs, and what is wrong."""
     async with access.open() as store:
-        document = await _document(store)
+        document = await _document(store, access.clock.now())
     document = {"source": _source(access), **document}
     output.show(document, lambda: _lines(document))
 
@@ -36,8 +38,9 @@ def _source(access: Access) -> str:
     return f"server {address}" if address else f"store in {access.directory}"
 
 
-async def _document(store: Store) -> dict[str, Any]:
+async def _document(store: Store, now: float) -> dict[str, Any]:
     from outlive.node.fencing.health import health
+    from outlive.node.maintenance import cluster_maintenance, host_maintenance
     from outlive.resources import (
         Cluster,
         Coverage,
@@ -70,7 +73,8 @@ async def _document(store: Store) -> dict[str, Any]:
         "flavors": len([flavor async for flavor in list_all(store, Flavor)]),
         "coverage": _coverage(told),
         "health": health(faults),
-        "maintenance": any(one.spec.maintenance for one in clusters),
+        "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
+        "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
         "memberships": _memberships(members),
         "recovering": sum(1 for vm in vms if _unfinished(vm)),
         "faults": [
@@ -130,6 +134,15 @@ def _warning(event: Event) -> dict[str, Any]:
     }
 
 
+def _maintenance(document: dict[str, Any]) -> str:
+    from outlive.base.wording import listing
+
+    if document["maintenance"]:
+        return "all hosts: nobody is condemned"
+    alone = document["hostsInMaintenance"]
+    return f"{listing(alone[:HOSTS_SHOWN])}{' …' if len(alone) > HOSTS_SHOWN else ''}: not condemned"
+
+
 def _lines(document: dict[str, Any]) -> list[Any]:
     from outlive.cli.output import table
 
@@ -137,7 +150,12 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     members = ", ".join(f"{count} {state}" for state, count in document["memberships"].items())
     rows = [
         ("state", document["source"]),
-        ("health", f"{document['health']} of 100{', in maintenance' if document['maintenance'] else ''}"),
+        ("health", f"{document['health']} of 100"),
+        *(
+            (("maintenance", _maintenance(document)),)
+            if document["maintenance"] or document["hostsInMaintenance"]
+            else ()
+        ),
         ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
         ("VMs", f"{document['vms']} ({document['unplacedVms']} on no host)"),
         *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),

@@ -15,11 +15,13 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refused, Usage
+from outlive.base.wording import listing
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.node.maintenance import cluster_maintenance, host_maintenance
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import Resource
-from outlive.store import Store
+from outlive.store import Store, list_all
 
 ATTEMPTS: Final = 5
 """Swaps that are tried before a command gives up against other writers."""
@@ -78,23 +80,46 @@ async def set_maintenance(
     until: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
     for host in hosts:
         await store.get(Hypervisor, host)
-    told = f"until {until:%Y-%m-%d %H:%M:%S} UTC" if until else "until somebody ends it"
+    told = _until(until)
     if not hosts:
         await _change_cluster(store, lambda spec: _replace(spec, maintenance=on, maintenance_until=until))
-        return f"maintenance is on {told}: no host is condemned" if on else "maintenance is off"
+        if on:
+            return f"maintenance is on {told}: no host is condemned"
+        now = clock.now()
+        alone = [one.name async for one in list_all(store, Hypervisor) if host_maintenance(one.spec.fencing, now)]
+        return "maintenance is off" + (
+            f"; but {listing(sorted(alone))} {'is' if len(alone) == 1 else 'are'} still in maintenance by name"
+            if alone
+            else ""
+        )
     for host in hosts:
         await _change_fencing(store, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=until))
     names = ", ".join(hosts)
-    return f"{names}: not condemned {told}" if on else f"{names}: maintenance is off"
+    if on:
+        return f"{names}: not condemned {told}"
+    whole = await _whole_maintenance(store, clock)
+    return f"{names}: maintenance is off" + (f"; but that of all hosts is on {whole}" if whole else "")
+
+
+async def _whole_maintenance(store: Store, clock: Clock) -> str:
+    """Until when the maintenance of all hosts is on; empty if it is not."""
+    try:
+        spec = (await store.get(Cluster, "default", fresh=True)).spec
+    except NotFound:
+        return ""
+    return _until(spec.maintenance_until) if cluster_maintenance(spec, clock.now()) else ""
+
+
+def _until(moment: datetime | None) -> str:
+    return f"until {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "until somebody ends it"
 
 
 async def set_drain(store: Store, host: str, drain: bool) -> str:
     """Ask for a host to be emptied, or to take VMs again. Asked again while it happens, nothing changes."""
     found = await store.get(Hypervisor, host)
     if found.spec.management != "node":
-        raise Refused(
-            f"{host} is managed by {found.spec.management}", remedy="empty it there; outlive whatif drain says where to"
-        )
+        remedy = "empty it there; outlive whatif drain says where to" if drain else "let it take VMs there"
+        raise Refused(f"{host} is managed by {found.spec.management}", remedy=remedy)
     answer = node_request(NodeRequestInput(request="flush" if drain else "ready", node=await _as_asked(store, found)))
     if not answer.ok:
         raise Refused(
@@ -142,12 +167,27 @@ async def set_armed(store: Store, host: str, armed: bool) -> str:
     """Ask for a host's guard to be armed or disarmed."""
     if armed:
         await refuse_arming(store, host)
+    elif not (await store.get(Hypervisor, host, fresh=True)).spec.fencing.armed and not await _is_armed(store, host):
+        return f"{host} is not armed"
     await _change_fencing(store, host, lambda fencing: _replace(fencing, armed=armed))
     if armed:
         return (
             f"{host} will be armed: without acknowledged renewals its VMs are killed, also when only the store is away"
         )
     return f"{host} will be disarmed"
+
+
+async def _is_armed(store: Store, host: str) -> bool:
+    """Whether its daemon said last that its guard is armed."""
+    try:
+        return (await store.get(Membership, host, fresh=True)).record.guard.armed
+    except NotFound:
+        return False
+
+
+async def find_host(store: Store, host: str) -> None:
+    """``NotFound`` where there is no such host, before anybody is asked about it."""
+    await store.get(Hypervisor, host)
 
 
 def _check_words(name: str, reason: str) -> None:

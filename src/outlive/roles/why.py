@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.node.fencing.condemning import CondemnView, FenceOutcome
-from outlive.resources import DecisionRecord, Membership, Proof, Reservation, VirtualMachine
+from outlive.resources import DecisionRecord, Hypervisor, Membership, Proof, Reservation, VirtualMachine
 from outlive.resources.codec import decode_as
 from outlive.store import Store, list_all
 
@@ -120,9 +120,7 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     try:
         member = await store.get(Membership, name)
     except NotFound:
-        raise NotFound(
-            f"there is no VM and no membership {name[:80]!r}", remedy="outlive get vms, or outlive get memberships"
-        ) from None
+        raise await _unknown(store, name) from None
     record = member.record
     fence = record.fence
     mine = [one for one in records if one.subject == name]
@@ -147,6 +145,20 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         chain=tuple(chain),
         remedy=remedy,
         decisions=_told(mine),
+    )
+
+
+async def _unknown(store: Store, name: str) -> NotFound:
+    """Of a host that nobody watches, or of a name that is neither a host's nor a VM's."""
+    try:
+        host = await store.get(Hypervisor, name)
+    except NotFound:
+        return NotFound(
+            f"there is no VM and no host {name[:80]!r}", remedy="outlive get vms and outlive get hypervisors list them"
+        )
+    return NotFound(
+        f"host {name} has no membership, so nobody watches it and nothing can be told of it",
+        remedy=f"it is managed by {host.spec.management}; only hosts with our daemon have one",
     )
 
 

@@ -165,3 +165,24 @@ def test_nobody_is_armed_on_an_embedded_store() -> None:
     store = Embedded(CLOCK, SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
     assert "embedded" in str(refused(set_armed(store, "h1", True), Refused))
+
+
+def test_the_end_of_maintenance_says_what_is_still_in_it() -> None:
+    store = cluster(HELD)
+
+    async def scene() -> tuple[str, str]:
+        await set_maintenance(store, CLOCK, True, hosts=("h1",))
+        all_off = await set_maintenance(store, CLOCK, False)
+        await set_maintenance(store, CLOCK, True)
+        return all_off, await set_maintenance(store, CLOCK, False, hosts=("h1",))
+
+    all_off, one_off = run(scene())
+    assert all_off == "maintenance is off; but h1 is still in maintenance by name"
+    assert one_off == "h1: maintenance is off; but that of all hosts is on until somebody ends it"
+
+
+def test_a_host_that_is_not_armed_is_not_disarmed() -> None:
+    store = cluster(HELD)
+    told, host = asked(store, set_armed(store, "h1", False))
+    assert told == "h1 is not armed"
+    assert not host.spec.fencing.armed

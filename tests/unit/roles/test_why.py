@@ -17,6 +17,7 @@ from outlive.node.fencing.condemning import CONDEMN, CondemnView
 from outlive.resources import (
     Assigned,
     Holder,
+    Hypervisor,
     MemberRecord,
     Membership,
     ObjectMeta,
@@ -126,7 +127,7 @@ def test_a_host_without_a_proof_says_what_an_operator_can_do() -> None:
 
 
 def test_an_unknown_name_is_no_traceback() -> None:
-    with pytest.raises(NotFound, match="no VM and no membership"):
+    with pytest.raises(NotFound, match="no VM and no host"):
         told("nobody", None)
 
 
@@ -134,3 +135,16 @@ def test_the_answer_is_json_and_a_page_for_people() -> None:
     answer = told("vm-1", recovery())
     assert json.loads(encode(answer))["decisions"][0]["decision"] == "safety.condemn"
     assert why_lines(answer, wide=True)[0] == f"{answer.summary}."
+
+
+def test_of_a_host_that_nobody_watches_that_is_told() -> None:
+    store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+    store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
+
+    async def scene(name: str) -> str:
+        with pytest.raises(NotFound) as caught:
+            await why(store, name)
+        return str(caught.value)
+
+    assert "no membership, so nobody watches it" in run(scene("h1"))
+    assert "no VM and no host 'nobody'" in run(scene("nobody"))
