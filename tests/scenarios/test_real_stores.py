@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from outlive.runtime.hastened import run_hastened
-from outlive.simulation.live import on
+from outlive.simulation.live import TOLERANCE_S, on
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Ended, Story
 from tests.support.real_stores import REAL_STORES, RealStore
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/cluster.yaml") if "real: true" in path.read_text().splitlines())
-TOLERANCE_S = 5.0
 SPEED = 60.0
 """Everything that answers is in this process but the disk, so that there is little to wait for."""
 

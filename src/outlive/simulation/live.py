@@ -38,6 +38,8 @@ T = TypeVar("T")
 Connect = Callable[[], Store]
 """Makes a connection for one more process."""
 
+TOLERANCE_S: Final = 5.0
+"""So much later than on the memory store, whose answers take no time, may everything come that a story expects."""
 PAST_LIMIT: Final = 20_000
 """States of objects that are kept, to know what a swap has changed."""
 NOBODY: Final = Author("nobody here", "", ())
