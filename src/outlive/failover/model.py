@@ -38,6 +38,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     memory_bytes: int = 0
     also_needs: dict[str, int] = {}
     """Other resources that it needs and that no slot holds, such as ``{"gpu": 1}``."""
+    host_limit: tuple[str, ...] = ()
+    """The only hosts that it may run on, by name; empty: any."""
     extra_specs: dict[str, str] = {}
     os_type: str = ""
     disk_gib: int = 0

@@ -324,7 +324,7 @@ class Lookout:
             refusal=refusal,
             avoid=tuple(dict.fromkeys(avoid)),
             waited_s=waited_s,
-            host_limit=vm.spec.host_limit,
+            host_limit=view.host_limit,
             selector=vm.spec.selector,
         )
 

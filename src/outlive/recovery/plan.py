@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.failover.assurance.matching import matched
+from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
@@ -219,8 +220,7 @@ class _Planner:
 
     def _fits(self, vm: VmState, host: str) -> bool:
         """Whether the VM fits beside everything that is planned so far."""
-        left = self._free.get(host, Free())
-        return left.cpu_milli >= vm.cpu_milli and left.memory_bytes >= vm.memory_bytes
+        return fits(vm, self._free.get(host, Free()))
 
     def _figures(self, host: str) -> NodeFigures:
         """The host's room is what it has left after VMs, slots and plans, whatever a selector takes it to be."""
@@ -253,7 +253,9 @@ class _Planner:
             return f"{said}: its host did not start it"
         if not slot.ready:
             return f"{said} is not ready"
-        if not _fits(vm, slot):
+        if not may_run_on(vm, slot.host):
+            return f"{said}: it may not run there, by its hostLimit"
+        if not fits(vm, slot):
             return f"{said} is too small for it"
         return f"{said} goes to a VM that has no other"
 
@@ -317,11 +319,8 @@ def asked(
 
 def _may_take(vm: VmState, slot: SlotState) -> bool:
     free = slot.consumer is None or (slot.consumer.vm, slot.consumer.fence) == (vm.id, vm.fence)
-    return vm.id in slot.members and free and slot.host not in vm.avoid and _fits(vm, slot)
-
-
-def _fits(vm: VmState, slot: SlotState) -> bool:
-    return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
+    able = slot.host not in vm.avoid and may_run_on(vm, slot.host) and fits(vm, slot)
+    return vm.id in slot.members and free and able
 
 
 def _action(

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from outlive.base.errors import OutliveError
-from outlive.failover.keeping.calls import Caller, pins_projects, pipeline_for, placement_class
+from outlive.failover.keeping.calls import Caller, forced_hosts, pins_projects, pipeline_for, placement_class
 from outlive.failover.keeping.placing import InProcessPlacement, Ranker, gather_offers, wanted
 from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planning.actions import Offer
@@ -132,6 +132,7 @@ def move_request(
         need=amounts_of(vm),
         flavor_name=vm.flavor,
         extra_specs=Caller().extra_specs(vm),
+        force_hosts=forced_hosts(vm),
         hints={SOURCE_HOST_HINT: vm.host} if intent is Intent.LIVE_MIGRATION else {},
         ignore_hosts=tuple(drained),
         intent=intent,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from outlive.failover.keeping.calls import Caller, pipeline_for, placement_class
+from outlive.failover.keeping.calls import Caller, forced_hosts, pipeline_for, placement_class
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.engine import Engine
@@ -112,6 +112,7 @@ def creation_request(vm: VirtualMachine) -> PlacementRequest:
         need=vm.spec.resources,
         flavor_name=view.flavor,
         extra_specs=specs,
+        force_hosts=forced_hosts(view),
         intent=Intent.CREATE,
         pipeline=pipeline_for(view),
     )
@@ -124,6 +125,7 @@ def _view(vm: VirtualMachine) -> VmView:
         zone=vm.spec.zone,
         project=vm.spec.project,
         flavor=vm.spec.flavor,
+        host_limit=tuple(sorted(set(vm.spec.host_limit))),
         extra_specs=vm.spec.extra_specs,
     )
 

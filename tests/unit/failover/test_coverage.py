@@ -10,6 +10,7 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.assurance.worth import Worthless
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail, Offer
@@ -71,20 +72,23 @@ def test_the_document_has_the_pinned_members() -> None:
     }
 
 
-def test_a_slot_counts_only_when_ready_large_enough_and_right_about_the_location() -> None:
+def test_a_slot_counts_only_when_ready_large_enough_allowed_and_right_about_the_location() -> None:
+    fussy = msgspec.structs.replace(vm("fussy", "h1"), host_limit=("h1", "h2"))
     result = of(
-        [vm("sick", "h1"), vm("small", "h1", 2), vm("moved", "h1"), vm("fine", "h1")],
+        [vm("sick", "h1"), vm("small", "h1", 2), vm("moved", "h1"), vm("fine", "h1"), fussy],
         [
             slot("s1", "h5", ready=False, sick="h1"),
             slot("s2", "h6", small="h1"),
             slot("s3", "h7", moved="h2"),
             slot("s4", "h8", fine="h1"),
+            slot("s5", "h9", fussy="h1"),
         ],
     )
     assert reasons(result) == {
-        "sick": Reason.SLOT_NOT_READY,
-        "small": Reason.SLOT_TOO_SMALL,
-        "moved": Reason.WAITING,
+        "sick": Worthless.NOT_READY,
+        "small": Worthless.TOO_SMALL,
+        "moved": Worthless.ELSEWHERE,
+        "fussy": Worthless.NOT_ALLOWED,
     }
     assert result.covered == 1
 

@@ -56,6 +56,10 @@ def test_a_small_slot_is_emptied_into_a_fuller_one():
     assert repack(asked(TWO, THREE)).actions == (Move(vm="a", vm_host="h1", leaves="s1", joins="s2"),)
 
 
+def test_nothing_moves_where_there_are_no_slots():
+    assert repack(asked([], THREE)).actions == ()
+
+
 def test_no_more_memberships_change_than_allowed():
     assert repack(asked(TWO, THREE, limit=1)).actions == ()
     assert len(repack(asked(TWO, THREE, limit=2)).actions) == 1

@@ -1,7 +1,8 @@
 """Who has the slots that it needs, why not, and the fleet in a few numbers.
 
-A slot counts for a VM when it is ready, at least as large as the VM, and lists the VM where it runs. A VM is covered
-when as many slots count as it needs and no rule is broken for it (docs/reference/failover.md#checking-and-coverage).
+A slot counts for a VM when it lists the VM where it runs, is ready, at least as large, and where the VM may run. A VM
+is covered when as many slots count as it needs and no rule is broken
+(docs/reference/failover.md#checking-and-coverage).
 What is said here is said of exactly the state that was given; what placement might do besides is not counted.
 """
 
@@ -14,12 +15,13 @@ import msgspec
 
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.assurance.tolerance import tolerances
+from outlive.failover.assurance.worth import why_worthless
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.rules import counts, fits
+from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.reasons import Reason, amounts
+from outlive.failover.planning.reasons import Reason
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.topology import Topology, in_force
 from outlive.resources import Amounts, CoverageStatus
@@ -227,17 +229,9 @@ def _why(
     if fail is not None:
         return str(fail.reason), f"{has}; {fail.detail}", fail.remedy
     for slot in idle:
-        if slot.ready is False:
-            message = f"{has}; slot {slot.name} lists it but is not ready"
-            return Reason.SLOT_NOT_READY.value, message, f"see the condition Ready of Reservation/{slot.name}"
-        if not fits(vm, slot):
-            holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
-            message = f"{has}; slot {slot.name} holds {holds} and the VM needs {needs}"
-            return (
-                Reason.SLOT_TOO_SMALL.value,
-                message,
-                "clean-up looks for a slot that is large enough",
-            )
+        why = why_worthless(vm, slot)
+        if why is not None:
+            return why.worthless.value, f"{has}; slot {slot.name} {why.text}", why.remedy
     return (
         Reason.WAITING.value,
         f"{has}; it has not been its turn",

@@ -1,9 +1,10 @@
 """What may be claimed of a state: pure, from the views that all decisions see.
 
-A slot counts for a VM when it is ready, lists the VM where it runs, is at least as large, and stands on a host that has
-room for all that is reserved there. A VM may be certified for as many failures as slots count for it, provided that no
-rule is broken for it; one that needs more is named with the reason. Only what every set of failures survives by the
-rules is claimed: a VM for which a rule is broken may in fact survive some failures and is certified for none.
+A slot counts for a VM when it lists the VM where it runs, is ready, at least as large, where the VM may run, and on a
+host that has room for all that is reserved there. A VM may be certified for as many failures as slots count for it,
+provided that no rule is broken for it; one that needs more is named with the reason. Only what every set of failures
+survives by the rules is claimed: a VM for which a rule is broken may in fact survive some failures and is certified for
+none.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from outlive.failover.assurance.worth import Worthless, why_worthless
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.reasons import amounts
 from outlive.failover.topology import HOST_UNIT, Topology
 
 
@@ -46,9 +46,10 @@ class Lack(enum.StrEnum):
     """Why a VM cannot be certified for all that it needs."""
 
     CLASH = "memberships-clash"
-    NOT_READY = "slot-not-ready"
-    ELSEWHERE = "recorded-elsewhere"
-    TOO_SMALL = "slot-too-small"
+    ELSEWHERE = Worthless.ELSEWHERE.value
+    NOT_READY = Worthless.NOT_READY.value
+    NOT_ALLOWED = Worthless.NOT_ALLOWED.value
+    TOO_SMALL = Worthless.TOO_SMALL.value
     NO_ROOM = "no-room"
     TOO_FEW = "too-few-slots"
 
@@ -136,16 +137,12 @@ class _Maker:
 
     def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
         name = f"slot {slot.name} on {slot.host or 'no host'}"
-        if counts(vm, slot):
-            if slot.host and slot.host not in self._without_room:
-                return None
-            return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
-        if slot.ready is False:
-            return Lack.NOT_READY, f"{name} is not ready"
-        if slot.members[vm.id] != vm.host:
-            return Lack.ELSEWHERE, f"{name} lists it as on {slot.members[vm.id]}"
-        holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
-        return Lack.TOO_SMALL, f"{name} holds {holds} and it needs {needs}"
+        why = why_worthless(vm, slot)
+        if why is not None:
+            return Lack(why.worthless.value), f"{name} {why.text}"
+        if slot.host and slot.host not in self._without_room:
+            return None
+        return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
 
     def why(self, vm: VmView, required: int) -> tuple[Lack, str]:
         """Why the VM is not certified for all that it needs."""

@@ -15,7 +15,7 @@ import msgspec
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.graph import Breach, with_hosts
 from outlive.failover.eligibility.meetings import find_meetings
-from outlive.failover.eligibility.rules import check_vms_still_eligible, fits
+from outlive.failover.eligibility.rules import check_vms_still_eligible, fits, may_run_on
 from outlive.failover.eligibility.separation import Separation, separations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import HOSTS_ALONE, Topology, in_force
@@ -27,6 +27,7 @@ class Fault(enum.StrEnum):
     GONE = "vm-gone"
     MOVED = "vm-moved"
     TOO_SMALL = "slot-too-small"
+    NOT_ALLOWED = "host-not-allowed"
     RULE_1 = "rule-1"
     RULE_2 = "rule-2"
     RULE_3 = "rule-3"
@@ -119,6 +120,9 @@ def _stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator
             if not fits(vm, slot):
                 text = f"VM {member} does not fit into slot {slot.name}"
                 yield Violation(fault=Fault.TOO_SMALL, vm=member, slots=(slot.name,), host=slot.host, message=text)
+            if not may_run_on(vm, slot.host):
+                text = f"VM {member} may not run on {slot.host}, where slot {slot.name} is"
+                yield Violation(fault=Fault.NOT_ALLOWED, vm=member, slots=(slot.name,), host=slot.host, message=text)
 
 
 def _apart(one: Separation) -> Violation:

@@ -143,11 +143,12 @@ class Counters(Tallies):
         return slot in self._slot_number
 
     def add_vm(self, vm: VmView, required: int = 0) -> None:
-        """Add the VM, or take over its location, size and need when it is there already."""
+        """Add the VM, or take over its location, size, limit of hosts and need when it is there already."""
         known = vm.id in self._vm_number
         number = self.learn_vm(vm.id, vm.host)
         self._vm_added[number] = True
         self._vm_size[number] = (vm.cpu_milli, vm.memory_bytes)
+        self._vm_limit[number] = frozenset(self.hosts(vm.host_limit)) if vm.host_limit else frozenset()
         self._required[number] = required
         if not known:
             self._note_missing(number)
@@ -157,7 +158,7 @@ class Counters(Tallies):
         self._move(number, self.host(vm.host))
 
     def place_vm(self, vm: VmView) -> None:
-        """Take over the VM's location and size; what it needs stays as it is."""
+        """Take over the VM's location, size and limit of hosts; what it needs stays as it is."""
         number = self._vm_number.get(vm.id)
         self.add_vm(vm, self._required[number] if number is not None else 0)
 

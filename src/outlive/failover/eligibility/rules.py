@@ -1,13 +1,15 @@
 """May a VM join a slot, which slots may it join, and whose memberships are still right: the public questions.
 
 Literal answers over plain views (docs/reference/failover.md#eligibility), made for being read, for outside callers and
-for holding the fast structure to account. They look at memberships and locations only: not at sizes (except where
-said), zones, readiness or capacity.
+for holding the fast structure to account. They look at memberships and locations only: not at sizes and limits of
+hosts (except where said), zones, readiness or capacity. What a VM asks of any host that is to bring it up, ``fits`` and
+``may_run_on``, is asked here by whoever promises a slot and by recovery, which keeps the promise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
@@ -25,6 +27,7 @@ __all__ = [
     "fits",
     "illegal_resource",
     "is_vm_eligible_for_reservation",
+    "may_run_on",
     "serves",
     "validate_failover_reservation_resources",
 ]
@@ -33,14 +36,42 @@ SLOT_RESOURCES = ("cpu", "memory")
 """What a slot may hold."""
 
 
-def fits(vm: VmView, slot: SlotView) -> bool:
+class Sized(Protocol):
+    """A VM or a slot, as far as room goes."""
+
+    @property
+    def cpu_milli(self) -> int:
+        """Milli-cores."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes."""
+        ...
+
+
+class Choosy(Protocol):
+    """A VM, as far as it says where it may run."""
+
+    @property
+    def host_limit(self) -> tuple[str, ...]:
+        """The only hosts that it may run on; empty: any."""
+        ...
+
+
+def fits(vm: Sized, slot: Sized) -> bool:
     """Whether the slot is at least as large as the VM itself; a VM that declares nothing fits anywhere."""
     return slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes
 
 
+def may_run_on(vm: Choosy, host: str) -> bool:
+    """Whether the VM may run on the host, by its own limit of hosts."""
+    return not vm.host_limit or host in vm.host_limit
+
+
 def serves(vm: VmView, slot: SlotView) -> bool:
-    """Whether the VM could be restarted in the slot: it is ready, and large enough."""
-    return slot.ready is not False and fits(vm, slot)
+    """Whether the VM could be restarted in the slot: it is ready, large enough, and where the VM may run."""
+    return slot.ready is not False and fits(vm, slot) and may_run_on(vm, slot.host)
 
 
 def counts(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:
@@ -83,7 +114,7 @@ def find_eligible_reservations(
     compat: Compat | None = None,
     topology: Topology = HOSTS_ALONE,
 ) -> list[SlotView]:
-    """The slots that the VM fits into and may join, in the order of the list.
+    """The slots that the VM fits into, on hosts where it may run, and that it may join, in the order of the list.
 
     The verdict on each slot is that of ``is_vm_eligible_for_reservation``, whatever the order (deviation D2). With D2
     switched back one graph is probed slot after slot as the reference does, and with D1 switched back as well, a probe
@@ -93,7 +124,7 @@ def find_eligible_reservations(
     graph = DependencyGraph.build(reservations, counted=not compat.reverted("D1"), topology=topology)
     found = []
     for slot in reservations:
-        if not fits(vm, slot) or vm.id in slot.members:
+        if not fits(vm, slot) or not may_run_on(vm, slot.host) or vm.id in slot.members:
             continue
         if not compat.reverted("D2"):
             graph = _fresh_if_uncounted(graph, reservations, topology)

@@ -59,6 +59,8 @@ class Tallies(Faults):
         self._vm_number: dict[str, int] = {}
         self._vm_host: list[int] = []
         self._vm_size: list[tuple[int, int]] = []
+        self._vm_limit: list[frozenset[int]] = []
+        """By VM: the numbers of the only hosts that it may run on; empty: any."""
         self._vm_added: list[bool] = []
         self._required: list[int] = []
         self._counting: list[int] = []
@@ -154,6 +156,10 @@ class Tallies(Faults):
             self._fitting[size] = known
         return known
 
+    def host_limit(self, vm: int) -> frozenset[int]:
+        """The numbers of the only hosts that the VM may run on; empty: any."""
+        return self._vm_limit[vm]
+
     def fullest(self, slots: int) -> int | None:
         """The slot with the most members in a bit set; among equals the first by rank."""
         found = self._by_members.highest(slots)
@@ -173,6 +179,7 @@ class Tallies(Faults):
             self._vm_host.append(place)
             self._vm_unit.append(self._unit_of[place])
             self._vm_size.append((0, 0))
+            self._vm_limit.append(frozenset())
             self._vm_added.append(False)
             self._slots_of.append([])
             self._required.append(0)
@@ -289,6 +296,7 @@ class Tallies(Faults):
             self._vm_host,
             self._vm_unit,
             self._vm_size,
+            self._vm_limit,
             self._vm_added,
             self._slots_of,
             self._required,
@@ -344,7 +352,9 @@ class Tallies(Faults):
             self._judge(vm)
 
     def _covers(self, vm: int, slot: int) -> bool:
-        return self._slot_counts[slot] and _fits(self._vm_size[vm], self._slot_size[slot])
+        limit = self._vm_limit[vm]
+        allowed = not limit or self._slot_host[slot] in limit
+        return allowed and self._slot_counts[slot] and _fits(self._vm_size[vm], self._slot_size[slot])
 
     def _note_missing(self, vm: int) -> None:
         if self._required[vm] > self._counting[vm]:

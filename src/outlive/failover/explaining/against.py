@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from outlive.failover.assurance.worth import why_worthless
 from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.findings import Kinds
 from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint
@@ -247,11 +248,8 @@ class Against:
         vm = self.vm
         if counts(vm, slot, literal=self._literal):
             return "it is a member, and the slot counts"
-        if slot.members.get(vm.id) != vm.host:
-            return f"it is a member, but the slot believes it to be on {slot.members.get(vm.id)}"
-        if slot.ready is False:
-            return "it is a member, but the slot is not ready"
-        return f"it is a member, but the slot holds {amounts(slot.cpu_milli, slot.memory_bytes)} only"
+        why = why_worthless(vm, slot)
+        return f"it is a member, but the slot {why.text if why is not None else 'does not count'}"
 
     def host_tallies(self) -> tuple[Tally, ...]:
         """The hosts by what stands against them."""

@@ -13,6 +13,7 @@ from outlive.base.errors import NotFound
 from outlive.base.pausing import collector_paused
 from outlive.base.wording import count_of, listing
 from outlive.failover.assurance.coverage import is_covered
+from outlive.failover.assurance.worth import why_worthless
 from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.against import Against
 from outlive.failover.explaining.ground import Ground
@@ -127,8 +128,9 @@ class Explainer:
     def _promise(self, vm: VmView, slot: SlotView) -> Promise:
         literal = self.state.compat.reverted("D10")
         worth = counts(vm, slot, literal=literal)
-        if not worth:
-            text = _worthless(vm, slot)
+        why = None if worth else why_worthless(vm, slot)
+        if why is not None:
+            text = f"does not count: it {why.text}"
         else:
             others = sorted(member for member in slot.members if member != vm.id)
             shown = ", ".join(f"{one} on {self.ground.location[one]}" for one in others[:CO_USERS_NAMED])
@@ -170,14 +172,6 @@ class Explainer:
 def explain(given: ExplainInput) -> Explanation:
     """The answer for one VM; ``NotFound`` where the VM, or what placement says about it, is not given."""
     return Explainer(given, Told(given.answers, given.classes)).explain(given.vm)
-
-
-def _worthless(vm: VmView, slot: SlotView) -> str:
-    if slot.members.get(vm.id) != vm.host:
-        return f"does not count: it believes the VM to be on {slot.members.get(vm.id)}"
-    if slot.ready is False:
-        return "does not count: it is not ready"
-    return f"does not count: it holds {amounts(slot.cpu_milli, slot.memory_bytes)} only"
 
 
 def _headline(against: Against, actions: Sequence[Action]) -> str:

@@ -151,6 +151,7 @@ def capacity_sentence(needs: tuple[int, int], room: tuple[int, int] | None) -> s
 
 _PHRASES: Mapping[str, str] = {
     "bad-condition": "are not ready ({message})",
+    "not-forced": "are none of those that the VM may run on",
     "no-high-availability": "take no slots (highAvailability is off)",
     "in-maintenance": "are in maintenance",
     "project-not-allowed": "are for other projects",

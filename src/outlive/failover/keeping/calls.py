@@ -109,6 +109,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             num_instances=1,
             flavor_name=vm.flavor,
             extra_specs=self.extra_specs(vm),
+            force_hosts=forced_hosts(vm),
             request_id=req,
             global_request_id=greq,
         )
@@ -129,6 +130,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if HYPERVISOR_TYPE in vm.extra_specs:
             return dict(vm.extra_specs)
         return {**vm.extra_specs, HYPERVISOR_TYPE: "qemu" if self.compat.reverted("D16") else "QEMU"}
+
+
+def forced_hosts(vm: VmView) -> tuple[str, ...] | None:
+    """The limit of hosts of a VM as requests say it; ``None`` where it has none."""
+    return vm.host_limit or None
 
 
 def pipeline_for(vm: VmView) -> str:
@@ -169,7 +175,7 @@ def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool) -> st
         resource_group(vm, size),
         vm.extra_specs,
     )
-    return encode_canonical(parts).decode()
+    return encode_canonical((*parts, vm.host_limit) if vm.host_limit else parts).decode()
 
 
 def pins_projects(hosts: Iterable[Hypervisor]) -> bool:

@@ -21,7 +21,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, Profile
-from outlive.failover.eligibility.rules import validate_failover_reservation_resources
+from outlive.failover.eligibility.rules import may_run_on, validate_failover_reservation_resources
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.observe import STALE_S
@@ -236,6 +236,8 @@ class SlotValidation:
             return Transient(f"VM {vm_id} cannot be looked up: {error}")
         if vm is None:
             return Valid()
+        if not may_run_on(vm, host):
+            return MemberInvalid(vm_id, f"VM {vm_id} may not run on {host}, by its hostLimit")
         try:
             offer = await self._placement.offer(self._caller.validate(vm, host, greq=global_request_id()))
         except OutliveError as error:

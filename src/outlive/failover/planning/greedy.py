@@ -136,6 +136,9 @@ class Greedy:
         if not self._takes_unready:
             usable &= counters.open_slots
         usable &= ~self._full
+        limit = counters.host_limit(number)
+        if limit:
+            usable &= counters.placed_on(limit)
         if not usable:
             return None
         usable &= counters.admissible(number) if self.verdicts is None else self.verdicts.admissible(vm, self)
@@ -180,9 +183,13 @@ class Greedy:
         return self._opened(vm, need, offer.names[place])
 
     def _exclude(self, vm: str, offer: NewHosts, possible: NDArray[np.bool_]) -> None:
-        """Strike out the offered hosts that the rules or separation keep from holding a new slot of the VM."""
+        """Strike out the offered hosts where the VM may not run, or where the rules or separation forbid a new slot."""
         counters = self.counters
-        blocked = counters.blocked_units(counters.vm(vm))
+        number = counters.vm(vm)
+        blocked = counters.blocked_units(number)
+        limit = counters.host_limit(number)
+        if limit:
+            possible &= np.isin(offer.hosts, list(limit))
         if counters.has_units:
             counts = np.zeros(len(counters.unit_names), dtype=bool)
             counts[list(blocked)] = True
@@ -283,10 +290,14 @@ class Greedy:
         return self._all_hosts
 
     def _barred(self, vm: str, hosts: Ints) -> NDArray[np.bool_]:
-        """For each of these hosts whether the rules or separation keep it from holding a new slot of the VM."""
+        """For each of these hosts whether the VM may not run there, or the rules or separation forbid a new slot."""
         counters = self.counters
-        blocked = np.fromiter(counters.blocked_units(counters.vm(vm)), dtype=np.int64)
+        number = counters.vm(vm)
+        blocked = np.fromiter(counters.blocked_units(number), dtype=np.int64)
         found: NDArray[np.bool_] = np.isin(counters.units_at(hosts), blocked)
+        limit = counters.host_limit(number)
+        if limit:
+            found |= ~np.isin(hosts, list(limit))
         closed = self.separating.closed(vm)
         return found if closed is None else found | closed[hosts]
 
@@ -295,6 +306,9 @@ class Greedy:
         called = counters.unit_names[unit]
         here = f"{host} is in {called}, which" if called != host else host
         number = counters.vm(vm)
+        limit = counters.host_limit(number)
+        if limit and counters.host(host) not in limit:
+            return f"{host} is none of the {len(limit)} hosts that the VM may run on"
         for slot in sorted(counters.slot_numbers(number), key=counters.slot_names.__getitem__):
             name = counters.slot_names[slot]
             if counters.unit_of(counters.slot_host(slot)) == unit:

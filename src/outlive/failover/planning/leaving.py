@@ -1,4 +1,4 @@
-"""When a membership ends by itself: the VM is gone, runs elsewhere, or has outgrown the slot.
+"""When a membership ends by itself: the VM is gone, runs elsewhere, outgrew the slot, or may not run on its host.
 
 One question about one member (docs/reference/failover.md#cleaning-up), asked by the clean-up of a cycle for everybody
 and by upkeep for the VMs that a change concerned. Broken rules are another matter (``eligibility.culprits``).
@@ -11,9 +11,12 @@ import enum
 import msgspec
 
 from outlive.failover.compat import Compat
-from outlive.failover.eligibility.rules import fits
+from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.reasons import amounts
+
+DETAIL_LIMIT = 300
+"""Letters of a detail that names hosts."""
 
 
 class Cause(enum.StrEnum):
@@ -22,6 +25,7 @@ class Cause(enum.StrEnum):
     GONE = "vm-gone"
     MOVED = "vm-moved"
     OUTGROWN = "outgrown"
+    NOT_ALLOWED = "host-not-allowed"
     OWN_HOST = "slot-on-own-host"
     SAME_HOST = "two-slots-on-one-host"
     CLASH = "clash"
@@ -69,6 +73,9 @@ def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool, com
         needs, holds = amounts(view.cpu_milli, view.memory_bytes), amounts(slot.cpu_milli, slot.memory_bytes)
         detail = f"VM {vm} needs {needs}, the slot holds {holds}"
         return Drop(slot=slot.name, vm=vm, cause=Cause.OUTGROWN, detail=detail, host=slot.host)
+    if not may_run_on(view, slot.host):
+        detail = f"VM {vm} may not run on {slot.host}, only on {', '.join(view.host_limit)}"[:DETAIL_LIMIT]
+        return Drop(slot=slot.name, vm=vm, cause=Cause.NOT_ALLOWED, detail=detail, host=slot.host)
     return None
 
 

@@ -16,7 +16,7 @@ from outlive.failover.planning.actions import Fail
 
 
 class Reason(enum.StrEnum):
-    """Why a VM is not covered."""
+    """Why a VM is not covered, apart from what is wrong with slots that list it (``assurance.worth``)."""
 
     ZERO_SIZE = "zero-size"
     PLACEMENT_UNAVAILABLE = "placement-unavailable"
@@ -26,8 +26,6 @@ class Reason(enum.StrEnum):
     REFUSED = "refused-by-placement"
     RULES = "rules-exclude-all-hosts"
     NO_HOSTS = "no-hosts"
-    SLOT_NOT_READY = "slot-not-ready"
-    SLOT_TOO_SMALL = "slot-too-small"
     WAITING = "waiting-for-a-cycle"
 
 

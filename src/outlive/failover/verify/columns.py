@@ -44,7 +44,8 @@ class Memberships:
         sizes = np.array([len(slot.allocations) for slot in self.slots], dtype=np.int64)
         self.member_slot: Ints = np.repeat(np.arange(len(self.slots), dtype=np.int64), sizes)
         self.counts = self._counts(fleet, recorded)
-        """Per membership: whether the slot is ready, lists the VM where it runs, and is at least as large."""
+        """Per membership: whether the slot is ready, lists the VM where it runs, is at least as large, and is on a host
+        where the VM may run."""
 
     def _counts(self, fleet: StateFleet, recorded: Ints) -> Bools:
         ready = np.array([slot.ready for slot in self.slots], dtype=np.bool_)
@@ -56,6 +57,10 @@ class Memberships:
             inside = np.minimum(self.member, max(0, self.located - 1))
             if self.located:
                 counts &= (need[inside] <= size[self.member_slot]).astype(np.bool_)
+        limited = np.zeros(len(self.vms), dtype=np.bool_)
+        limited[[self.vm_number[vm] for vm in fleet.limits]] = True
+        for at in np.nonzero(counts & limited[self.member])[0].tolist():
+            counts[at] = self.slots[self.member_slot[at]].host in fleet.limits[self.vms[self.member[at]]]
         return counts
 
     def counting(self) -> dict[str, list[str]]:

@@ -38,6 +38,7 @@ class Code(enum.StrEnum):
     NOT_CERTIFIED = "slot-not-certified"
     NOT_A_MEMBER = "not-a-member"
     RECORDED_ELSEWHERE = "recorded-elsewhere"
+    NOT_ALLOWED = "host-not-allowed"
     TOO_SMALL = "slot-too-small"
     UNLISTED = "slot-unlisted"
     TOO_FEW = "too-few-slots"

@@ -67,6 +67,8 @@ class StateFleet:
         """Located VM → its size."""
         self.flavors: dict[str, str] = {}
         """Located VM → its flavor."""
+        self.limits: dict[str, frozenset[str]] = {}
+        """Located VM that may run on some hosts only → these hosts."""
         self.places = self._places(vms, trusting)
         """Located VM → its host."""
         self.slots = {
@@ -93,6 +95,8 @@ class StateFleet:
                     size = known[id(amounts)] = (amounts.cpu_milli, amounts.memory_bytes)
                 self.sizes[name] = size
                 self.flavors[name] = spec.flavor
+                if spec.host_limit:
+                    self.limits[name] = frozenset(spec.host_limit)
         return places
 
     def _sightings(self) -> tuple[dict[str, str], set[tuple[str, str]]]:

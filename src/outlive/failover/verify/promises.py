@@ -112,6 +112,8 @@ def _say_why_not(fleet: StateFleet, vm: CertifiedVm, name: str, found: Findings)
         code, why = Code.RECORDED_ELSEWHERE, f"lists VM {vm.id} as on {recorded} and it runs on {place}"
     elif not slot.ready:
         code, why = Code.SLOT_NOT_READY, f"is listed for VM {vm.id} and not ready"
+    elif slot.host not in fleet.limits.get(vm.id, (slot.host,)):
+        code, why = Code.NOT_ALLOWED, f"is listed for VM {vm.id}, which may not run there by its hostLimit"
     found.add(code, f"slot {name} on {slot.host} {why}", vm=vm.id, slot=name, host=slot.host)
 
 

@@ -192,7 +192,8 @@ class Layout:
         return {"cpu": size.cpu_milli, "memory": size.memory_bytes}
 
     def hosts_of(self, kind: str, vm: str) -> frozenset[str]:
-        """Hosts, none of them drained, that placement offers for slots of the VM, to ``reuse`` or for a ``new`` one."""
+        """Hosts, none of them drained, that placement offers for slots of the VM, to ``reuse`` or for a ``new`` one,
+        and where it may run."""
         key = self._given.classes.get(vm, "")
         known = self._usable_hosts.get((kind, key))
         if known is None:
@@ -200,7 +201,8 @@ class Layout:
             offer = offers.get(key, NOWHERE)
             known = frozenset() if offer.error else frozenset(offer.hosts) - self.drained
             self._usable_hosts[kind, key] = known
-        return known
+        limit = self.vms[vm].host_limit
+        return known.intersection(limit) if limit else known
 
     def _barred(self, vm: str, host: str) -> bool:
         group = self._group_of.get(vm)

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.whatif.layout import Layout
 from outlive.failover.whatif.room import holders, needs_of
@@ -199,7 +200,7 @@ class Search:
 
     def _covers(self, vm: str, block: Block) -> bool:
         view = self._vms[vm]
-        return block.counts and block.cpu_milli >= view.cpu_milli and block.memory_bytes >= view.memory_bytes
+        return block.counts and fits(view, block) and may_run_on(view, block.host)
 
     def _may_join(self, looked: Looked, vm: str, block: Block) -> bool:
         if vm in block.members or block.host in self._drained or block.host not in self._reuse[vm]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from outlive.failover.eligibility.rules import may_run_on
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action
 from outlive.failover.planning.offers import NO_LIMIT
@@ -128,7 +129,9 @@ class _Layers:
         return found
 
     def _fits(self, layer: _Layer, vm: VmView, size: Size) -> bool:
-        """Whether the slot is large enough, or can be made so."""
+        """Whether the slot is where the VM may be, and large enough, or can be made so."""
+        if not may_run_on(vm, layer.host):
+            return False
         if self._ground.topology.apart and _near(self._ground.topology, vm.host, layer.host):
             return False
         if layer.before is not None:
@@ -156,7 +159,9 @@ class _Layers:
         own, apart = self._unit(vm.host), bool(self._ground.topology.apart)
         for host in offer.hosts:
             cpu, memory = self._free.get(host, (0, 0))
-            if cpu < size[0] or memory < size[1] or (apart and _near(self._ground.topology, vm.host, host)):
+            if cpu < size[0] or memory < size[1] or not may_run_on(vm, host):
+                continue
+            if apart and _near(self._ground.topology, vm.host, host):
                 continue
             unit = self._unit(host)
             left = self._left.get(unit, ())

@@ -187,7 +187,7 @@ class _Kinds:
 
     def __init__(self, ground: Ground, hosts: _Numbers, domains: Ints) -> None:
         self._ground, self._hosts, self._domains = ground, hosts, domains
-        self._number: dict[tuple[int, int, str, tuple[int, ...]], int] = {}
+        self._number: dict[tuple[int, int, str, tuple[int, ...], tuple[str, ...]], int] = {}
 
     def of(self, vm: str, host: str) -> int:
         """The number of the VM's kind."""
@@ -195,20 +195,26 @@ class _Kinds:
         at = self._hosts.names.index(host) if self._domains.size and host in self._hosts.names else -1
         near = tuple(self._domains[:, at].tolist()) if at >= 0 else ()
         size = (view.cpu_milli, view.memory_bytes) if view else (0, 0)
-        return self._number.setdefault((*size, self._ground.classes.get(vm, ""), near), len(self._number))
+        limit = view.host_limit if view else ()
+        return self._number.setdefault((*size, self._ground.classes.get(vm, ""), near, limit), len(self._number))
 
     def tables(self) -> tuple[Ints, Bools, Bools]:
         """Size, where they may join, where they may open."""
         sizes = np.array([key[:2] for key in self._number], dtype=np.int64).reshape(-1, 2)
         reuse = {key[2]: self._offered(self._ground.reuse.get(key[2])) for key in self._number}
         new = {key[2]: self._offered(self._ground.new.get(key[2])) for key in self._number}
-        apart = np.array([self._apart(key[3]) for key in self._number], dtype=bool).reshape(len(sizes), -1)
-        joins = np.array([reuse[key[2]] for key in self._number], dtype=bool).reshape(len(sizes), -1)
-        opens = np.array([new[key[2]] for key in self._number], dtype=bool).reshape(len(sizes), -1)
-        return sizes, joins & apart, opens & apart
+        shape = (len(sizes), len(self._hosts.names))
+        apart = [self._apart(key[3]) & self._allowed(key[4]) for key in self._number]
+        where = np.array(apart, dtype=bool).reshape(shape)
+        joins = np.array([reuse[key[2]] for key in self._number], dtype=bool).reshape(shape)
+        opens = np.array([new[key[2]] for key in self._number], dtype=bool).reshape(shape)
+        return sizes, joins & where, opens & where
 
     def _offered(self, offer: Offer | None) -> Bools:
         return self._hosts.mask(() if offer is None or offer.error else offer.hosts)
+
+    def _allowed(self, limit: tuple[str, ...]) -> Bools:
+        return self._hosts.mask(limit or self._hosts.names)
 
     def _apart(self, near: tuple[int, ...]) -> Bools:
         fine = np.ones(len(self._hosts.names), dtype=bool)

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from outlive.failover.eligibility.check import CheckInput, check
-from outlive.failover.model import SlotView, VmView
+from outlive.failover.eligibility.rules import serves
+from outlive.failover.model import SlotView
 from outlive.failover.planning.actions import Fail, Join, Offer, Open
 from outlive.failover.planning.packing.outcome import Outcome
 from outlive.failover.planning.packing.problem import Ground
@@ -51,7 +52,7 @@ def _serves(made: Outcome, promised: Mapping[str, int]) -> bool:
 
 
 def _allowed(made: Outcome, ground: Ground) -> bool:
-    """Each member is where placement offers it a place, in a slot that is as large as the VM and ready."""
+    """Each member is where placement offers it a place, in a slot that serves it."""
     reuse, new = _offered(ground.reuse), _offered(ground.new)
     slots = {slot.name: slot for slot in made.slots}
     for action in made.actions:
@@ -59,15 +60,11 @@ def _allowed(made: Outcome, ground: Ground) -> bool:
             continue
         offered = (new if isinstance(action, Open) else reuse).get(ground.classes.get(action.vm, ""), frozenset())
         slot = slots[action.slot if isinstance(action, Join) else action.slot_key]
-        if action.host not in offered or slot.host != action.host or slot.ready is False:
+        if action.host not in offered or slot.host != action.host:
             return False
-        if not _fits(ground.vms[action.vm], slot):
+        if not serves(ground.vms[action.vm], slot):
             return False
     return True
-
-
-def _fits(vm: VmView, slot: SlotView) -> bool:
-    return vm.cpu_milli <= slot.cpu_milli and vm.memory_bytes <= slot.memory_bytes
 
 
 def _offered(offers: Mapping[str, Offer]) -> dict[str, frozenset[str]]:
