@@ -93,6 +93,8 @@ class VmState(Part, frozen=True, kw_only=True):
     """Seen running where it is assigned, and held by nobody else."""
     refusal: str = ""
     """Why the host that it is assigned to does not start it; empty: it has not said so."""
+    blocked: str = ""
+    """Why no host could start it now, as the host says that it is assigned to, which tries again."""
     avoid: tuple[str, ...] = ()
     """Hosts that refused it, or let their time pass, in this recovery."""
     waited_s: float = 0.0

@@ -322,6 +322,7 @@ class Lookout:
             running=done(DoneView(vm=vm.name, assigned=where, holders=status.holders, members=members)).recovered
             and not any(dead(one, members) for one in status.holders),
             refusal=refusal,
+            blocked=_blocked(vm) if begun is not None else "",
             avoid=tuple(dict.fromkeys(avoid)),
             waited_s=waited_s,
             host_limit=view.host_limit,
@@ -360,6 +361,14 @@ def _refusal(vm: VirtualMachine) -> str:
         return ""
     found = refusal_of(vm, record)
     return (found.reason or "it gave no reason") if found is said else ""
+
+
+def _blocked(vm: VirtualMachine) -> str:
+    """What the host that the VM is assigned to says is in every host's way."""
+    said, where = vm.status.rejection, vm.status.assigned
+    if said is None or where is None or not said.stays:
+        return ""
+    return said.reason if (said.hypervisor, said.fence) == (where.hypervisor, where.fence) else ""
 
 
 def _refuses(host: Hypervisor | None) -> str:

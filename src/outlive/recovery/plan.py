@@ -132,6 +132,16 @@ class _Planner:
         host = self._host(vm.assigned)
         if vm.refusal:
             return None
+        if vm.blocked and host.takes:
+            return _action(
+                vm,
+                ActionKind.HOLD,
+                "disk-locked",
+                f"{host.name} may not start it, and no other host may: {vm.blocked}",
+                host=host.name,
+                remedy="see who has its disk open and end that, or prove that host dead (outlive fence HOST); "
+                "it is tried again by itself",
+            )
         if host.takes and vm.waited_s < self._view.start_limit_s:
             return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):

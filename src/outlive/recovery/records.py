@@ -103,7 +103,7 @@ def refusal_of(vm: VirtualMachine, record: Recovery) -> Rejection | None:
     if record.phase not in ("assigned", "held") or now is None or record.host != now.hypervisor:
         return None
     said = status.rejection
-    if said is not None and said.hypervisor == now.hypervisor and said.fence in ("", now.fence):
+    if said is not None and not said.stays and said.hypervisor == now.hypervisor and said.fence in ("", now.fence):
         return said
     return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason="it did not start the VM, or died before")
 

@@ -101,6 +101,8 @@ class Rejection(Part, frozen=True, kw_only=True):
     hypervisor: str
     fence: str = ""
     reason: str = ""
+    stays: bool = False
+    """No other host could start it either: it stays where it is assigned, and its host tries again."""
 
 
 class RecoveryStep(Part, frozen=True, kw_only=True):

@@ -68,6 +68,14 @@ class Disks:
             if disk in self._locks and self._locks[disk].address == host:
                 del self._locks[disk]
 
+    def lock(self, volume: str, by: str) -> None:
+        """Somebody opens it who is no host."""
+        self._locks[volume] = DiskLock(volume=volume, id=f"auto {by}", locker=f"client.{by}", address=by)
+
+    def unlock(self, volume: str) -> None:
+        """Whoever has it open closes it."""
+        self._locks.pop(volume, None)
+
     def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes."""
         return tuple(self._locks[volume] for volume in volumes if volume in self._locks)

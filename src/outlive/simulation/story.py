@@ -314,6 +314,8 @@ _SENTENCES: Final = {
     "slow-starts": "VMs take long to start on {who}",
     "guest-ignores-shutdown": "the guest of {vms} will not react when asked to end",
     "guest-crash": "the guest of {vms} crashes",
+    "lock-disks": "somebody has the disks of {vms} open",
+    "unlock-disks": "the disks of {vms} are closed again",
     "watchdog-broken": "the watchdog of {who} is broken",
     "kill-controller": "a controller dies: {details}",
     "start-controller": "a controller is started: {details}",

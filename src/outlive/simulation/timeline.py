@@ -128,6 +128,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "slow-starts": Verb({"hosts": _HOSTS, "for": Argument(Kind.DURATION, True)}, "VMs take so long to start."),
     "guest-ignores-shutdown": Verb({"vms": _VMS}, "Guests do not react when they are asked to end."),
     "guest-crash": Verb({"vms": _VMS}, "Guests crash."),
+    "lock-disks": Verb({"vms": _VMS, "by": _TEXT}, "Somebody who is no host has disks open."),
+    "unlock-disks": Verb({"vms": _VMS}, "Disks are closed again."),
     "watchdog-broken": Verb({"hosts": _HOSTS}, "The watchdog does not reset the machine."),
     "kill-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers die."),
     "start-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers are started."),

@@ -158,6 +158,21 @@ def test_rejection_leads_to_the_next_slot_and_then_to_a_place_and_then_to_a_hold
     assert (action.kind, action.reason) == (ActionKind.HOLD, "refused")
 
 
+def test_vm_that_no_host_may_start_stays_where_it_is_and_is_held_with_what_helps() -> None:
+    slots = [slot("s2", "h2", "a")]
+    sent = {"host": "h1", "holders": (), "unfinished": True, "slot": "s1", "blocked": "lock 7 of x", "waited_s": 900.0}
+    action = only(plan([vm("a", **sent)], slots, live("h1", "h2")))
+    assert (action.kind, action.reason, action.host) == (ActionKind.HOLD, "disk-locked", "h1")
+    assert "lock 7 of x" in action.detail
+    assert "outlive fence" in action.remedy
+
+
+def test_vm_whose_disk_was_locked_leaves_a_host_that_dies_meanwhile() -> None:
+    sent = {"host": "h1", "holders": (), "unfinished": True, "slot": "s1", "blocked": "lock 7 of x"}
+    silent = HostState(name="h1", standing=Standing.SILENT)
+    assert only(plan([vm("a", **sent)], [slot("s2", "h2", "a")], (*live("h2"), silent))).slot == "s2"
+
+
 def test_room_that_one_vm_is_given_is_not_given_to_the_next() -> None:
     free = {"h1": Free(cpu_milli=9, memory_bytes=6)}
     found = plan([vm("a", offers=("h1",)), vm("b", offers=("h1",))], [], live("h1"), free=free)
@@ -232,6 +247,7 @@ def views(draw: st.DrawFn) -> RecoveryView:
                 unfinished=draw(st.booleans()),
                 running=draw(st.booleans()) and not all(mute for _, mute in holders),
                 refusal=draw(st.sampled_from(["", "no"])),
+                blocked=draw(st.sampled_from(["", "lock"])),
                 avoid=tuple(draw(st.lists(st.sampled_from(hosts), max_size=2))),
                 waited_s=draw(st.sampled_from([0.0, 100.0])),
                 offers=draw(st.sampled_from([None, (), tuple(hosts)])),

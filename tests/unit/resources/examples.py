@@ -309,7 +309,7 @@ FULL: tuple[r.Resource, ...] = (
                 declined="run-1",
                 reason="r",
             ),
-            rejection=r.Rejection(hypervisor="h1", fence="f", reason="full"),
+            rejection=r.Rejection(hypervisor="h1", fence="f", reason="full", stays=True),
             recovery=r.Recovery(
                 fence="f",
                 phase="held",

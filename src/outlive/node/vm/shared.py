@@ -52,6 +52,8 @@ class VmMemory:
     """… and since when."""
     sent_to: str = ""
     """Run of another host to which it was sent last."""
+    unseen: int = 0
+    """How often in a row storage did not tell of the locks on its disks."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
 

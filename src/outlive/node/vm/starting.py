@@ -1,30 +1,26 @@
-"""Starting a virtual machine: hold, look at the storage locks, create past the gate, and say that it runs.
+"""Starting a virtual machine: hold, clear its disks of stale locks, create past the gate, and say that it runs.
 
 Nothing is created before the store has acknowledged the hold, and a start that went wrong takes its entry back only
 after its domain was seen to be absent. Where this host cannot start what a recovery brought to it, it says so in
-``status.rejection``, and the next slot is tried; where an operator must act, the phase becomes ``fail``.
+``status.rejection``, and the next slot is tried; where no host could, it says that too, and tries again. Where nobody
+but its host is to start it and an operator must act, the phase becomes ``fail``.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import msgspec
 
-from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.decisions import START_LOCKS
-from outlive.node.membership.death import Reach, cut_off, member_view
 from outlive.node.membership.holding import HOLD, HoldView, others
 from outlive.node.ports.hypervisor import DomainState
-from outlive.node.ports.storage import DiskLock
+from outlive.node.vm.clearing import Clearer, Obstacle, ObstacleKind
 from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
-from outlive.node.vm.locks import StartLocksInput, VolumeLock
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.node.vm.states import FAIL, START, assigned_to, fence_of, mine, reach_of, state_of, wanted
-from outlive.resources import Holder, Membership, VirtualMachine
+from outlive.resources import VirtualMachine
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
@@ -34,6 +30,8 @@ WAIT_S: Final = 2.0
 """First wait for somebody else, such as a holder that is not mute; it doubles."""
 WAIT_CAP_S: Final = 15.0
 """The longest."""
+UNSEEN_TRIES: Final = 3
+"""How often in a row storage may not tell of the disks of what a recovery brought, before this host rejects it."""
 AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0
@@ -49,6 +47,7 @@ class Starter:
 
     def __init__(self, shared: VmHost, creator: Creator, ender: Ender) -> None:
         self._shared = shared
+        self._clearer = Clearer(shared)
         self._creator = creator
         self._ender = ender
 
@@ -117,33 +116,48 @@ class Starter:
         return wait_s
 
     async def _create(self, vm: VirtualMachine, run_id: str, held_in: str, memory: VmMemory) -> float | None:
-        shared, name = self._shared, vm.name
-        try:
-            trouble = await self._locked(vm)
-        except (OutliveError, TimeoutError) as error:
-            _log.warning("vm.locks_not_known", vm=name, host=shared.host, error=str(error))
-            await self._ender.release(name)
-            return self._not_before(memory)
-        if trouble:
-            await self._ender.release(name, phase=FAIL, reason=trouble)
-            return None
+        obstacle = await self._clearer.obstacle(vm)
+        if obstacle is not None:
+            return await self._obstructed(vm, obstacle, memory)
+        memory.unseen = 0
         created = await self._creator.create(vm, run_id, held_in, memory)
         if not created.passed:
             return self._not_before(memory)
         if created.domain is not None:
             memory.waits = 0
-            return await self.settle(name, memory)
+            return await self.settle(vm.name, memory)
         return await self._failed(vm, created.problem or "its domain ended at once", memory)
+
+    async def _obstructed(self, vm: VirtualMachine, obstacle: Obstacle, memory: VmMemory) -> float | None:
+        """Its disks are in nobody's way, or seem to be: give the hold back, and say what would help.
+
+        Somebody else's lock is in the way of every host: what a recovery brought here stays and is tried again. What
+        only this host cannot do makes room for the next slot.
+        """
+        shared, name = self._shared, vm.name
+        unseen = obstacle.kind is ObstacleKind.UNSEEN
+        memory.unseen = memory.unseen + 1 if unseen else 0
+        _log.warning("vm.obstructed", vm=name, host=shared.host, kind=obstacle.kind.value, why=obstacle.reason)
+        if unseen and not (_brought(vm) and memory.unseen >= UNSEEN_TRIES):
+            await self._ender.release(name)
+            return self._not_before(memory)
+        if not _brought(vm):
+            return None if await self._ender.release(name, phase=FAIL, reason=obstacle.reason) else SOON_S
+        stays = obstacle.kind is ObstacleKind.FOREIGN
+        memory.unseen = 0
+        rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=obstacle.reason, stays=stays)
+        released = await self._ender.release(name, rejection=rejection)
+        if stays:
+            return self._not_before(memory)
+        return None if released else SOON_S
 
     async def _failed(self, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
         shared = self._shared
         memory.failures += 1
         wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
         memory.not_before_s = shared.clock.monotonic() + wait_s
-        fence, recovery = fence_of(vm), vm.status.recovery
-        brought = recovery is None or recovery.fence != fence or recovery.phase != "recovered"
-        if fence and brought:
-            rejection = Rejection(hypervisor=shared.host, fence=fence, reason=problem)
+        if _brought(vm):
+            rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=problem)
             return None if await self._ender.release(vm.name, rejection=rejection) else SOON_S
         if memory.failures >= shared.settings.start_tries:
             reason = f"{shared.host} could not start it in {memory.failures} tries: {problem}"
@@ -179,77 +193,8 @@ class Starter:
         shared.reported()
         return None if seen == "running" else SOON_S * 5
 
-    async def _locked(self, vm: VirtualMachine) -> str:
-        """Why storage locks forbid the start; empty if they do not. Stale ones are removed on the way."""
-        shared = self._shared
-        volumes = vm.spec.disks
-        if not volumes:
-            return ""
-        async with asyncio.timeout(float(shared.settings.call_limit)):
-            locks = await shared.storage.locks(volumes)
-        if not locks:
-            return ""
-        fails: list[str] = []
-        view = StartLocksInput(
-            storage_ip=shared.storage.address(),
-            volumes=volumes,
-            locks=tuple(_as_input(lock) for lock in locks),
-            vm_state=state_of(vm),
-            fenced_ips=await self._fenced(locks, vm),
-        )
-        result = shared.decisions.use(START_LOCKS, view, subject=vm.name)
-        for lock in locks:
-            if lock.id not in result.removed:
-                continue
-            try:
-                await shared.storage.release(lock)
-            except OutliveError as error:
-                _log.warning("vm.lock_not_removed", vm=vm.name, lock=lock.id, error=str(error))
-                fails.append(lock.id)
-        if fails:
-            return f"lock {fails[0]} on a disk of it could not be removed"
-        if result.result == "start":
-            return ""
-        kept = next((lock for lock in locks if lock.id == result.lock), None)
-        owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
-        return f"lock {result.lock}{owner} says that somebody else may be writing"
 
-    async def _fenced(self, locks: tuple[DiskLock, ...], vm: VirtualMachine) -> tuple[str, ...]:
-        """Addresses whose host is proven dead (or was since it took the lock), or is cut off from these disks.
-
-        The store has acknowledged that this host alone holds the virtual machine, so a host with a proven epoch that
-        is not among the holders cannot have taken the lock since; and one that is cut off can do nothing with it.
-        """
-        found: list[str] = []
-        holders = {one.hypervisor for one in vm.status.holders}
-        for lock in locks:
-            owner = _owner(lock.address)
-            for host in dict.fromkeys((lock.locker, lock.locker.removeprefix("client."), owner)):
-                if not host or host in holders:
-                    continue
-                try:
-                    member = await self._shared.daemon.get(Membership, host, fresh=True)
-                except NotFound:
-                    continue
-                if member.record.dead_through > 0 or _shut_out(member, vm):
-                    found.append(owner)
-                    break
-        return tuple(found)
-
-
-def _shut_out(member: Membership, vm: VirtualMachine) -> bool:
-    """Whether the host's present epoch is cut off from every disk of the virtual machine."""
-    view = member_view(member)
-    entry = Holder(hypervisor=view.host, member_uid=view.uid, epoch=view.record.epoch)
-    return cut_off(entry, (view,), Reach(disks=vm.spec.disks))
-
-
-def _as_input(lock: DiskLock) -> VolumeLock:
-    return VolumeLock(volume=lock.volume, id=lock.id, address=lock.address, locker=lock.locker)
-
-
-def _owner(address: str) -> str:
-    """The host part of a lock's address."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.rpartition(":")[0] if address.count(":") == 1 else address
+def _brought(vm: VirtualMachine) -> bool:
+    """Whether a recovery that is not over has brought it where it is assigned."""
+    fence, recovery = fence_of(vm), vm.status.recovery
+    return fence != "" and (recovery is None or recovery.fence != fence or recovery.phase != "recovered")

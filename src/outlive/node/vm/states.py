@@ -85,6 +85,6 @@ def of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
 
 
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
-    """Whether the host has rejected what it is assigned now."""
-    rejection = vm.status.rejection
-    return rejection is not None and rejection.hypervisor == host and rejection.fence == fence_of(vm)
+    """Whether the host has rejected what it is assigned now, for good."""
+    said = vm.status.rejection
+    return said is not None and not said.stays and said.hypervisor == host and said.fence == fence_of(vm)

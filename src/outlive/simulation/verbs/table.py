@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from outlive.simulation.verbs import hardware, operating, software
+from outlive.simulation.verbs import hardware, operating, software, storing
 
 Act = Callable[[Any, Mapping[str, Any]], Awaitable[None]]
 
@@ -34,6 +34,8 @@ VERBS: Final[Mapping[str, Act]] = {
     "slow-starts": hardware.slow_starts,
     "guest-ignores-shutdown": hardware.guest_ignores_shutdown,
     "guest-crash": hardware.guest_crash,
+    "lock-disks": storing.lock_disks,
+    "unlock-disks": storing.unlock_disks,
     "watchdog-broken": hardware.watchdog_broken,
     "migration-fails": hardware.migration_fails,
     "lost-answers": hardware.lost_answers,
