@@ -45,7 +45,7 @@ from outlive.resources import (
 from outlive.runtime.informer import Informer
 
 HOLDER_INDEX: Final = "holder"
-"""Index of VMs by the hosts that may be running them."""
+"""Index of VMs by the hosts that may be running them, and by the Memberships under which they do: ``host/uid``."""
 ASSIGNED_INDEX: Final = "assigned"
 """Index of VMs without a holder by the host that they are assigned to."""
 RECOVERY_INDEX: Final = "recovery"
@@ -101,7 +101,7 @@ def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
 
 
 def _holders(vm: VirtualMachine) -> Iterable[str]:
-    return dict.fromkeys(holder.hypervisor for holder in vm.status.holders)
+    return dict.fromkeys(f"{holder.hypervisor}/{holder.member_uid}" for holder in vm.status.holders)
 
 
 def _assigned(vm: VirtualMachine) -> Iterable[str]:
@@ -182,9 +182,10 @@ class Lookout:
     def _concerned(self) -> dict[str, VirtualMachine]:
         vms = self._informers.vms
         found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
-        for host in vms.index_keys(HOLDER_INDEX):
-            if self._may_have_died(host):
-                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, host) if self._concerns(vm, host))
+        for place in vms.index_keys(HOLDER_INDEX):
+            host, _, uid = place.partition("/")
+            if self._may_have_died(host, uid):
+                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if self._concerns(vm, host))
         for host in vms.index_keys(ASSIGNED_INDEX):
             member = self.member(host)
             if member is not None and member.record.state != "Held":
@@ -195,9 +196,9 @@ class Lookout:
                 found[name] = vm
         return {name: found[name] for name in sorted(found)}
 
-    def _may_have_died(self, host: str) -> bool:
+    def _may_have_died(self, host: str, uid: str) -> bool:
         member = self.member(host)
-        if member is None:
+        if member is None or member.uid != uid:
             return True
         record = member.record
         return record.state == "Revoked" or record.dead_through > 0 or record.cut.through > 0

@@ -1,10 +1,25 @@
-"""The end of all faults: everything that was broken on purpose works again, and whoever waits for a word gets it."""
+"""The end of all faults: everything that was broken on purpose works again, and whoever waits for a word gets it.
+
+Some of what a seed brings nobody but an operator can put right: machines that were replaced, memberships that were
+deleted, fences that are held back, a restored store that waits for hosts which cannot come. ``Operator`` does then what
+docs/concepts/safety.md#what-you-may-be-woken-for tells, as often as it is needed, and says nothing that is not so.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
+from outlive.base.errors import OutliveError
+from outlive.resources import Cluster, Fault, MemberRecord, VirtualMachine
+from outlive.simulation.hosts import SimHost
 from outlive.simulation.spec import BmcMode
 from outlive.simulation.world import World
 from outlive.store.faults import FaultRates
+
+HELD_BACK: Final = ("storm-hold", "rate-hold")
+"""Faults that ask whether the silent hosts are really dead."""
+VOUCH_AFTER_S: Final = 60.0
+"""So long hosts have to register in a restored store before somebody vouches for it."""
 
 
 async def heal(world: World) -> None:
@@ -14,22 +29,106 @@ async def heal(world: World) -> None:
     world.set_store(down=False)
     world.networks.heal_all()
     for service in world.controllers.values():
+        if service.process is not None:
+            service.process.go_on()
         if not service.alive:
             service.start()
     for host in world.hosts.values():
-        mode: BmcMode = host.spec.bmc
-        world.wire(host.name, mode)
-        host.hypervisor.faults.clear()
-        host.go_on()
-        host.machine.watchdog.broken = False
-        host.machine.plug()
-        host.machine.switch_on()
-        if host.lives:
-            if host.daemon.process is not None:
-                host.daemon.process.go_on()
-            host.daemon.start()
+        _heal_host(world, host)
     await world.do("maintenance", {"on": False})
     await world.do("release", {})
     for host in world.hosts.values():
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
         await world.do("ready", {"host": host.name})
+
+
+def _heal_host(world: World, host: SimHost) -> None:
+    mode: BmcMode = host.spec.bmc
+    world.wire(host.name, mode)
+    host.hypervisor.faults.clear()
+    host.go_on()
+    host.machine.watchdog.broken = False
+    host.machine.plug()
+    host.machine.switch_on()
+    host.end_second()
+    if not host.lives:
+        return
+    for service in (host.daemon, host.beside):
+        if service is None:
+            continue
+        if service.process is not None:
+            service.process.go_on()
+        service.start()
+
+
+class Operator:
+    """Who is called after the faults, and looks after the cluster until it rests."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._since_s = world.clock.monotonic()
+        self._stopped: dict[str, list[str]] = {}
+        """Host → VMs that were stopped to empty it."""
+
+    async def look(self) -> None:
+        """Look at everything once, and do what is to be done now; what fails is tried again at the next look."""
+        world = self._world
+        if any(fault.code in HELD_BACK and not fault.ended for fault in world.store.all_of(Fault)):
+            await self._do("release", {})
+        for host in world.hosts.values():
+            member = world.store.look_member(host.name)
+            if member is None:
+                await self._without_membership(host)
+            elif member.machine_id != host.machine.machine_id:
+                await self._replaced(host, member)
+            elif host.name in self._stopped:
+                await self._start_again(host)
+        if world.truth.restored and world.clock.monotonic() - self._since_s > VOUCH_AFTER_S:
+            await self._vouch()
+
+    async def _replaced(self, host: SimHost, member: MemberRecord) -> None:
+        """The old machine is gone for good; once nothing waits for it any more, the new one is the host."""
+        if member.dead_through < member.epoch:
+            if member.state == "Revoked" and member.fence.id:
+                await self._do("confirm-off", {"host": host.name, "looks": True, "reason": "it was scrapped"})
+            return
+        vms = self._world.store.all_of(VirtualMachine)
+        if not any(one.hypervisor == host.name for vm in vms for one in vm.status.holders):
+            await self._do("accept-machine", {"host": host.name})
+
+    async def _without_membership(self, host: SimHost) -> None:
+        """Empty the host, delete what it remembers, start it again."""
+        world = self._world
+        if not host.lives:
+            return
+        here = [vm for vm in host.hypervisor.domains if world.truth.vm(vm) is not None]
+        if here:
+            stopped = self._stopped.setdefault(host.name, [])
+            for vm in here:
+                if vm not in stopped:
+                    stopped.append(vm)
+                    await self._do("request", {"vm": vm, "verb": "stop"})
+        elif host.machine.remembered is not None:
+            await self._do("forget-membership", {"host": host.name})
+            await self._do("kill-daemon", {"hosts": (host.name,)})
+
+    async def _start_again(self, host: SimHost) -> None:
+        for vm in self._stopped.pop(host.name):
+            if self._world.truth.vm(vm) is not None:
+                await self._do("request", {"vm": vm, "verb": "start"})
+
+    async def _vouch(self) -> None:
+        """Those that could register have had their time."""
+        world = self._world
+        if any(world.truth.forgotten(host) for host in world.hosts) and not self._vouched():
+            await self._do("confirm-incarnation", {})
+
+    def _vouched(self) -> bool:
+        cluster = self._world.store.look(Cluster, "default")
+        return cluster is not None and cluster.spec.confirmed_incarnation == self._world.store.incarnation
+
+    async def _do(self, verb: str, arguments: dict[str, object]) -> None:
+        try:
+            await self._world.do(verb, arguments)
+        except OutliveError as error:
+            self._world.history.add("fault", verb, f"came to nothing: {error.message}")

@@ -169,7 +169,16 @@ class SimHost:
         self.paused = False
         self.guard = Service(f"{spec.name}/guard", self._guard, history, 1.0)
         self.daemon = Service(f"{spec.name}/daemon", lambda process: daemon(self, process), history, RESTART_S)
+        self.beside: Service | None = None
+        """The controller of a coordinator that has no machine of its own: it comes and goes with this one."""
+        self.second: Service | None = None
+        """A daemon that somebody started beside the first, by hand: no boot starts it again."""
         self._history = history
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """All programs that run on it."""
+        return tuple(one for one in (self.daemon, self.guard, self.beside, self.second) if one is not None)
 
     @property
     def lives(self) -> bool:
@@ -180,16 +189,19 @@ class SimHost:
         """The kernel has started."""
         self.hypervisor.boot()
         self.paused = False
-        for service in (self.guard, self.daemon):
+        for service in self.services:
             service.forget_halts()
         self.guard.start()
         self.daemon.start(START_S)
+        if self.beside is not None:
+            self.beside.start()
         self._history.add("machine", self.name, f"booted ({self.machine.boots}. boot)")
 
     def ended(self, how: str) -> None:
         """The machine has ended."""
-        for service in (self.daemon, self.guard):
+        for service in self.services:
             service.kill(again=False)
+        self.second = None
         self.hypervisor.lose_power()
         self.paused = False
         self._history.add("machine", self.name, how)
@@ -198,8 +210,8 @@ class SimHost:
         """Everything on it stands still."""
         if self.lives and not self.paused:
             self.paused = True
-            self.daemon.halt()
-            self.guard.halt()
+            for service in self.services:
+                service.halt()
             self.hypervisor.pause()
             self._history.add("machine", self.name, "stands still")
 
@@ -209,8 +221,14 @@ class SimHost:
             self.paused = False
             self._history.add("machine", self.name, "goes on")
             self.hypervisor.go_on()
-            self.guard.go_on()
-            self.daemon.go_on()
+            for service in self.services:
+                service.go_on()
+
+    def end_second(self) -> None:
+        """Whoever started a second daemon ends it."""
+        if self.second is not None:
+            self.second.kill(again=False)
+            self.second = None
 
     def _guard(self, process: Process) -> Role:
         guard = SimGuard(self.machine, self.hypervisor, process)

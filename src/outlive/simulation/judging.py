@@ -50,8 +50,6 @@ class Judge:
         self.truth = truth
         self.violations: list[Violation] = []
         self.replay = replay
-        self.restored = False
-        """Whether a backup was put back: until hosts have joined again, the store knows less than is so."""
         self.changed_s = 0.0
         """When something changed last that coverage depends on."""
         self._seed = seed
@@ -95,8 +93,7 @@ class Judge:
 
     def acknowledged(self, answer: object) -> None:
         """A writer was told that its write counts."""
-        if not self.restored:
-            self._found("S5", getattr(answer, "name", ""), acknowledged_is_kept(self.truth, answer))
+        self._found("S5", getattr(answer, "name", ""), acknowledged_is_kept(self.truth, answer))
 
     def rest(self) -> None:
         """Nothing has changed for a while: what holds only then."""
@@ -132,8 +129,7 @@ class Judge:
         self._held(vm)
 
     def _held(self, vm: str) -> None:
-        if not self.restored:
-            self._found("held", vm, held_where_it_runs(self.truth, vm, self.truth.vm(vm)))
+        self._found("held", vm, held_where_it_runs(self.truth, vm, self.truth.vm(vm)))
 
     def _found(self, invariant: str, subject: str, text: str) -> None:
         if not text or (invariant, subject, text) in self._told or len(self.violations) >= VIOLATIONS_LIMIT:

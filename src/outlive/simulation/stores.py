@@ -161,6 +161,10 @@ class WorldStore(MemoryStore):
         """Put in what there is at the beginning, before anybody reads or observes."""
         self.load(objects)
 
+    async def astray(self) -> list[str]:
+        """What is otherwise than was answered: nothing, where the judges look at the store itself."""
+        return []
+
     def load(self, objects: Iterable[Resource]) -> None:
         """As they are, before anybody reads or observes."""
         super().load(objects)
@@ -274,6 +278,7 @@ class Way:
         clock: Clock,
         random: Random,
         acknowledged: Callable[[object], None],
+        latency_s: float = 0.0,
     ) -> None:
         self._store = store
         self.faults = FaultStore(store, clock=clock, random=random)
@@ -282,6 +287,7 @@ class Way:
         self._process = process
         self._random = random.fork("timeouts")
         self._acknowledged = acknowledged
+        self._latency_s = latency_s
 
     def set(self, *, sends: bool, hears: bool) -> None:
         """What gets through from now on. Observers need to hear only: their request was sent before."""
@@ -310,6 +316,7 @@ class Way:
     async def write(self, call: Callable[[Store], Awaitable[T]], author: Author) -> T:
         """``Unknown`` where it may have arrived, and its answer cannot."""
         self._process.check()
+        incarnation = self._store.incarnation
         token = _author.set(author)
         try:
             if not self.sends:
@@ -325,7 +332,8 @@ class Way:
         self._process.check()
         if not (self.sends and self.hears):
             raise Unknown("the answer was lost", remedy="read it again")
-        self._acknowledged(answer)
+        if self._store.incarnation == incarnation:  # what a backup has undone meanwhile was kept until then
+            self._acknowledged(answer)
         return answer
 
     async def _deaf(self, call: Callable[[Store], Awaitable[Any]]) -> NoReturn:
@@ -338,10 +346,13 @@ class Way:
     async def _through(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Directly where nothing goes wrong; else in a task of its own, which a halt or a kill does not touch."""
         network = self.faults.network
-        if network.rates is QUIET or network.rates == QUIET:
+        if (network.rates is QUIET or network.rates == QUIET) and not self._latency_s:
             return await call(self._store if network.reachable else self.faults)
 
         async def sent() -> T:
-            return await call(self.faults)
+            await asyncio.sleep(self._latency_s)
+            answer = await call(self.faults)
+            await asyncio.sleep(self._latency_s)
+            return answer
 
         return await self._process.call(go(sent(), name=f"{self._process.name}/store"))

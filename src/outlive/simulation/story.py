@@ -131,6 +131,7 @@ class Story:
         expect, summary = self._expect, self._summary()
         self.failed += judge_events(expect, tuple(self.world.history.events))
         self.failed += judge_summary(expect, summary)
+        self.failed += await self.world.store.astray()
         trace = self.world.history.trace_hash()
         told = await why(self.world.store, self._asked) if self._asked else None
         return Ended(summary, tuple(self.failed), tuple(self.told), trace, standing_out(self.world), told)
@@ -319,6 +320,8 @@ _SENTENCES: Final = {
     "watchdog-broken": "the watchdog of {who} is broken",
     "kill-controller": "a controller dies: {details}",
     "start-controller": "a controller is started: {details}",
+    "pause-controller": "a controller stands still{for}: {details}",
+    "resume-controller": "a controller goes on: {details}",
     "move": "somebody moves {vms} to {to}",
     "request": "a user asks: {details}",
     "drain": "somebody empties {who}",
@@ -332,6 +335,8 @@ _SENTENCES: Final = {
     "delete-vm": "somebody deletes {vms}",
     "delete-membership": "somebody deletes the membership of {who}",
     "replace-machine": "another machine is put up under the name of {who}",
+    "forget-membership": "somebody deletes what {who} remembers of its membership",
+    "accept-machine": "somebody accepts the machine that is now {who}",
     "second-daemon": "somebody starts a second daemon on {who}",
     "set-policy": "the policy of fencing changes: {details}",
     "confirm-incarnation": "somebody vouches for the restored store",

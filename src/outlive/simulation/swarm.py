@@ -17,8 +17,9 @@ from outlive.base.logging import silenced
 from outlive.base.random import Random
 from outlive.resources import FencingPolicy, VirtualMachine
 from outlive.runtime.virtual import run_virtual
-from outlive.simulation.faulting import UNTIL_S, schedule
-from outlive.simulation.healing import heal
+from outlive.simulation.drawing import UNTIL_S
+from outlive.simulation.faulting import schedule
+from outlive.simulation.healing import Operator, heal
 from outlive.simulation.invariants import Violation, runs_or_says_why
 from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
@@ -28,6 +29,8 @@ BUDGET_S: Final = 240.0
 """After healing, for every VM to run or to be held."""
 REST_S: Final = 12.0
 """Of calm before what holds only at rest is judged."""
+OPERATOR_S: Final = 5.0
+"""Between two looks of the operator while it is quiet."""
 SPARE_CPU: Final = 6
 """Of each host's cores, that no VM takes at the beginning."""
 TRACE_LINES: Final = 6
@@ -89,6 +92,7 @@ def world_of(seed: int) -> WorldSpec:
         controllers=random.choice((1, 2, 2, "on-coordinators")),
         policy=policy,
         cuts=random.choice(("none", "none", "disks", "all")),
+        latency_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.05)),
         settings={"failover": {"flavorFailoverRequirements": {"*": random.choice((1, 1, 2))}}},
     )
 
@@ -169,7 +173,6 @@ async def _run(seed: int, tell: Any) -> Result:
             world.history.add("fault", fault.verb, f"came to nothing: {error.message}")
     await world.clock.sleep(UNTIL_S - world.clock.monotonic())
     await heal(world)
-    await world.clock.sleep(QUIET_UNTIL_S - world.clock.monotonic())
     await _rested(world)
     world.judge.rest()
     result = Result(
@@ -187,10 +190,15 @@ async def _run(seed: int, tell: Any) -> Result:
 
 async def _rested(world: World) -> None:
     """Wait until every VM runs or says why not, and has done so for a while; at most so long as the budget is."""
+    operator = Operator(world)
+    while world.clock.monotonic() < QUIET_UNTIL_S:
+        await world.clock.sleep(OPERATOR_S)
+        await operator.look()
     until = world.clock.monotonic() + BUDGET_S
     calm = 0.0
     while calm < REST_S and world.clock.monotonic() < until:
         await world.clock.sleep(2.0)
+        await operator.look()
         vms = world.store.all_of(VirtualMachine)
         well = not any(runs_or_says_why(world.truth, vm) for vm in vms)
         calm = calm + 2.0 if well else 0.0

@@ -133,6 +133,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "watchdog-broken": Verb({"hosts": _HOSTS}, "The watchdog does not reset the machine."),
     "kill-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers die."),
     "start-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers are started."),
+    "pause-controller": Verb({"names": Argument(Kind.NAMES, True), "for": _FOR}, "Controllers stand still."),
+    "resume-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers go on."),
     "move": Verb({"vm": _VM, "to": Argument(Kind.HOST), "live": Argument(Kind.FLAG)}, "Somebody moves a VM."),
     "request": Verb(
         {
@@ -156,7 +158,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "arm": Verb({"hosts": _HOSTS}, "Guards are armed."),
     "disarm": Verb({"hosts": _HOSTS}, "Guards are disarmed."),
     "confirm-off": Verb(
-        {"host": _HOST, "name": _TEXT, "reason": _TEXT, "fence": _TEXT}, "Somebody asserts that a host is off."
+        {"host": _HOST, "name": _TEXT, "reason": _TEXT, "fence": _TEXT, "looks": Argument(Kind.FLAG)},
+        "Somebody asserts that a host is off.",
     ),
     "fence": Verb({"host": _HOST}, "Somebody condemns a host."),
     "create-vm": Verb(
@@ -172,8 +175,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "delete-vm": Verb({"vm": _VM}, "A VM goes for good."),
     "delete-membership": Verb({"host": _HOST}, "Somebody deletes the membership of a host."),
+    "forget-membership": Verb({"host": _HOST}, "Somebody deletes what a host remembers of its membership."),
     "replace-machine": Verb({"host": _HOST}, "Another machine is put up under the name of a host."),
-    "second-daemon": Verb({"host": _HOST}, "A second daemon is started on a host."),
+    "accept-machine": Verb({"host": _HOST}, "Somebody accepts the machine that is there now."),
+    "second-daemon": Verb({"host": _HOST, "for": _FOR}, "A second daemon is started on a host."),
     "set-policy": Verb({"policy": Argument(Kind.MAPPING, True)}, "The policy of fencing changes."),
     "confirm-incarnation": Verb({}, "Somebody vouches for the restored store."),
     "release": Verb({}, "Somebody lets fencing go on."),

@@ -42,6 +42,8 @@ from outlive.store.tables import Write
 MakeStore = Callable[[Clock, Ids, Callable[[Write, Author], None]], WorldStore]
 """Makes the store of a world, which tells of every write once it counts."""
 CONTROLLER_RESTART_S: Final = 2.0
+BESIDE: Final = "/controller"
+"""How the controller is named that runs beside a host's daemon."""
 LOOK_S: Final = 0.5
 """How often ``settled`` and the judge of coverage look."""
 REPORTED_S: Final = 1.0
@@ -69,7 +71,6 @@ class World:
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
-        self._beside: dict[str, Service] = {}
         self._watching: asyncio.Task[None] | None = None
         self.truth = Truth(self.store, self._hypervisors, self.disks, self.history)
         self.judge = Judge(self.truth, seed=seed, replay=replay)
@@ -165,7 +166,7 @@ class World:
         election = self.store.look(Election, FAILOVER_ROLE)
         holder = election.record.holder if election is not None else ""
         name = holder.rpartition("-")[0]
-        service = self.controllers.get(name) or self._beside.get(name.removesuffix("/controller"))
+        service = self.controller(name)
         if service is None or service.process is None or not service.active or self.rates != FaultRates():
             return ""
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
@@ -189,6 +190,7 @@ class World:
             clock=clock,
             random=self.random.fork(f"way/{process.part.name}"),
             acknowledged=self.judge.acknowledged,
+            latency_s=self.spec.latency_s,
         )
         way.faults.network.rates = self.rates
         kept = [(one, other) for one, other in self._ways.get(host, []) if one.alive]
@@ -284,7 +286,7 @@ class World:
         if wanted == "on-coordinators":
             for host in self.hosts.values():
                 if host.spec.mode == "coordinator":
-                    self._beside[host.name] = self._controller(f"{host.name}/controller", host.name, host.machine.clock)
+                    host.beside = self._controller(f"{host.name}{BESIDE}", host.name, host.machine.clock)
             return
         for number in range(1, wanted + 1):
             name = f"ctl-{number}"
@@ -297,6 +299,11 @@ class World:
             self.history,
             CONTROLLER_RESTART_S,
         )
+
+    def controller(self, name: str) -> Service | None:
+        """A controller by its name, on a machine of its own (``ctl-1``) or beside a daemon (``kvm-1/controller``)."""
+        host = self.hosts.get(name.removesuffix(BESIDE)) if name.endswith(BESIDE) else None
+        return host.beside if host is not None else self.controllers.get(name)
 
     # What happens below
 
@@ -329,13 +336,9 @@ class World:
 
     def _booted(self, name: str) -> None:
         self.hosts[name].booted()
-        if name in self._beside:
-            self._beside[name].start()
 
     def _ended(self, name: str, how: str) -> None:
         self.hosts[name].ended(how)
-        if name in self._beside:
-            self._beside[name].kill(again=False)
 
 
 def operator() -> Author:

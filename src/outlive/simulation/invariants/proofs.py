@@ -78,7 +78,8 @@ def dead_with_proof(before: MemberRecord | None, after: MemberRecord) -> str:
 def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
     """A proof says what is so: nothing of the epochs that it declares dead can run any more.
 
-    Hosts about which somebody lied on purpose are excepted: there the other kinds of proof, or policy, must do.
+    Hosts about which somebody lied on purpose are excepted: there the other kinds of proof, or policy, must do. So is
+    what a restored store does not know: it is in nobody's books, and its host has said so (``unknown-vm``).
     """
     through = before.dead_through if before is not None else 0
     if after.dead_through <= through or host in truth.lied or host not in truth.hypervisors:
@@ -88,6 +89,8 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
         if domain.state is DomainState.OFF or not hypervisor.powered:
             continue
         found = truth.vm(vm)
+        if found is None and truth.restored:
+            continue
         entries = found.status.holders if found is not None else ()
         mine = [one.epoch for one in entries if one.hypervisor == host and one.run_id == domain.run_id]
         epoch = max([domain.epoch, *mine])

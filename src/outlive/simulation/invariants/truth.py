@@ -48,6 +48,8 @@ class Truth:
     history: History
     lied: dict[str, str] = field(default_factory=dict)
     """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
+    restored: bool = False
+    """Whether a backup was put back: until a host has registered again, the store knows less than is so of it."""
     holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """VM → hosts with a domain of it, kept up by whoever changes a domain."""
 
@@ -75,6 +77,11 @@ class Truth:
         """The record that the entry was written under."""
         found = self.store.look(Membership, holder.hypervisor)
         return found.record if found is not None and found.metadata.uid == holder.member_uid else None
+
+    def forgotten(self, host: str) -> bool:
+        """Whether the host has not registered yet what it runs, in a store that was restored."""
+        member = self.store.look_member(host) if self.restored else None
+        return self.restored and (member is None or member.incarnation != self.store.incarnation)
 
     def vm(self, name: str) -> VirtualMachine | None:
         """The VM's document."""

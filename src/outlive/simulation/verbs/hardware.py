@@ -120,6 +120,12 @@ async def unkillable(world: World, given: Arguments) -> None:
             host.hypervisor.faults.unkillable[vm] = True
 
 
+async def forget_membership(world: World, given: Arguments) -> None:
+    """What the host's disk says of its last membership is deleted."""
+    for host in hosts_in(world, given):
+        host.machine.remembered = None
+
+
 async def replace_machine(world: World, given: Arguments) -> None:
     """Another machine is put up under the name of a host."""
     for host in hosts_in(world, given):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outlive.base.clock import as_datetime
-from outlive.base.errors import BadInput, Conflict, NotFound
+from outlive.base.errors import BadInput, Conflict, NotFound, Refused
 from outlive.resources import Cluster, Hypervisor, Membership, R, VirtualMachine
 from outlive.resources.vms import Request
 from outlive.simulation.building import vm_of
@@ -95,11 +95,13 @@ async def disarm(world: World, given: Arguments) -> None:
 
 
 async def confirm_off(world: World, given: Arguments) -> None:
-    """Somebody asserts that a host is off, whether it is or not."""
+    """Somebody asserts that a host is off: whether it is or not, or (``looks``) only if it is, or was replaced."""
     for host in hosts_in(world, given):
         member = world.store.look(Membership, host.name)
         if member is None:
             raise NotFound(f"{host.name} has no membership", remedy="wait until it has joined")
+        if given.get("looks") and host.lives and member.record.machine_id == host.machine.machine_id:
+            raise Refused(f"{host.name} is on", remedy="switch it off first")
         if host.lives and host.hypervisor.left():
             world.truth.lied[host.name] = "operator"
         fence = text(given, "fence") or member.record.fence.id
@@ -175,6 +177,18 @@ async def delete_membership(world: World, given: Arguments) -> None:
     for name in texts(given, "hosts", "host"):
         found = await world.store.get(Membership, name)
         await world.store.delete(found.ref)
+
+
+async def accept_machine(world: World, given: Arguments) -> None:
+    """The machine that is there now is the host from now on: its controller's identity is entered, the old one goes."""
+    for host in hosts_in(world, given):
+        uuid = host.machine.system_uuid if host.spec.bmc != "none" else ""
+
+        def entered(spec: Any, uuid: str = uuid) -> Any:
+            return _replace(spec, fencing=_replace(spec.fencing, system_uuid=uuid))
+
+        await change_spec(world, Hypervisor, host.name, entered)
+        await delete_membership(world, {"host": host.name})
 
 
 async def _fencing(world: World, given: Arguments, change: Callable[[Any], Any]) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from outlive.simulation.world import World
 
 
+SECOND_S = 5.0
+"""After so long whoever started the second daemon tries it again."""
+
+
 async def kill_daemon(world: World, given: Arguments) -> None:
     """The daemon dies; its service manager starts it again."""
     for host in hosts_in(world, given):
@@ -55,15 +59,17 @@ async def resume_daemon(world: World, given: Arguments) -> None:
 
 
 async def second_daemon(world: World, given: Arguments) -> None:
-    """Another daemon is started on a host, beside the one that runs."""
+    """Another daemon is started on a host, beside the one that runs, again and again."""
     for host in hosts_in(world, given):
-        name = f"{host.name}/second-daemon"
+        if not host.lives or host.second is not None:
+            continue
 
         def make(process: Process, host: Any = host) -> Any:
             return world.make_daemon(host, process)
 
-        world.controllers[name] = Service(name, make, world.history, 5.0)
-        world.controllers[name].start()
+        host.second = Service(f"{host.name}/second-daemon", make, world.history, SECOND_S)
+        host.second.start()
+        after(given, host.end_second)
 
 
 async def kill_guard(world: World, given: Arguments) -> None:
@@ -83,6 +89,24 @@ async def start_controller(world: World, given: Arguments) -> None:
     """They are started again."""
     for service in _controllers(world, given):
         service.start()
+
+
+async def pause_controller(world: World, given: Arguments) -> None:
+    """Controllers stand still."""
+    for service in _controllers(world, given):
+        process = service.process
+        if process is None or not process.alive:
+            continue
+        process.halt()
+        world.history.add("process", service.name, "stands still")
+        after(given, process.go_on)
+
+
+async def resume_controller(world: World, given: Arguments) -> None:
+    """They go on."""
+    for service in _controllers(world, given):
+        if service.process is not None:
+            service.process.go_on()
 
 
 async def store_outage(world: World, given: Arguments) -> None:
@@ -112,13 +136,15 @@ async def store_snapshot(world: World, given: Arguments) -> None:
 
 async def store_restore(world: World, given: Arguments) -> None:
     """The last backup is put back."""
-    world.judge.restored = True
     world.store.restore()
+    world.truth.restored = True
 
 
 def _controllers(world: World, given: Arguments) -> list[Service]:
-    names = texts(given, "names")
-    for name in names:
-        if name not in world.controllers:
+    found: list[Service] = []
+    for name in texts(given, "names"):
+        service = world.controller(name)
+        if service is None:
             raise BadInput(f"there is no controller {name}", remedy=f"there are {', '.join(world.controllers)}")
-    return [world.controllers[name] for name in names]
+        found.append(service)
+    return found

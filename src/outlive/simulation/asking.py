@@ -1,0 +1,117 @@
+"""What users and operators do while other things go wrong: each wish is legal at any moment, and none breaks a promise.
+
+Whoever says that a host is off has pulled its cord first, and looks before he says it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from outlive.simulation.breaking import RESTORES, Kind
+from outlive.simulation.domains import PHASES
+from outlive.simulation.drawing import Draw
+
+
+def _move(draw: Draw, at_s: float) -> None:
+    live = draw.random.random() < 0.7
+    if draw.random.random() < 0.3:
+        draw.add(at_s, "migration-fails", hosts=(draw.host().name,), phase=draw.random.choice(PHASES))
+    draw.add(at_s, "move", vm=draw.vm().name, to=draw.host().name, live=live)
+
+
+def _request(draw: Draw, at_s: float) -> None:
+    vm = draw.vm().name
+    verb = draw.random.choice(("stop", "shutdown", "restart"))
+    draw.add(at_s, "request", vm=vm, verb=verb)
+    if verb != "restart":
+        draw.add(at_s + draw.short(), "request", vm=vm, verb="start")
+
+
+def _create(draw: Draw, at_s: float) -> None:
+    draw.add(at_s, "create-vm", vm=f"new-{len(draw.faults)}", host=draw.host().name)
+
+
+def _delete(draw: Draw, at_s: float) -> None:
+    draw.add(at_s, "delete-vm", vm=draw.vm().name)
+
+
+def _drain(draw: Draw, at_s: float) -> None:
+    draw.while_(at_s, draw.short() + 10.0, "drain", "ready", host=draw.host().name)
+
+
+def _maintenance(draw: Draw, at_s: float) -> None:
+    hosts = {"hosts": (draw.host().name,)} if draw.random.random() < 0.6 else {}
+    draw.add(at_s, "maintenance", on=True, **hosts)
+    draw.add(at_s + draw.short(), "maintenance", on=False, **hosts)
+
+
+def _going_down(draw: Draw, at_s: float) -> None:
+    """A host is stopped in order for work on it, its VMs left alone or taken down, and comes back."""
+    host = draw.host().name
+    leave = draw.random.random() < 0.5
+    draw.add(at_s, "stop-daemon", hosts=(host,), leaveVms=leave, goingDown=not leave)
+    off_s = at_s + draw.random.uniform(2.0, 20.0)
+    if draw.random.random() < 0.5:
+        draw.add(off_s, "power-off", hosts=(host,))
+        draw.add(off_s + draw.short(), "power-on", hosts=(host,))
+    draw.add(off_s + draw.short(), "start-daemon", hosts=(host,))
+
+
+def _arm(draw: Draw, at_s: float) -> None:
+    draw.add(at_s, draw.random.choice(("arm", "disarm")), hosts=(draw.host().name,))
+
+
+def _fence(draw: Draw, at_s: float) -> None:
+    """With the cord pulled and that said as well, or without."""
+    host = draw.host().name
+    draw.add(at_s, "fence", host=host)
+    if draw.random.random() < 0.3:
+        draw.add(at_s + 2.0, "power-off", hosts=(host,))
+        draw.add(at_s + draw.random.uniform(2.5, 8.0), "confirm-off", host=host, looks=True, reason="cord pulled")
+
+
+def _confirm(draw: Draw, at_s: float) -> None:
+    """Somebody pulls the cord and says so, once the host is condemned."""
+    host = draw.host().name
+    draw.add(at_s, "power-off", hosts=(host,))
+    draw.add(at_s + draw.random.uniform(8.0, 20.0), "confirm-off", host=host, looks=True, reason="cord pulled")
+
+
+def _policy(draw: Draw, at_s: float) -> None:
+    random = draw.random
+    wish = random.choice(
+        (
+            {"stormFraction": random.choice((0.3, 0.5, 1.0))},
+            {"fencesLimit": random.choice((1, 2, 10))},
+            {"powerOnAfter": random.random() < 0.5},
+            {"profile": random.choice(("", "fast", "steady"))},
+        )
+    )
+    draw.add(at_s, "set-policy", policy=wish)
+
+
+def _release(draw: Draw, at_s: float) -> None:
+    draw.add(at_s, "release")
+
+
+def _delete_membership(draw: Draw, at_s: float) -> None:
+    if draw.first("delete-membership", RESTORES):
+        draw.add(at_s, "delete-membership", host=draw.host().name)
+
+
+ASKING: Final[dict[str, Kind]] = {
+    "move": _move,
+    "request": _request,
+    "create": _create,
+    "delete": _delete,
+    "drain": _drain,
+    "maintenance": _maintenance,
+    "going-down": _going_down,
+    "arm": _arm,
+    "fence": _fence,
+    "confirm": _confirm,
+    "policy": _policy,
+    "release": _release,
+    "delete-membership": _delete_membership,
+}
+"""By somebody's will."""
