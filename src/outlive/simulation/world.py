@@ -149,11 +149,15 @@ class World:
         return False
 
     async def _watch_coverage(self) -> None:
-        """S3: judge what is reported a second after each last change, while somebody leads who can report it."""
+        """S3: judge what is reported a second after each last change, while somebody leads who can report it.
+
+        In a store that was restored everybody has to learn anew what there is.
+        """
         leads_since, leader, judged = 0.0, "", -1.0
         while True:
             await self.clock.sleep(LOOK_S)
-            now, present = self.clock.monotonic(), self._leader()
+            now, leads = self.clock.monotonic(), self._leader()
+            present = f"{leads} in {self.store.incarnation}" if leads else ""
             if present != leader:
                 leader, leads_since = present, now
             changed = self.judge.changed_s
