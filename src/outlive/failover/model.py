@@ -54,6 +54,9 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     created_at: float = 0.0
     source: str = ""
     """Who gave the location: ``database``, ``hypervisor`` or ``resource``."""
+    due: bool = False
+    """Whether it is about to run on its host, so that it counts there while nobody reports it: it is being started,
+    restarted or moved by our own daemons, or waits for its host to come back."""
     age_s: float = 0.0
 
 

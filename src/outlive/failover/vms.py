@@ -18,8 +18,8 @@ from outlive.failover.portions import Portions, portioned, whole
 from outlive.failover.sizing import MIB, MILLI
 from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
 
-MOVING_PHASES = frozenset({"migrate", "migrate-live", "unmigrate"})
-"""What our own daemons say of a VM that moves."""
+DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
+"""What our own daemons say of a VM that is to run and may be without a domain for a while."""
 HOSTS_OF_A_PORTION = 50
 """Hosts that are looked at together; each may report many VMs."""
 
@@ -211,6 +211,7 @@ def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
         priority=spec.restart_priority,
         created_at=created.timestamp() if created else 0.0,
         source="resource",
+        due=spec.power_state == "running" and vm.status.phase in DUE_PHASES,
         age_s=max(0.0, now - observed.timestamp()) if observed and now else 0.0,
     )
 
@@ -265,8 +266,8 @@ def on_hypervisors(
     """The VMs of the source that run on known hosts, with their location.
 
     With ``trust_hosts`` the reporting host is the location (order: hosts by name, then as each reports; last those that
-    are between two hosts); without, the source's host is, and that very host must report the VM, unless it is between
-    two (order of ``vms``).
+    nobody reports and that are due); without, the source's host is, and that very host must report the VM, unless it is
+    due and nobody does (order of ``vms``).
     ``names`` (VM id → the host's own name of it) only enriches the warnings.
     """
     return whole(merging(vms, hosts, trust_hosts=trust_hosts, names=names))
@@ -301,7 +302,7 @@ def merging(
         yield
     if trust_hosts:
         for portion in portioned(vms):
-            found += [vm for vm in portion if vm.id not in sightings and between_hosts(vm)]
+            found += [vm for vm in portion if vm.id not in sightings and is_due(vm)]
             yield
     merged = OnHypervisors(
         vms=tuple(found),
@@ -349,7 +350,7 @@ def _vouched(
     unknown = elsewhere = unlisted = 0
     for portion in portioned(vms):
         for vm in portion:
-            if vm.id not in sightings and between_hosts(vm):
+            if vm.id not in sightings and is_due(vm):
                 kept.append(vm)
             elif vm.host not in reports:
                 unknown += 1
@@ -376,15 +377,16 @@ def locate(vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_
     if vm is None:
         return None
     if sighting is None:
-        return vm if between_hosts(vm) else None
+        return vm if is_due(vm) else None
     if trust_hosts:
         return located_at(vm, sighting)
     return vm if on_own_host else None
 
 
-def between_hosts(vm: VmView) -> bool:
-    """Whether it is stopped only because it moves: nobody reports it, and it counts where it goes.
+def is_due(vm: VmView) -> bool:
+    """Whether it counts where it is to run although nobody reports it.
 
-    If that host fails now, it needs a slot beside those that were there before.
+    It has no domain only because it is being started, restarted or moved, for example after its host has booted. If
+    that host fails now, it is recovered like any other, so its slots stay; where it goes it needs some already.
     """
-    return vm.source == "resource" and vm.status in MOVING_PHASES and vm.host != ""
+    return vm.due and vm.host != ""

@@ -49,6 +49,40 @@ def test_a_vm_that_stops_or_goes_leaves_its_slots_within_a_second():
     run(story())
 
 
+def test_vms_of_a_host_that_has_booted_keep_their_slots_and_cost_no_removals():
+    async def story() -> None:
+        cloud = LiveCloud(settings={"brakeNumber": 0, "brakeShare": 0.0})
+        async with cloud.running():
+            await started(cloud)
+            for name, host in (("a", "h1"), ("b", "h1"), ("c", "h2")):
+                await cloud.vm(name, host)
+                vm = await cloud.memory.get(VirtualMachine, name)
+                status = msgspec.structs.replace(vm.status, phase="start")
+                await cloud.memory.replace_status(msgspec.structs.replace(vm, status=status))
+            await cloud.settle()
+            before = await cloud.members()
+            assert {vm for members in before.values() for vm in members} == {"a", "b", "c"}
+            was = (await cloud.get_host("h1")).status.instances
+            await cloud.instances("h1", lambda there: ())
+            await cloud.settle()
+            await cloud.cycle()
+            assert await cloud.members() == before
+            assert cloud.metric("failover_removal_brakes_total") == 0
+            assert await cloud.covered() == {"a": True, "b": True, "c": True}
+            await cloud.instances("h1", lambda there: was)
+            await cloud.settle()
+            assert await cloud.members() == before
+            await cloud.stop("c")
+            vm = await cloud.memory.get(VirtualMachine, "c")
+            await cloud.memory.replace_status(
+                msgspec.structs.replace(vm, status=msgspec.structs.replace(vm.status, phase="stop"))
+            )
+            await cloud.settle()
+            assert all("c" not in members for members in (await cloud.members()).values())
+
+    run(story())
+
+
 def test_a_vm_that_moves_is_covered_at_its_new_place_within_a_second():
     async def story() -> None:
         cloud = LiveCloud()

@@ -584,6 +584,20 @@ def _no_condition(case: Case) -> None:
     case.slot()["status"].pop("conditions", None)
 
 
+def _coming_up(case: Case) -> None:
+    """Its host has booted, and has not started it again."""
+    vm = case.named("VirtualMachine", case.certified_vm()["id"])
+    vm["status"]["phase"] = "start"
+    status = case.named("Hypervisor", vm["status"]["assigned"]["hypervisor"])["status"]
+    status["instances"] = [one for one in status["instances"] if one["id"] != vm["metadata"]["name"]]
+
+
+def _limit(case: Case) -> None:
+    hosts = [one["metadata"]["name"] for one in case.of("Hypervisor")]
+    vm = case.named("VirtualMachine", case.certified_vm()["id"])
+    vm["spec"]["hostLimit"] = case.random.sample(hosts, case.random.randint(1, len(hosts)))
+
+
 def _size(case: Case) -> None:
     case.slot()["spec"]["resources"]["memory"] = f"{4 * case.random.choice((1, 2, 4))}Gi"
 
@@ -606,6 +620,8 @@ CONSISTENT: tuple[Callable[[Case], object], ...] = (
     _stale_member,
     _second_condition,
     _no_condition,
+    _coming_up,
+    _limit,
     _size,
     _room,
     _wanted_elsewhere,
@@ -756,6 +772,10 @@ def test_vms_are_located_as_the_product_does(trusting: bool) -> None:
         hosts = [one for one in plain if one["kind"] == "Hypervisor"]
         for _ in range(8):
             random.choice(hosts)["status"].setdefault("instances", []).append({"id": f"v{random.randint(0, 25):03}"})
+        random.choice(hosts)["status"]["instances"] = []
+        for vm in (one for one in plain if one["kind"] == "VirtualMachine"):
+            vm["status"]["phase"] = random.choice(("ACTIVE", "start", "restart", "migrate", "stop", "fail", ""))
+            vm["spec"]["powerState"] = random.choice(("running", "running", "stopped"))
         kept = msgspec.json.encode({"failover": {"trustHypervisorLocation": trusting}}).decode()
         cluster = {"kind": "Cluster", "metadata": {"name": "default", "annotations": {"outlive.dev/settings": kept}}}
         objects = resources([cluster, *plain])

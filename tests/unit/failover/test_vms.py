@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from outlive.failover.model import HostView, VmView
 from outlive.failover.vms import (
     Disagreement,
@@ -13,6 +15,7 @@ from outlive.failover.vms import (
     locate,
     on_hypervisors,
     parse_extra_specs,
+    view_of_resource,
 )
 from outlive.resources import (
     Amounts,
@@ -37,16 +40,35 @@ def host(name: str, *active: str) -> HostView:
     return HostView(name=name, active=active)
 
 
-def test_vm_that_is_stopped_between_two_hosts_counts_where_it_goes():
-    moving = VmView(id="m", host="h9", source="resource", status="migrate")
+def test_vm_that_nobody_reports_counts_where_it_is_to_run_while_it_is_started_or_moved():
+    due = VmView(id="m", host="h9", source="resource", status="start", due=True)
     stopped = VmView(id="s", host="h1", source="resource", status="stop")
     for trust in (True, False):
-        assert on_hypervisors([moving, stopped], HOSTS, trust_hosts=trust).vms == (moving,)
-        assert locate(moving, None, on_own_host=False, trust_hosts=trust) == moving
+        assert on_hypervisors([due, stopped], HOSTS, trust_hosts=trust).vms == (due,)
+        assert locate(due, None, on_own_host=False, trust_hosts=trust) == due
         assert locate(stopped, None, on_own_host=False, trust_hosts=trust) is None
     there = [*HOSTS, host("h3", "m")]
-    assert [one.host for one in on_hypervisors([moving], there, trust_hosts=True).vms] == ["h3"]
-    assert on_hypervisors([moving], there, trust_hosts=False).vms == ()
+    assert [one.host for one in on_hypervisors([due], there, trust_hosts=True).vms] == ["h3"]
+    assert on_hypervisors([due], there, trust_hosts=False).vms == ()
+
+
+@pytest.mark.parametrize(
+    ("phase", "power_state", "due"),
+    [
+        ("start", "running", True),
+        ("restart", "running", True),
+        ("migrate", "running", True),
+        ("start", "stopped", False),
+        ("stop", "running", False),
+        ("fail", "running", False),
+        ("ACTIVE", "running", False),
+        ("", "running", False),
+    ],
+)
+def test_vm_is_due_while_our_daemons_say_that_it_is_to_run(phase, power_state, due):
+    status = VirtualMachineStatus(phase=phase, assigned=Assigned(hypervisor="h1"))
+    one = VirtualMachine(metadata=ObjectMeta(name="a"), spec=VirtualMachineSpec(power_state=power_state), status=status)
+    assert view_of_resource(one).due is due
 
 
 VMS = [vm("a", "h1"), vm("b", "h1"), vm("c", "h2"), vm("d", "h9"), vm("e", "h2")]

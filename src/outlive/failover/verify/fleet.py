@@ -2,7 +2,8 @@
 
 Where a VM is: it is assigned to a host and that host reports it as active. Where the state's own settings trust the
 hosts, it is where the first host by name reports it as active, as long as it is assigned anywhere at all. A VM that no
-host reports as active, for example a stopped one, is not in the fleet (docs/reference/failover.md#certificate-checks).
+host reports as active is where it is to run if it is being started, restarted or moved; any other, for example a
+stopped one, is not in the fleet (docs/reference/failover.md#certificate-checks).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from outlive.resources.digest import Facts, facts_type
 
 SETTINGS_ANNOTATION: Final = "outlive.dev/settings"
 """On ``Cluster/default``: settings of the server that wrote the state, as JSON."""
+COMING_UP: Final = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
+"""Phases of a VM that is to run and may have no domain for a while."""
 Room = tuple[int, int]
 """Milli-cores and bytes."""
 
@@ -83,10 +86,12 @@ class StateFleet:
         for vm in vms:
             name, assigned = vm.metadata.name, vm.status.assigned
             seen = first.get(name)
-            if seen is None or assigned is None or not assigned.hypervisor:
+            if assigned is None or not assigned.hypervisor:
                 continue
-            host = seen if trusting else _place(vm.status)
-            if host == seen or (name, host) in further:
+            if seen is None and not _comes_up(vm):
+                continue
+            host = seen if trusting and seen is not None else _place(vm.status)
+            if seen is None or host == seen or (name, host) in further:
                 places[name] = host
                 spec = vm.spec
                 amounts = spec.resources
@@ -185,6 +190,10 @@ def _slot(found: Facts) -> FleetSlot:
         allocations=members.allocations if members is not None else {},
         ready=_ready(found) is not False and status.consumer is None,
     )
+
+
+def _comes_up(vm: Facts) -> bool:
+    return vm.spec.power_state == "running" and vm.status.phase in COMING_UP
 
 
 def _place(status: Facts) -> str:
