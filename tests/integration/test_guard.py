@@ -18,14 +18,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from tests.support.guards import T_S, W_S, Cgroups, Connection, Daemon, Guard, Watchdog, boot_time_s, closing, until
 from tests.support.loops import run_real
 
+from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Unavailable
 from outlive.node.guarding import SocketGuard
+from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
+from outlive.node.vm.former import end_former_creates
+from outlive.node.vm.local import LocalDomains
 
 SLACK_S = 0.25
 """What a busy machine may delay a process by."""
@@ -515,3 +520,70 @@ def test_where_no_guard_is_nothing_is_stopped(tmp_path: Path) -> None:
             await port.arm(5.0, 10.0)
 
     run_real(main())
+
+
+KILLED = """
+import json, socket, sys, time
+guard = socket.socket(socket.AF_UNIX)
+guard.connect(sys.argv[1])
+guard.sendall(json.dumps({"id": 1, "do": "create-begin", "runId": "r1"}).encode() + b"\\n")
+print(guard.recv(4096).decode(), flush=True)
+time.sleep(600)
+"""
+
+
+class _Listed:
+    """A hypervisor that lists these domains."""
+
+    def __init__(self, *domains: Domain) -> None:
+        self.listed = domains
+
+    async def domains(self) -> tuple[Domain, ...]:
+        return self.listed
+
+
+def _begun_by_a_daemon_that_is_killed(guard: Guard) -> None:
+    daemon = subprocess.Popen([sys.executable, "-c", KILLED, str(guard.socket)], stdout=subprocess.PIPE)
+    assert daemon.stdout is not None
+    assert json.loads(daemon.stdout.readline())["ok"]
+    daemon.kill()
+    daemon.wait()
+    daemon.stdout.close()
+
+
+def test_create_of_a_killed_daemon_is_ended_once_the_hypervisor_does_not_list_it_as_starting(
+    guard: Guard, vms: Cgroups
+) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(guard.socket))
+        await port.beat(port.boot_time(), 1)
+        await port.arm(30.0, 5.0)
+        _begun_by_a_daemon_that_is_killed(guard)
+        assert (await port.report()).creates == ("r1",)
+        starting = Domain(vm="vm-1", run_id="r1", epoch=1, state=DomainState.STARTING)
+        hypervisor = _Listed(starting)
+        here = LocalDomains(cast(HypervisorPort, hypervisor), LoopClock(), limit_s=1.0)
+        assert await end_former_creates(port, here, ()) == 0, "it may still take effect"
+        assert (await port.report()).creates == ("r1",)
+        hypervisor.listed = (msgspec.structs.replace(starting, state=DomainState.RUNNING),)
+        assert await end_former_creates(port, here, ("r1",)) == 0, "it is followed by whoever asks"
+        assert await end_former_creates(port, here, ()) == 1
+        assert (await port.report()).creates == ()
+        await port.close()
+
+    run_real(main())
+
+
+def test_host_is_called_empty_although_a_daemon_was_killed_while_it_created(guard: Guard, vms: Cgroups) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(guard.socket))
+        await port.beat(port.boot_time(), 1)
+        await port.arm(T_S * 2, W_S)
+        _begun_by_a_daemon_that_is_killed(guard)
+        here = LocalDomains(cast(HypervisorPort, _Listed()), LoopClock(), limit_s=1.0)
+        assert await end_former_creates(port, here, ()) == 1
+        await port.close()
+
+    run_real(main())
+    until(lambda: guard.in_phase("empty", "lost"), "its time is over")
+    assert guard.in_phase("empty")

@@ -81,6 +81,7 @@ def status(state: State, *, now: float, feeding: bool, processes: int, hardware:
         "hardware": hardware,
         "processes": processes,
         "creates": len(state.creates),
+        "createRuns": [create.run_id for create in state.creates],
         "closed": state.closed,
         "closedEpochs": list(state.closed_epochs),
         "closures": [

@@ -20,6 +20,7 @@ from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.entering import Entered
 from outlive.node.membership.keeper import Keeper
 from outlive.node.reporting import Reporter
+from outlive.node.vm.creating import Creator
 from outlive.node.vm.local import LocalDomains
 from outlive.node.vm.looking import Looker
 from outlive.node.vm.shared import VmHost
@@ -47,6 +48,7 @@ class Daemon:
     wishes: Wishes
     informer: Informer[VirtualMachine]
     looker: Looker
+    creator: Creator
     workers: Workers
     reporter: Reporter
     drainer: Drainer
@@ -144,6 +146,7 @@ class Daemon:
         except OutliveError as error:
             _log.warning("daemon.domains_not_listed", host=self.wishes.host, error=str(error))
             await self._revive()
+        await self._end_former_creates()
         if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.looker.cleaned:
             await self._sweep()
         hypervisor = self.wishes.hypervisor
@@ -151,6 +154,12 @@ class Daemon:
             self.reporter.poke()
         self.drainer.poke()
         await self.reporter.figures()
+
+    async def _end_former_creates(self) -> None:
+        try:
+            await self.creator.end_former()
+        except OutliveError as error:
+            _log.warning("daemon.former_creates_not_ended", host=self.wishes.host, error=str(error))
 
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it is not told of, whose domain is not here."""

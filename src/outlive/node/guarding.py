@@ -38,6 +38,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     gate: str = "open"
     closed: int = 0
     closed_epochs: tuple[int, ...] = ()
+    create_runs: tuple[str, ...] = ()
 
 
 class SocketGuard:
@@ -68,6 +69,7 @@ class SocketGuard:
             gate_open=answer.gate == "open",
             closures=answer.closed,
             closed_epochs=answer.closed_epochs,
+            creates=answer.create_runs,
         )
 
     async def beat(self, sent_at_s: float, epoch: int) -> None:

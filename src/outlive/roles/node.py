@@ -307,6 +307,7 @@ class NodeRole:
             wishes=wishes,
             informer=informer,
             looker=looker,
+            creator=creator,
             workers=workers,
             reporter=reporter,
             drainer=Drainer(stores.flush, shared, reporter, clock=clock, ids=self._ids),

@@ -151,6 +151,7 @@ class GuardClient:
             gate_open=state.gate_open,
             closures=state.closed,
             closed_epochs=state.closed_epochs,
+            creates=tuple(create.run_id for create in state.creates),
         )
 
     async def beat(self, sent_at_s: float, epoch: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
 
 import outlive.node
+from outlive.guard.states import CreateBegin
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import DomainState
 from outlive.roles.node import NodeRole
@@ -80,6 +81,65 @@ def test_host_that_was_proven_dead_waits_for_a_create_of_a_killed_daemon_before_
         assert "destroyed" in " ".join(told_of(world, "vm-1", "domain"))
 
     tell(story, violations=True)
+
+
+def _counted(world: World, host: str = "kvm-1") -> list[str]:
+    """Runs that the guard of the host counts as being created."""
+    guard = world.hosts[host].guard_slot.guard
+    assert guard is not None
+    return [create.run_id for create in guard.state.creates]
+
+
+def test_create_of_a_killed_daemon_counts_at_the_guard_until_the_hypervisor_has_ended_it_and_no_longer() -> None:
+    async def story(world: World) -> None:
+        run_id = await _starting_slowly(world, for_s=30.0)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 30)
+        assert holders(world) == [("kvm-1", 1, "")]
+        assert _counted(world) == [run_id]
+        await at(world, 60)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert _counted(world) == []
+
+    tell(story)
+
+
+def test_create_that_a_killed_daemon_was_about_to_ask_for_is_ended_by_the_next_daemon() -> None:
+    async def story(world: World) -> None:
+        guard = world.hosts["kvm-1"].guard_slot.guard
+        assert guard is not None
+        assert guard.handle(CreateBegin("never-handed-on")) is None
+        await at(world, 20)
+        assert _counted(world) == []
+        assert holders(world) == [("kvm-1", 1, "running")]
+
+    tell(story)
+
+
+def test_create_that_is_under_way_is_not_ended_by_the_look_for_those_of_killed_daemons() -> None:
+    async def story(world: World) -> None:
+        run_id = await _starting_slowly(world, for_s=30.0)
+        await at(world, 30)
+        assert _counted(world) == [run_id]
+        await at(world, 60)
+        assert _counted(world) == []
+
+    tell(story)
+
+
+def test_armed_host_whose_daemon_was_killed_while_it_created_lives_on_empty_when_its_gate_is_shut_later() -> None:
+    async def story(world: World) -> None:
+        await _starting_slowly(world, for_s=5.0)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        boots = world.hosts["kvm-1"].machine.boots
+        await world.do("cut", {"hosts": ["kvm-1"], "network": "store"})
+        await at(world, 150)
+        assert not world.hosts["kvm-1"].hypervisor.domains
+        assert world.hosts["kvm-1"].machine.boots == boots
+
+    tell(story, armed=True)
 
 
 class _ShutsAtTheLastMoment:

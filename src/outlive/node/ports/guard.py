@@ -25,6 +25,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How often the gate was shut since the guard started."""
     closed_epochs: tuple[int, ...] = ()
     """In which epochs that was; the newest 64."""
+    creates: tuple[str, ...] = ()
+    """Runs that were begun and not ended, whoever asked."""
 
 
 class GuardPort(Protocol):
@@ -63,6 +65,7 @@ class GuardPort(Protocol):
     async def end_create(self, run_id: str) -> None:
         """That start is over, well or badly. ``Unavailable`` where it did not arrive: repeat it.
 
-        A start that is never ended keeps the guard from calling the host empty, for ten minutes.
+        A start that is never ended keeps the guard from calling the host empty, for ten minutes; but the daemon ends
+        those that nobody follows any more (``outlive.node.vm.former``).
         """
         ...

@@ -18,6 +18,7 @@ from outlive.base.logging import get_logger
 from outlive.node.membership.holding import CREATE, CreateView
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.ending import Ender
+from outlive.node.vm.former import end_former_creates
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.resources import VirtualMachine
 
@@ -46,6 +47,8 @@ class Creator:
     def __init__(self, shared: VmHost, ender: Ender) -> None:
         self._shared = shared
         self._ender = ender
+        self._open: dict[str, None] = {}
+        """Runs that this daemon has asked the guard for, and whose end it has not told."""
 
     async def create(
         self, vm: VirtualMachine, run_id: str, held_in: str, memory: VmMemory, *, incoming: bool = False
@@ -73,9 +76,14 @@ class Creator:
             memory.late_create = ""
         return True
 
+    async def end_former(self) -> None:
+        """Tell the guard the end of creates that this daemon does not follow, as of one that was killed before it."""
+        await end_former_creates(self._shared.guard, self._shared.here, self._open)
+
     async def _pass(self, vm: VirtualMachine, run_id: str, held_in: str) -> int | None:
         """The epoch in which the domain may be created; ``None``: it may not, and the entry was given back."""
         shared = self._shared
+        self._open[run_id] = None
         gate_open = await shared.guard.begin_create(run_id)
         me = shared.keeper.me
         view = CreateView(
@@ -93,6 +101,7 @@ class Creator:
         _log.info("vm.gate_not_passed", vm=vm.name, host=shared.host, run_id=run_id, why=outcome.refused.why)
         if gate_open:
             await self._end(run_id)
+        self._open.pop(run_id, None)  # where only the guard's yes was lost, it is ended as a former one
         await self._ender.release(vm.name)
         return None
 
@@ -120,7 +129,8 @@ class Creator:
         return problem
 
     async def _end(self, run_id: str) -> None:
-        """Tell the guard that a create is over; it is told again while it does not hear."""
+        """Tell the guard that a create is over; it is told again while it does not hear, and in the end as a former."""
+        self._open.pop(run_id, None)
         for attempt in range(END_CREATE_TRIES):
             try:
                 await self._shared.guard.end_create(run_id)
