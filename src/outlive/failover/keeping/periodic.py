@@ -16,8 +16,9 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.eligibility.separation import grouping
-from outlive.failover.keeping.act import Assignment, CleanUp
+from outlive.failover.keeping.assigning import Assignment
 from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.cleaning import CleanUp
 from outlive.failover.keeping.closing import Closing
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.judging import Judging

@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.failover.assurance.coverage import status_of
-from outlive.failover.keeping.act import Assignment, CleanUp
+from outlive.failover.keeping.assigning import Assignment
 from outlive.failover.keeping.auditing import Audit
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.cleaning import CleanUp
 from outlive.failover.keeping.following import Following
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.kept import KeptState
