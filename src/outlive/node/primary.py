@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.base.errors import BadInput
-from outlive.node.names import natural_key
+from outlive.base.natural import natural_key
 from outlive.node.numbers import Amount, Count, Number
 
 NOBODY: Final = frozenset({"none", "None", ""})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import decide
 
-from outlive.node.names import natural_key
+from outlive.base.natural import natural_key
 
 
 def contender(name: str, react_ms: float, **more: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from outlive.base.natural import natural_key
 from outlive.base.wording import count_of
 from outlive.failover.pictures.amounts import cores, gib, percent
 from outlive.failover.pictures.markup import Child, Markup, bar, table, tag
@@ -41,7 +42,7 @@ def heat_map(fleet: Fleet, happens: Happens = NOTHING) -> Markup:
     def order(host: HostFigures) -> tuple[object, ...]:
         """What fails first, then by name."""
         spared = (host.zone not in hit_zones, host.zone, (host.zone, host.group) not in hit)
-        return (*spared, not host.group, _natural(host.group), host.name)
+        return (*spared, not host.group, natural_key(host.group), host.name)
 
     for host in sorted(fleet.hosts, key=order):
         zones.setdefault(host.zone, {}).setdefault(host.group, []).append(host)
@@ -234,18 +235,3 @@ def _total(shares: Iterable[Share]) -> Share:
 
 def _comes(number: int) -> str:
     return f"{count_of(number, 'VM')} {'comes' if number == 1 else 'come'} up here"
-
-
-def _natural(text: str) -> tuple[tuple[int, str], ...]:
-    """Numbers in names in their order: r2 before r10."""
-    parts: list[tuple[int, str]] = []
-    digits = ""
-    for letter in f"{text}\0":
-        if letter.isdecimal():
-            digits += letter
-            continue
-        if digits:
-            parts.append((int(digits[:18]), ""))
-            digits = ""
-        parts.append((-1, letter))
-    return tuple(parts)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.node.names import natural_key
+from outlive.base.natural import natural_key
 from outlive.node.numbers import Amount, Count, Number, Positive
 
 STORM_FRACTION: Final = 0.5

@@ -16,6 +16,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.base.natural import natural_key
 from outlive.base.random import Random
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.aftermath import Aftermath
@@ -30,7 +31,6 @@ from outlive.node.fencing.rules import Observer, Rules
 from outlive.node.fencing.suspecting import Suspicions
 from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
 from outlive.node.fencing.writing import FenceWriter
-from outlive.node.names import natural_key
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.resources import Cluster, Hypervisor, Membership
 from outlive.runtime.decisions import DecisionLog

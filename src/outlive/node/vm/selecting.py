@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.node.names import natural_key
+from outlive.base.natural import natural_key
 from outlive.node.numbers import Amount, Number
 
 RUN: Final = "run"
