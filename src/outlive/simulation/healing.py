@@ -67,8 +67,6 @@ class Operator:
     def __init__(self, world: World) -> None:
         self._world = world
         self._since_s = world.clock.monotonic()
-        self._stopped: dict[str, list[str]] = {}
-        """Host → VMs that were stopped to empty it."""
 
     async def look(self) -> None:
         """Look at everything once, and do what is to be done now; what fails is tried again at the next look."""
@@ -81,8 +79,6 @@ class Operator:
                 await self._without_membership(host)
             elif member.machine_id != host.machine.machine_id:
                 await self._replaced(host, member)
-            elif host.name in self._stopped:
-                await self._start_again(host)
         if world.truth.restored and world.clock.monotonic() - self._since_s > VOUCH_AFTER_S:
             await self._vouch()
 
@@ -97,25 +93,10 @@ class Operator:
             await self._do("accept-machine", {"host": host.name})
 
     async def _without_membership(self, host: SimHost) -> None:
-        """Empty the host, delete what it remembers, start it again."""
-        world = self._world
-        if not host.lives:
-            return
-        here = [vm for vm in host.hypervisor.domains if world.truth.vm(vm) is not None]
-        if here:
-            stopped = self._stopped.setdefault(host.name, [])
-            for vm in here:
-                if vm not in stopped:
-                    stopped.append(vm)
-                    await self._do("request", {"vm": vm, "verb": "stop"})
-        elif host.machine.remembered is not None:
+        """What is empty forgets it and is started again; what runs there is left to run."""
+        if host.lives and not host.hypervisor.domains and host.machine.remembered is not None:
             await self._do("forget-membership", {"host": host.name})
             await self._do("kill-daemon", {"hosts": (host.name,)})
-
-    async def _start_again(self, host: SimHost) -> None:
-        for vm in self._stopped.pop(host.name):
-            if self._world.truth.vm(vm) is not None:
-                await self._do("request", {"vm": vm, "verb": "start"})
 
     async def _vouch(self) -> None:
         """Those that could register have had their time."""

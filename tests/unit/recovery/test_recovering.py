@@ -9,7 +9,7 @@ import msgspec
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
-from outlive.resources import Cluster, Hypervisor, Membership
+from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta
 from outlive.runtime.tasks import OrderedTaskGroup
 
 Story = Callable[[RecoveryCloud], Awaitable[None]]
@@ -239,5 +239,21 @@ def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joine
         await cloud.clock.sleep(5)
         assert (await cloud.recovery("a")).phase == "recovered"
         assert cloud.faults.open == {}
+
+    play(story)
+
+
+def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says_what_to_do() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1")
+        await cloud.clock.sleep(5)
+        gone = await cloud.memory.get(Membership, "h1")
+        await cloud.memory.delete(gone.ref)
+        await cloud.memory.create(Membership(metadata=ObjectMeta(name="h1"), record=gone.record))
+        await cloud.clock.sleep(3)
+        record = await cloud.recovery("a")
+        assert (record.phase, record.reason.partition(":")[0]) == ("held", "membership-missing")
+        assert "restore Membership/h1" in record.remedy
 
     play(story)

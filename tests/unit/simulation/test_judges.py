@@ -33,6 +33,8 @@ from outlive.resources import (
 from outlive.resources.memberships import Cut, FenceRecord
 from outlive.resources.vms import Recovery, RecoveryStep
 from outlive.simulation.domains import domain_of
+from outlive.simulation.invariants.writing import FINDINGS_LIMIT, HOLDERS_LIMIT
+from outlive.simulation.judging import PACE_WRITES
 from outlive.simulation.stores import Author, _author
 
 _replace = msgspec.structs.replace
@@ -374,3 +376,74 @@ def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:
     assert "h1 and h2 write its disks" in text
     assert "on h1: running" in text
     assert "outlive simulate --seed 1" in text
+
+
+def test_process_that_writes_one_object_without_a_pause_is_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm()])
+        for number in range(PACE_WRITES - 1):
+            await _write(bench, author("ctl", "recovery"), _home(str(number)))
+        assert "limits" not in bench.broken()
+        await _write(bench, author("ctl", "recovery"), _home("h1"))
+
+    assert _judged(story) == ["limits"]
+
+
+def _home(host: str) -> Any:
+    return lambda vm: _replace(vm, status=_replace(vm.status, home=host))
+
+
+def test_entries_and_findings_beyond_their_limits_are_found() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(), _member("h1")])
+        many = tuple(_holder("h1", f"r{number}") for number in range(HOLDERS_LIMIT + 1))
+        await _write(bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, holders=many)))
+        found = FenceRecord(id="f", epoch=1, findings=(DEAD,) * (FINDINGS_LIMIT + 1))
+        await _write(
+            bench,
+            author("h2", "fencer"),
+            lambda one: _replace(one, record=_replace(one.record, fence=found)),
+            kind=Membership,
+            name="h1",
+        )
+
+    assert _judged(story) == ["limits", "limits"]
+
+
+def test_restored_store_is_not_blamed_for_what_a_host_has_not_registered_yet_and_is_afterwards() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([_vm(_holder("h2")), _member("h1", incarnation="before"), _member("h2")])
+        bench.judge.truth.restored = True
+        _domain(bench, "h1")
+        assert bench.broken() == []
+        joined = bench.store.incarnation
+        await _write(
+            bench,
+            author("h1", "daemon"),
+            lambda one: _replace(one, record=_replace(one.record, incarnation=joined)),
+            kind=Membership,
+            name="h1",
+        )
+        bench._changed("h1", "vm-1", "looked at")
+
+    assert _judged(story) == ["held"]
+
+
+def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know() -> None:
+    def story(restored: bool) -> Any:
+        async def told(bench: Bench) -> None:
+            bench.store.load([_member("h1")])
+            bench.judge.truth.restored = restored
+            _domain(bench, "h1")
+            await _write(
+                bench,
+                author("h1", "fencer"),
+                lambda one: _replace(one, record=_replace(one.record, dead_through=1, proof=DEAD)),
+                kind=Membership,
+                name="h1",
+            )
+
+        return told
+
+    assert _judged(story(restored=True)) == []
+    assert _judged(story(restored=False)) == ["proof"]
