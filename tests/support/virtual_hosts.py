@@ -101,7 +101,7 @@ class GuardedHost:
     def start(self) -> None:
         """Power and guard."""
         self.machine.plug(at_once=True)
-        guard = SimGuard(self.machine, self.hypervisor, self.process)
+        guard = SimGuard(self.machine, self.hypervisor, self.process, self.bench.history)
         self.slot.guard = guard
         self.process.start(guard.run, lambda process: None)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, Usage
+from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.cli.commands import log_little, single
 from outlive.cli.output import Form, Output, Report
 
@@ -92,6 +92,8 @@ def _folder(
     from outlive.simulation.scenario import EXPECT, read_scenario
 
     scenario = read_scenario(folder, expected=not write_expect)
+    if why and why not in scenario.names:
+        raise _unknown(why)
     chosen = scenario.seed if seed is None else seed
     again = f" --seed {seed}" if seed is not None else ""
     replay = f"outlive simulate {shlex.quote(str(folder))}{again}"
@@ -116,16 +118,22 @@ def _inventory(
     if at_s >= until_s:
         raise Usage(f"it would end at {run_for}, before anything fails at {at}", remedy="give more time with --for")
     scenario = inventory_scenario(inventory, virtual.spec, virtual.acts(at_s), until_s)
+    if why and why not in scenario.names:
+        raise _unknown(why)
     failing = "".join(f" --fail {shlex.quote(text)}" for text in fail)
     again = f"outlive simulate --inventory {shlex.quote(inventory)}{failing} --at {at} --for {run_for} --seed {seed}"
     ended = _play(scenario, seed, again, virtual.objects, why=why)
     return _answer(output, scenario.line, ended, virtual.notes, everything=everything)
 
 
-def _seconds(flag: str, text: str) -> float:
-    from outlive.base.duration import parse_duration
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"there is no VM and no host {name[:80]!r}", place="--why", remedy="name one that is in the story")
 
-    seconds = parse_duration(text)
+
+def _seconds(flag: str, text: str) -> float:
+    from outlive.base.duration import duration_of_flag
+
+    seconds = duration_of_flag(flag, text)
     if not 0 <= seconds <= LONGEST_S:
         raise BadInput(f"{text} is out of range", place=flag, remedy="write 0 to 24h")
     return seconds

@@ -26,10 +26,13 @@ from outlive.guard.states import (
     Tick,
 )
 from outlive.node.ports.guard import GuardReport
+from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process, go
 
+TOLD: Final = (Action.CLOSE_GATE, Action.VERIFIED, Action.GIVE_UP, Action.OPEN_GATE)
+"""What becomes part of the history."""
 SERVICE_STOP_S: Final = 0.3
 """How long the command takes that stops the hypervisor service."""
 
@@ -37,9 +40,10 @@ SERVICE_STOP_S: Final = 0.3
 class SimGuard:
     """One run of the guard."""
 
-    def __init__(self, machine: Machine, hypervisor: SimHypervisor, process: Process) -> None:
+    def __init__(self, machine: Machine, hypervisor: SimHypervisor, process: Process, history: History) -> None:
         self._machine = machine
         self._hypervisor = hypervisor
+        self._history = history
         self.process = process
         self.state = State()
         self._timer: asyncio.TimerHandle | None = None
@@ -85,6 +89,9 @@ class SimGuard:
         return refused
 
     def _act(self, state: State, action: Action) -> Event | None:
+        if action in TOLD:
+            more = {"action": action.value, "timeoutS": state.timeout_s}
+            self._history.add("guard", self._machine.name, action.value, **more)
         match action:
             case Action.FEED:
                 if core.may_feed(state, self._now()):

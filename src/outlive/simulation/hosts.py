@@ -231,6 +231,6 @@ class SimHost:
             self.second = None
 
     def _guard(self, process: Process) -> Role:
-        guard = SimGuard(self.machine, self.hypervisor, process)
+        guard = SimGuard(self.machine, self.hypervisor, process, self._history)
         self.guard_slot.guard = guard
         return guard

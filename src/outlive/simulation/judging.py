@@ -7,6 +7,7 @@ given. What only holds at rest is judged when the world asks for it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
@@ -95,10 +96,12 @@ class Judge:
         """A writer was told that its write counts."""
         self._found("S5", getattr(answer, "name", ""), acknowledged_is_kept(self.truth, answer))
 
-    def rest(self) -> None:
-        """Nothing has changed for a while: what holds only then."""
+    def rest(self, recent: Collection[str] = ()) -> None:
+        """Nothing has changed for a while: what holds only then. Of VMs that were lost a moment ago L1 says nothing."""
         self.covered()
         for vm in self.truth.store.all_of(VirtualMachine):
+            if vm.name in recent:
+                continue
             self._found("L1", vm.name, runs_or_says_why(self.truth, vm))
         for name, text in no_room_is_counted_twice(self.truth):
             self._found("room", name, text)

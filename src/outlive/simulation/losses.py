@@ -6,16 +6,28 @@ one runs again. Ends that were asked for (a stop, a cold move, a restart) are no
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from outlive.resources import Fault, VirtualMachine
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.invariants.resting import wanted
+from outlive.simulation.spec import WorldSpec, hosts_of
 from outlive.simulation.stores import WorldStore
 from outlive.simulation.summary import HeldVm
 
 _ASKED_PHASES: Final = ("stop", "shutdown", "restart", "disable", "migrate", "migrate-live")
 """Phases in which an end was asked for."""
+FAST_S: Final = 30.0
+STEADY_S: Final = 90.0
+"""A VM that was lost so shortly before the end may be down without anybody saying why: by the profile of its hosts."""
+
+
+def back_within_s(spec: WorldSpec) -> float:
+    """How soon a lost VM runs again, or something says why it does not."""
+    steady = spec.policy.profile == "steady" or any(one.armed or one.profile == "steady" for one in hosts_of(spec))
+    return STEADY_S if steady else FAST_S
 
 
 class Watched(Protocol):
@@ -34,8 +46,9 @@ class Watched(Protocol):
 class Losses:
     """See the module."""
 
-    def __init__(self, world: Watched) -> None:
+    def __init__(self, world: Watched, back_within_s: float) -> None:
         self._world = world
+        self._back_within_s = back_within_s
         self._running: dict[str, bool] = {}
         self._lost_at: dict[str, float] = {}
         self._longest: dict[str, float] = {}
@@ -73,10 +86,16 @@ class Losses:
         """The longest loss of each VM that is back, shortest first."""
         return tuple(sorted(took for vm, took in self._longest.items() if vm not in self._lost_at))
 
+    def recent(self) -> Collection[str]:
+        """VMs that were lost too short a time ago for anything to be said of them."""
+        now = asyncio.get_running_loop().time()
+        return {vm: None for vm, at_s in self._lost_at.items() if now - at_s < self._back_within_s}
+
     def still_missing(self) -> tuple[HeldVm, ...]:
         """VMs that should run and run nowhere, with what is said of them."""
         found: list[HeldVm] = []
         faults = [one for one in self._world.store.all_of(Fault) if not one.ended]
+        recent = self.recent()
         for vm in self._world.store.all_of(VirtualMachine):
             if not wanted(vm) or self._world.running(vm.name):
                 continue
@@ -87,6 +106,11 @@ class Losses:
             fault = next((one for one in faults if one.subject.name == vm.name), None)
             if fault is not None:
                 found.append(HeldVm(vm=vm.name, reason=fault.message, remedy=fault.remedy))
+                continue
+            if vm.name in recent:
+                found.append(
+                    HeldVm(vm=vm.name, reason="the end came too soon after its loss", remedy="simulate longer")
+                )
                 continue
             found.append(HeldVm(vm=vm.name, reason=vm.status.reason or "nothing says why it does not run"))
         return tuple(found)

@@ -14,7 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.wording import listing
+from outlive.node.names import natural_key
 from outlive.resources import Cluster, Fault, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.simulation.history import HistoryEvent
 
 TOGETHER_S: Final = 1.5
 """Sentences of one key that follow this closely on the first are told as one."""
@@ -241,7 +243,7 @@ def _hypervisor(before: Hypervisor | None, after: Hypervisor | None) -> list[Tol
     return told
 
 
-_TOLD_OTHERWISE: Final = ("host-dead",)
+_TOLD_OTHERWISE: Final = ("host-dead", "fence-unconfirmed")
 """Faults whose beginning is told by another sentence already."""
 
 
@@ -260,6 +262,52 @@ def _fault(before: Fault | None, after: Fault | None) -> list[Told]:
             loud=after.code not in _TOLD_OTHERWISE,
         )
     ]
+
+
+_GUARD: Final[Mapping[str, tuple[str, str]]] = {
+    "close-gate": (
+        "the guard of {host} lets nothing start and kills its VMs: {why}",
+        "the guards of {n} hosts let nothing start and kill their VMs: {why}",
+    ),
+    "verified": ("{host} is verified empty, and lives on", "{n} hosts are verified empty, and live on"),
+    "give-up": (
+        "the guard of {host} cannot empty it, and lets the watchdog reset it",
+        "the guards of {n} hosts cannot empty them, and let the watchdog reset them",
+    ),
+    "open-gate": ("the guard of {host} lets VMs start again", "the guards of {n} hosts let VMs start again"),
+}
+"""What a guard did → what is told of one, and of several."""
+
+
+def narrate_guard(event: HistoryEvent) -> Told:
+    """What a guard did, which nobody writes into a store."""
+    one, many = _GUARD[event.fields["action"]]
+    why = f"no renewal was acknowledged for {event.fields['timeoutS']:g} s"
+    return Told(
+        subject=event.subject,
+        text=one.format(host=event.subject, why=why),
+        key=f"guard-{event.fields['action']}",
+        many=many.replace("{why}", why),
+    )
+
+
+_MACHINE: Final[Mapping[str, str]] = {
+    "was switched off": "{n} hosts were switched off",
+    "was reset by its watchdog": "{n} hosts were reset by their watchdogs",
+}
+"""What happened to a machine and stands nowhere else → what is told of several. Other events of machines are asides."""
+
+
+def narrate_machine(event: HistoryEvent) -> Told:
+    """What happened to a machine or a program."""
+    many = _MACHINE.get(event.text, f"{{n}} x {event.text}")
+    return Told(
+        subject=event.subject,
+        text=f"{event.subject} {event.text}",
+        key=f"{event.kind}-{event.text}",
+        many=many,
+        loud=event.text in _MACHINE,
+    )
 
 
 def _cluster(before: Cluster | None, after: Cluster | None) -> list[Told]:
@@ -301,7 +349,8 @@ def _one_of(group: list[Told]) -> Told:
     names = list(dict.fromkeys(one.subject for one in group))
     if len(names) == 1:
         return first
-    places = sorted({one.where for one in group if one.where})
+    names.sort(key=natural_key)
+    places = sorted({one.where for one in group if one.where}, key=natural_key)
     where = listing(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
     text = first.many.replace("{n}", str(len(names))).replace("{where}", where)
     if len(names) <= NAMES_SHOWN and len("".join(names)) <= NAMES_CHARACTERS:

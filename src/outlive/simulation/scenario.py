@@ -18,6 +18,7 @@ from outlive.base.errors import BadInput, NotFound
 from outlive.base.wording import count_of
 from outlive.resources.documents import Problems, parse_documents
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
+from outlive.simulation.sizes import check_settings, check_sizes
 from outlive.simulation.spec import WorldSpec, hosts_of, vms_of
 from outlive.simulation.states import States
 from outlive.simulation.timeline import Act, read_timeline
@@ -52,6 +53,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return next((f"{act.place}: {act.verb}" for act in self.acts if act.verb in ONLY_IN_MEMORY), "")
 
     @property
+    def names(self) -> frozenset[str]:
+        """Hosts and VMs that it begins with or makes."""
+        made = (act.arguments["vm"] for act in self.acts if act.verb == "create-vm" and "vm" in act.arguments)
+        return frozenset([*(one.name for one in hosts_of(self.spec)), *(one.name for one in vms_of(self.spec)), *made])
+
+    @property
     def until_s(self) -> float:
         """How long it runs: as long as it says, or until nothing is left to do or to judge."""
         if self.expect.until_s is not None:
@@ -76,6 +83,7 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
     expect = Expectations()
     if expected or (folder / EXPECT).exists():
         expect = read_expectations(_value(folder / EXPECT), str(folder / EXPECT), problems)
+    _check_end(acts, expect, str(folder / EXPECT), problems)
     if spec is not None and not problems.shown:
         _check_names(spec, acts, expect, folder, problems)
     problems.check()
@@ -152,7 +160,11 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
         remedy = "see docs/operating/simulating.md#cluster"
         problems.add(where, text[: match.start()] if match else text, remedy)
         return None
+    check_sizes(spec, place, problems)
+    check_settings(spec.settings, f"{place}: settings", problems)
     names = [host.name for host in hosts_of(spec)]
+    if not names and not spec.inventory:
+        problems.add(f"{place}: hosts", "there are none", "write hosts: {count: 4}, or a list")
     for name in sorted({name for name in names if names.count(name) > 1} if len(names) < 1000 else ()):
         problems.add(f"{place}: hosts", f"{name!r} is there twice", "keep one of them")
     known = set(names)
@@ -182,6 +194,16 @@ def _check_names(spec: WorldSpec, acts: Iterable[Act], expect: Expectations, fol
     for moment in expect.moments:
         _check_states(moment.states, hosts, vms, f"{folder / EXPECT}: at {moment.at_s:g} s", problems)
     _check_known(tuple(expect.held or ()), vms, "VM", f"{folder / EXPECT}: held", problems)
+
+
+def _check_end(acts: Iterable[Act], expect: Expectations, place: str, problems: Problems) -> None:
+    """What is to be done or looked at after the end would be left out."""
+    if expect.until_s is None:
+        return
+    late = [f"{act.verb} is at {act.at_s:g} s" for act in acts if act.when is None and act.at_s > expect.until_s]
+    late += [f"states are asked for at {one.at_s:g} s" for one in expect.moments if one.at_s > expect.until_s]
+    for text in late:
+        problems.add(f"{place}: until", f"it ends at {expect.until_s:g} s, and {text}", "let it end later")
 
 
 def _check_states(states: States, hosts: set[str], vms: set[str], place: str, problems: Problems) -> None:

@@ -7,7 +7,7 @@ product, read by the product. What happens to the cluster is said elsewhere: in 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -16,6 +16,10 @@ from outlive.resources import FencingPolicy
 BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host", "wired-to"]
 """``with-host``: it loses power when the host does."""
 Mode = Literal["coordinator", "hypervisor"]
+Number = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+Some = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+Proofs = Annotated[int, msgspec.Meta(ge=0, le=2)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -39,9 +43,9 @@ class HostSpec(_Spec, frozen=True, kw_only=True):
     """For ``wired-to``: the host that the controller really speaks for."""
     rehearsed: bool = True
     """Whether the power controller was rehearsed when the story begins."""
-    proofs: int = 0
+    proofs: Proofs = 0
     mode: Mode = "hypervisor"
-    boot_s: float = 30.0
+    boot_s: Seconds = 30.0
     """From power to the start of its services."""
     autostart: bool = True
     """Whether it boots when power comes back."""
@@ -50,20 +54,20 @@ class HostSpec(_Spec, frozen=True, kw_only=True):
 class HostsSpec(_Spec, frozen=True, kw_only=True):
     """So many hosts that are alike."""
 
-    count: int
+    count: Some
     prefix: str = "kvm-"
     zone: str = "a"
-    per_rack: int = 0
+    per_rack: Number = 0
     """Hosts in a rack ``r<n>``; 0: no racks."""
     cpu: str = "32"
     memory: str = "128Gi"
     armed: bool = False
     profile: Literal["", "fast", "steady"] = ""
     bmc: BmcMode = "ok"
-    coordinators: int = 3
+    coordinators: Number = 3
     """So many of the first hosts are coordinators."""
-    proofs: int = 0
-    boot_s: float = 30.0
+    proofs: Proofs = 0
+    boot_s: Seconds = 30.0
 
 
 class VmSpec(_Spec, frozen=True, kw_only=True):
@@ -87,14 +91,14 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     migration_method: Literal["", "live", "shutdown"] = ""
     server_group: str = ""
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
-    shutdown_s: float = 5.0
+    shutdown_s: Seconds = 5.0
     """How long the guest takes to shut down."""
 
 
 class VmsSpec(_Spec, frozen=True, kw_only=True):
     """So many VMs on each host."""
 
-    per_host: int
+    per_host: Number
     cpu: str = "2"
     memory: str = "4Gi"
     project: str = ""
@@ -109,7 +113,7 @@ class WorldSpec(_Spec, frozen=True, kw_only=True):
 
     hosts: HostsSpec | tuple[HostSpec, ...] = ()
     vms: VmsSpec | tuple[VmSpec, ...] = ()
-    controllers: int | Literal["on-coordinators"] = 2
+    controllers: Number | Literal["on-coordinators"] = 2
     """Processes that place slots and recover VMs: on machines of their own (``ctl-1``, …), or beside the daemons."""
     policy: FencingPolicy = FencingPolicy()
     settings: dict[str, Any] = {}
@@ -118,7 +122,7 @@ class WorldSpec(_Spec, frozen=True, kw_only=True):
     """What storage and network can shut a host out of."""
     inventory: str = ""
     """``example`` or a file, instead of hosts and VMs."""
-    latency_s: float = 0.0
+    latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
 
 

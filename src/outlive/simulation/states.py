@@ -169,7 +169,7 @@ def differences(world: Seen, states: States) -> list[str]:
         for name, wanted in things.items():
             facts = _GATHER[subject](world, name)
             found += [
-                f"{subject} {name}: {fact} is {_told(facts.get(fact))}, not {_told(value)}".replace("  ", " ")
+                f"{f'{subject} {name}'.strip()}: {fact} is {_told(facts.get(fact))}, not {_told(value)}"
                 for fact, value in wanted.items()
                 if not matches(value, facts.get(fact))
             ]
@@ -195,11 +195,11 @@ def matches(wanted: Any, found: Any) -> bool:
 
 
 def _told(value: Any) -> str:
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list) and value:
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "nothing" if value is None or value == "" else str(value)
+    return "nothing" if value is None or value in ("", (), []) else str(value)
 
 
 def shown(value: Any) -> str:

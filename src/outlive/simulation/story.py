@@ -12,15 +12,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from outlive.base.errors import BadInput, OutliveError
 from outlive.base.wording import count_of, listing
 from outlive.resources import Election, Membership, Resource, VirtualMachine
 from outlive.roles.why import Why, why
 from outlive.simulation.expectations import judge_events, judge_summary
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.inventory import laid_over
-from outlive.simulation.losses import Losses
+from outlive.simulation.losses import Losses, back_within_s
 from outlive.simulation.moments import Late
-from outlive.simulation.narration import NAMES_SHOWN, Told, grouped, narrate
+from outlive.simulation.narration import NAMES_SHOWN, Told, grouped, narrate, narrate_guard, narrate_machine
 from outlive.simulation.scenario import Scenario
 from outlive.simulation.spec import WorldSpec
 from outlive.simulation.states import differences, standing_out
@@ -103,7 +104,7 @@ class Story:
         self._inventory = inventory
         self._tick = tick
         self._begun_s = 0.0
-        self._losses = Losses(self.world)
+        self._losses = Losses(self.world, back_within_s(scenario.spec))
 
     @property
     def now_s(self) -> float:
@@ -127,7 +128,7 @@ class Story:
 
     async def _end(self) -> Ended:
         """How it stands now, before the machines are switched off."""
-        self.world.judge.rest()
+        self.world.judge.rest(self._losses.recent())
         expect, summary = self._expect, self._summary()
         self.failed += judge_events(expect, tuple(self.world.history.events))
         self.failed += judge_summary(expect, summary)
@@ -186,9 +187,13 @@ class Story:
         return all(act.at_s <= self.now_s for act in before if act.when is None)
 
     async def _do(self, act: Act) -> None:
-        act = msgspec.structs.replace(act, arguments=self._resolved(act.arguments))
-        self._tell(Told(subject="", text=sentence_of(act, self.world)))
-        await self.world.do(act.verb, act.arguments)
+        try:
+            act = msgspec.structs.replace(act, arguments=self._resolved(act.arguments))
+            self._tell(Told(subject="", text=sentence_of(act, self.world)))
+            await self.world.do(act.verb, act.arguments)
+        except OutliveError as error:
+            error.place = error.place or act.place
+            raise
 
     def _resolved(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with those named by what they do at this moment replaced by their names."""
@@ -202,11 +207,19 @@ class Story:
         if not isinstance(value, str):
             return value
         if value.startswith(FENCER_OF):
-            member = store.look(Membership, value.removeprefix(FENCER_OF))
-            return member.record.fence.by if member is not None else value
+            host = value.removeprefix(FENCER_OF)
+            member = store.look(Membership, host)
+            if member is None or not member.record.fence.by:
+                raise BadInput(
+                    f"{at(self.now_s)} nobody fences {host}", remedy="write when: to wait until somebody does"
+                )
+            return member.record.fence.by
         if value.startswith(HOST_OF):
-            vm = store.look(VirtualMachine, value.removeprefix(HOST_OF))
-            return vm.status.assigned.hypervisor if vm is not None and vm.status.assigned is not None else value
+            name = value.removeprefix(HOST_OF)
+            vm = store.look(VirtualMachine, name)
+            if vm is None or vm.status.assigned is None:
+                raise BadInput(f"{at(self.now_s)} {name} is on no host", remedy="write when: to wait until it is")
+            return vm.status.assigned.hypervisor
         if value == LEADER:
             holders = [one.record.holder for one in store.all_of(Election)]
             return next((name for name in self.world.controllers for one in holders if one.startswith(name)), value)
@@ -218,10 +231,12 @@ class Story:
 
     def _happened(self, event: HistoryEvent) -> None:
         self._losses.happened(event)
-        if event.kind in _MACHINE_KINDS:
-            key = f"{event.kind}-{event.text}"
-            text = f"{event.subject} {event.text}"
-            self._tell(Told(subject=event.subject, text=text, key=key, many=f"{{n}} x {event.text}", loud=False))
+        if event.kind == "guard":
+            self._tell(narrate_guard(event))
+        elif event.kind == "store":
+            self._tell(Told(subject="", text=event.text))
+        elif event.kind in _MACHINE_KINDS:
+            self._tell(narrate_machine(event))
 
     def _tell(self, told: Told) -> None:
         self.told.append(msgspec.structs.replace(told, at_s=self.now_s))
@@ -242,6 +257,11 @@ class Story:
             violations=tuple(self.world.violations),
             replay=self._replay,
         )
+
+
+def at(seconds: float) -> str:
+    """A moment, as complaints name it."""
+    return f"at {seconds:.1f} s"
 
 
 class _Waiting:

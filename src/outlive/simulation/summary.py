@@ -104,7 +104,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"back       {self._back()}")
         if self.took_s:
             p50, p99, most = (percentile(self.took_s, share) or 0.0 for share in (50, 99, 100))
-            lines.append(f"out for    {p50:.1f} s (half of them), {p99:.1f} s (99 %), {most:.1f} s (all)")
+            nearly = f", {p99:.1f} s (99 %)" if p99 < most else ""
+            lines.append(f"out for    {p50:.1f} s (half of them){nearly}, {most:.1f} s (all)")
         if self.held_vms:
             lines.append(f"waiting    {count_of(len(self.held_vms), 'VM')}")
             lines += [

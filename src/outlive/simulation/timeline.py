@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import enum
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -43,6 +44,7 @@ class Kind(enum.StrEnum):
     FLAG = "true or false"
     NUMBER = "a number"
     DURATION = 'a duration, such as "30s"'
+    JUMP = 'a duration forward or back, such as "1h" or "-1h"'
     DOMAIN = 'a failure domain, such as "rack=r3"'
     CHOICE = "one of its words"
     MAPPING = "keys and values"
@@ -54,6 +56,9 @@ class Argument(NamedTuple):
     kind: Kind
     required: bool = False
     words: tuple[str, ...] = ()
+    least: float = -inf
+    most: float = inf
+    """Limits of a number."""
 
 
 class Verb(NamedTuple):
@@ -71,6 +76,7 @@ _HOST: Final = Argument(Kind.HOST, True)
 _VM: Final = Argument(Kind.VM, True)
 _VMS: Final = Argument(Kind.VMS, True)
 _FOR: Final = Argument(Kind.DURATION)
+_JUMP: Final = Argument(Kind.JUMP)
 _DOMAIN: Final = Argument(Kind.DOMAIN)
 _TEXT: Final = Argument(Kind.TEXT)
 _NETWORK: Final = Argument(Kind.CHOICE, True, ("store", "storage", "bmc", "vm"))
@@ -95,7 +101,8 @@ VERBS: Final[Mapping[str, Verb]] = {
         "The next live move from these hosts fails in that phase.",
     ),
     "lost-answers": Verb(
-        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER, True)}, "Hypervisors do as told and do not say so."
+        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER, True, least=0, most=1)},
+        "Hypervisors do as told and do not say so.",
     ),
     "unkillable": Verb({"vms": _VMS}, "The processes of guests hang in the kernel: no signal ends them."),
     "kill-guard": Verb({"hosts": _HOSTS}, "The guard dies, and nobody feeds the watchdog."),
@@ -118,11 +125,16 @@ VERBS: Final[Mapping[str, Verb]] = {
     "store-snapshot": Verb({}, "Somebody makes a backup of the store."),
     "store-restore": Verb({}, "Somebody restores the last backup of the store."),
     "clock": Verb(
-        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER), "jump": Argument(Kind.DURATION)},
+        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER, least=0.5, most=2), "jump": _JUMP},
         "Clocks go wrong: by rate, or by a jump of the wall clock.",
     ),
     "start-fails": Verb(
-        {"hosts": _SOME_HOSTS, "vms": Argument(Kind.VMS), "reason": _TEXT, "times": Argument(Kind.NUMBER)},
+        {
+            "hosts": _SOME_HOSTS,
+            "vms": Argument(Kind.VMS),
+            "reason": _TEXT,
+            "times": Argument(Kind.NUMBER, least=1, most=1_000_000),
+        },
         "Hypervisors refuse to start VMs.",
     ),
     "slow-starts": Verb({"hosts": _HOSTS, "for": Argument(Kind.DURATION, True)}, "VMs take so long to start."),
@@ -305,8 +317,12 @@ def _checked(argument: Argument, value: Any, place: str, problems: Problems) -> 
         case Kind.FLAG if isinstance(value, bool):
             return value
         case Kind.NUMBER if isinstance(value, int | float) and not isinstance(value, bool):
+            if not argument.least <= value <= argument.most:
+                problems.add(place, f"{value} is out of range", f"write {argument.least:g} to {argument.most:g}")
             return value
         case Kind.DURATION:
+            return duration_of(value, place, problems)
+        case Kind.JUMP:
             return duration_of(value, place, problems, negative=True)
         case Kind.DOMAIN if isinstance(value, str) and all(value.partition("=")):
             return value

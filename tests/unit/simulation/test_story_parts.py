@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.errors import BadInput
 from outlive.resources.documents import Problems
-from outlive.simulation.expectations import Share, judge_summary, read_expectations
-from outlive.simulation.narration import Told, grouped
+from outlive.simulation.expectations import Expectations, Share, judge_summary, read_expectations
+from outlive.simulation.history import HistoryEvent
+from outlive.simulation.narration import Told, grouped, narrate_guard, narrate_machine
+from outlive.simulation.scenario import Scenario, read_scenario
+from outlive.simulation.spec import WorldSpec
 from outlive.simulation.states import matches
+from outlive.simulation.story import Ended, Story
 from outlive.simulation.summary import HeldVm, Summary, percentile
-from outlive.simulation.timeline import VERBS, read_timeline
+from outlive.simulation.timeline import VERBS, Act, read_timeline
 from outlive.simulation.verbs import VERBS as WORLD_VERBS
 
 
@@ -92,3 +102,102 @@ def test_an_act_waits_or_has_a_time_and_not_both() -> None:
     entry = {"at": "1s", "when": {"fleet": {"running": 3}}, "release": {}}
     read_timeline([entry], "timeline.yaml", problems)
     assert [one.message for one in problems.shown] == ["has both at and when"]
+
+
+def test_names_are_told_in_the_order_in_which_people_count() -> None:
+    (line,) = grouped([told(f"vm-{number}", 1.0) for number in (10, 9, 2)])
+    assert line.text == "3 VMs run on kvm-1: vm-2, vm-9, vm-10"
+
+
+def test_what_guards_and_watchdogs_did_is_told() -> None:
+    fields = {"action": "close-gate", "timeoutS": 25.0}
+    events = [
+        HistoryEvent(at_s=1.0, kind="guard", subject=f"kvm-{one}", text="close-gate", fields=fields) for one in (1, 2)
+    ]
+    lines = [one.text for one in grouped([narrate_guard(event) for event in events])]
+    told_of = "the guards of 2 hosts let nothing start and kill their VMs: no renewal was acknowledged for 25 s"
+    assert lines == [f"{told_of} [kvm-1, kvm-2]"]
+    assert narrate_guard(events[0]).text.startswith("the guard of kvm-1 lets nothing start and kills its VMs")
+    machine = HistoryEvent(at_s=1.0, kind="machine", subject="kvm-1", text="was reset by its watchdog")
+    assert narrate_machine(machine).loud
+    assert not narrate_machine(msgspec.structs.replace(machine, text="booted (1. boot)")).loud
+
+
+def complaints(cluster: str, timeline: str = "[]", expect: str = "") -> list[str]:
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, text in (("README", "A story."), ("cluster.yaml", cluster)):
+            (folder / name).write_text(text)
+        for name, text in (("timeline.yaml", timeline), ("expect.yaml", expect)):
+            (folder / name).write_text(text)
+        with pytest.raises(BadInput) as caught:
+            read_scenario(folder)
+    return [str(one).removeprefix(f"{folder}/") for one in getattr(caught.value, "problems", [caught.value])]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ("hosts: {count: -3}", "cluster.yaml: hosts.count"),
+        ("hosts: []", "hosts: there are none"),
+        ("hosts: {count: 2, cpu: many}", "hosts: cpu: 'many' is not a quantity"),
+        ("hosts: {count: 2}\nvms: {perHost: 1, memory: -4Gi}", "vms: memory: is '-4Gi'"),
+        ("hosts: {count: 2}\ncontrollers: -1", "controllers: Expected"),
+        ("hosts: {count: 2}\nsettings: {failover: {nonsense: 1}}", "settings: failover: Object contains"),
+        ("hosts: {count: 2}\nsettings: {failoer: {}}", "there is no section 'failoer'"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused_with_its_place(cluster: str, words: str) -> None:
+    assert any(words in one for one in complaints(cluster))
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{at: 1s, clock: {hosts: [kvm-1], rate: -7}}", "entry 1: clock: rate: -7 is out of range"),
+        ("{at: 1s, store-outage: {for: -7s}}", "entry 1: store-outage: for: -7s is out of range"),
+        ("{at: 1s, lost-answers: {hosts: [kvm-1], rate: 2}}", "rate: 2 is out of range"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(entry: str, words: str) -> None:
+    assert any(words in one for one in complaints("hosts: {count: 2}", f"[{entry}]"))
+
+
+def test_clocks_may_jump_back() -> None:
+    problems = Problems()
+    (act,) = read_timeline([{"at": "1s", "clock": {"hosts": ["kvm-1"], "jump": "-1h"}}], "t", problems)
+    assert (act.arguments["jump"], problems.total) == (-3600.0, 0)
+
+
+def test_nothing_is_left_out_because_the_end_comes_first() -> None:
+    (told_of,) = complaints("hosts: {count: 2}", "[{at: 20s, release: {}}]", "until: 8s")
+    assert "it ends at 8 s, and release is at 20 s" in told_of
+
+
+@pytest.mark.slow
+def test_a_vm_that_was_lost_a_moment_before_the_end_is_no_broken_promise() -> None:
+    host = {"count": 4, "perRack": 0}
+    spec = msgspec.convert({"hosts": host, "vms": {"perHost": 1}}, WorldSpec)
+    acts = (Act(verb="power-off", arguments={"hosts": ("kvm-4",)}, at_s=10.0),)
+    scenario = Scenario(name="short", line="Short.", spec=spec, acts=acts, expect=Expectations(until_s=12.0))
+
+    async def play() -> Ended:
+        return await Story(scenario, seed=1, replay="again").play()
+
+    ended = run(play())
+    assert ended.summary.violations == ()
+    assert [(one.vm, one.reason) for one in ended.summary.held_vms] == [
+        ("vm-4-1", "the end came too soon after its loss")
+    ]
+
+
+def test_nobody_is_fenced_who_is_named_as_the_fencer_of_a_host_that_lives() -> None:
+    spec = msgspec.convert({"hosts": {"count": 3}}, WorldSpec)
+    acts = (Act(verb="power-off", arguments={"hosts": ("fencer-of:kvm-3",)}, at_s=2.0, place="timeline: entry 1"),)
+    scenario = Scenario(name="nobody", line="Nobody.", spec=spec, acts=acts)
+
+    async def play() -> Ended:
+        return await Story(scenario, seed=1, replay="again").play()
+
+    with pytest.raises(BadInput, match=r"timeline: entry 1: at 2\.0 s nobody fences kvm-3"):
+        run(play())

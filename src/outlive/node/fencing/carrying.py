@@ -322,7 +322,7 @@ class OpenFence:
             return ""
         if kind == "cut":
             return CUT_OFF
-        return f"it is proven by {kind}, and {settings.demanded} kinds of proof are demanded"
+        return f"it says so, but {settings.demanded} kinds of proof are demanded"
 
     def _learn(self, written: Written) -> bool:
         """Take what was written or read; whether the fence is over."""

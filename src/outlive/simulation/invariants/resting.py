@@ -8,10 +8,10 @@ check of the product.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from outlive.resources import FAILOVER, Coverage, Fault, Hypervisor, Reservation, VirtualMachine
+from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine
 from outlive.simulation.invariants.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
@@ -154,12 +154,19 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
             if one.status.host == host.name
             and not (one.status.consumer is not None and one.status.consumer.vm in listed)
         ]
-        if host.status.allocation.cpu_milli > capacity.cpu_milli:
+        used = host.status.allocation
+        if used.cpu_milli > capacity.cpu_milli or used.memory_bytes > capacity.memory_bytes:
             continue
         used_cpu = host.status.allocation.cpu_milli + sum(one.spec.resources.cpu_milli for one in blocks)
         used_memory = host.status.allocation.memory_bytes + sum(one.spec.resources.memory_bytes for one in blocks)
         if used_cpu > capacity.cpu_milli or used_memory > capacity.memory_bytes:
-            yield host.name, f"VMs and {len(blocks)} slots take {used_cpu} m and {used_memory} B of {dict(capacity)}"
+            taken = Amounts(cpu=used_cpu, memory=used_memory).wire()
+            yield host.name, f"its VMs and {len(blocks)} slots take {said(taken)}, and it has {said(capacity.wire())}"
+
+
+def said(wire: Mapping[str, str]) -> str:
+    """Amounts in a sentence."""
+    return f"{wire['cpu']} cores and {wire['memory']} of memory"
 
 
 def instances_are_counted_once(truth: Truth) -> Iterator[tuple[str, str]]:

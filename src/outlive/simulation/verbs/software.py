@@ -112,7 +112,13 @@ async def resume_controller(world: World, given: Arguments) -> None:
 async def store_outage(world: World, given: Arguments) -> None:
     """Nobody reaches the store."""
     world.set_store(down=True)
-    after(given, lambda: world.set_store(down=False))
+    after(given, lambda: _store_is_back(world))
+
+
+def _store_is_back(world: World) -> None:
+    if world.store_down:
+        world.set_store(down=False)
+        world.history.add("store", "store", "everybody reaches the store again")
 
 
 async def store_heal(world: World, given: Arguments) -> None:
