@@ -8,6 +8,7 @@ answer without scores means that its order is strict.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 
 import aiohttp
 
@@ -51,6 +52,10 @@ class SchedulerClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._unavailable(str(error) or type(error).__name__) from error
         return Offer(hosts=decode_answer(status, answer))
+
+    def likeness(self, call: Call) -> Hashable | None:
+        """What somebody else's scheduler goes by is not known."""
+        return None
 
     async def close(self) -> None:
         """Let go of connections."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 from outlive.failover.keeping.calls import Call
@@ -39,6 +40,10 @@ class PlacementPort(Protocol):
 
         Raises ``Unavailable``, ``BadInput``, or ``Refused`` where there is no host to ask about.
         """
+        ...
+
+    def likeness(self, call: Call) -> Hashable | None:
+        """A key: calls with the same one have the same answer at the same moment. ``None``: that cannot be told."""
         ...
 
 

@@ -29,6 +29,9 @@ class Answering:
     async def offer(self, call: Call) -> Offer:
         return self.offers
 
+    def likeness(self, call: Call) -> None:
+        return None
+
 
 def fleet() -> Fleet:
     found = Fleet()

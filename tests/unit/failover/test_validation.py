@@ -71,6 +71,9 @@ class Answering:
         self.calls.append(call)
         return self._answer(call)
 
+    def likeness(self, call: Call) -> None:
+        return None
+
 
 class Bench:
     """A cloud of three hosts with the validation of its slots."""
@@ -131,6 +134,7 @@ def test_a_valid_slot_is_acknowledged_told_and_looked_at_later():
 def test_each_member_is_asked_about_in_order_with_its_own_size_and_host():
     async def story() -> None:
         b = await bench()
+        b.locations.vms["b"] = msgspec.structs.replace(b.locations.vms["b"], flavor="another")
         await b.cloud.slot("s", "h3", {"b": "h2", "a": "h1"}, cpu=8000)
         await b.look()
         asked = b.cloud.ranker.requests
@@ -142,6 +146,28 @@ def test_each_member_is_asked_about_in_order_with_its_own_size_and_host():
         assert [r.request_id for r in asked] == ["a", "b"], "the request id is the VM's id"
         assert len({r.global_request_id for r in asked}) == 1
         assert asked[0].global_request_id.startswith("failover-")
+
+    run(story())
+
+
+def test_of_members_that_are_alike_one_is_asked_about():
+    async def story() -> None:
+        b = await bench(Locations(a="h1", b="h2", c="h1", d="h3"))
+        await b.cloud.slot("s", "h3", {"a": "h1", "b": "h2", "c": "h1", "d": "h3"})
+        await b.look()
+        assert [r.resource_id for r in b.cloud.ranker.requests] == ["a", "d"], "d runs on the slot's own host"
+        assert sorted((await b.slot()).status.failover_reservation.allocations) == ["a", "b", "c"]  # type: ignore[union-attr]
+
+    run(story())
+
+
+def test_a_scheduler_of_somebody_else_is_asked_about_every_member():
+    async def story() -> None:
+        port = Answering(lambda call: Offer(hosts=call.request.hosts or ()))
+        b = await bench(port=port)
+        await b.cloud.slot("s", "h3", {"a": "h1", "b": "h2"})
+        await b.look()
+        assert [call.request.resource_id for call in port.calls] == ["a", "b"]
 
     run(story())
 
@@ -167,7 +193,7 @@ def test_an_acknowledgement_is_not_validated_again_but_a_change_is():
         assert len(b.cloud.ranker.requests) == 1
         await b.cloud.set_members("s", {"a": "h1", "b": "h2"})
         await b.look()
-        assert len(b.cloud.ranker.requests) == 3
+        assert len(b.cloud.ranker.requests) == 2, "a and b are alike"
 
     run(story())
 

@@ -8,7 +8,7 @@ the second may find its slot's host too full, which validation discovers (docs/r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -23,6 +23,7 @@ from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.fleet import Fleet
+from outlive.placement.likeness import likeness
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -60,6 +61,10 @@ class InProcessPlacement:
         ranking = await self._ranker.rank(call.request)
         return offer_of(ranking)
 
+    def likeness(self, call: Call) -> Hashable | None:
+        """What the answer rests on, where it is about one host."""
+        return likeness(self._fleet, call.request)
+
 
 class WithCandidates:
     """Names the candidates in calls that mean all hosts, for a scheduler that knows no others."""
@@ -78,6 +83,10 @@ class WithCandidates:
         named = with_candidates(call, self._fleet.names)
         offer = await self._port.offer(named)
         return offer if call.request.hosts is not None else _among(offer, frozenset(named.request.hosts or ()))
+
+    def likeness(self, call: Call) -> Hashable | None:
+        """As the scheduler has it."""
+        return self._port.likeness(call)
 
 
 def _among(offer: Offer, candidates: frozenset[str]) -> Offer:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,10 +23,11 @@ from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, Profile
 from outlive.failover.eligibility.rules import may_run_on, validate_failover_reservation_resources
 from outlive.failover.keeping.budget import RemovalBudget
-from outlive.failover.keeping.calls import Caller
+from outlive.failover.keeping.calls import Call, Caller
 from outlive.failover.keeping.observe import STALE_S
 from outlive.failover.keeping.writes import INVALID_REASON, SlotWriter
 from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
@@ -199,7 +200,7 @@ class SlotValidation:
             return Requeue(0.0)
 
     async def verdict(self, slot: Reservation) -> Verdict:
-        """Ask about every member, by id, up to the first that is not valid."""
+        """Ask about every member, by id, up to the first that is not valid; about members that are alike only once."""
         failover = slot.status.failover_reservation
         members = sorted(failover.allocations) if failover else []
         host = slot.status.host
@@ -213,10 +214,11 @@ class SlotValidation:
             return SlotInvalid(reason)
         if reason := await self._overbooked(host):
             return SlotInvalid(reason)
+        asked: dict[Hashable, Offer] = {}
         for vm_id in members:
             await self._clock.sleep(0)  # placement of this process never waits: others get their turn here
             with request_context(req=vm_id):
-                verdict = await self._member_verdict(vm_id, host)
+                verdict = await self._member_verdict(vm_id, host, asked)
             if not isinstance(verdict, Valid):
                 return verdict
         return Valid()
@@ -229,7 +231,7 @@ class SlotValidation:
         over = ", ".join(f"{amount} {name}" for name, amount in sorted(self._excess(host).items()))
         return f"VMs and slots on {host} take {over} more than it has" if over else ""
 
-    async def _member_verdict(self, vm_id: str, host: str) -> Verdict:
+    async def _member_verdict(self, vm_id: str, host: str, asked: dict[Hashable, Offer]) -> Verdict:
         try:
             vm = await self._locator.locate(vm_id)
         except OutliveError as error:
@@ -239,7 +241,7 @@ class SlotValidation:
         if not may_run_on(vm, host):
             return MemberInvalid(vm_id, f"VM {vm_id} may not run on {host}, by its hostLimit")
         try:
-            offer = await self._placement.offer(self._caller.validate(vm, host, greq=global_request_id()))
+            offer = await self._offer(self._caller.validate(vm, host, greq=global_request_id()), asked)
         except OutliveError as error:
             return Transient(f"placement cannot be asked about VM {vm_id}: {error}")
         if offer.error:
@@ -251,6 +253,15 @@ class SlotValidation:
             return Valid()
         _log.error("validation.other_host", vm=vm_id, asked=host, answered=list(offer.hosts[:5]))
         return MemberInvalid(vm_id, f"asked about {host}, placement offers {offer.hosts[0]} for VM {vm_id}")
+
+    async def _offer(self, call: Call, asked: dict[Hashable, Offer]) -> Offer:
+        """Placement's answer, which may have been given about another member already."""
+        key = self._placement.likeness(call)
+        if key is None:
+            return await self._placement.offer(call)
+        if key not in asked:
+            asked[key] = await self._placement.offer(call)
+        return asked[key]
 
     async def _illegal(self, slot: Reservation, why: str) -> Requeue:
         """The slot keeps its members and its space, and is not ready."""
