@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import structlog
 
@@ -26,7 +26,27 @@ Logger = structlog.typing.FilteringBoundLogger
 
 def get_logger(name: str) -> Logger:
     """A logger whose events carry ``logger=name``."""
-    return cast("Logger", structlog.get_logger(logger_name=name))
+    return cast("Logger", _Named(structlog.get_logger(logger_name=name)))
+
+
+class _Named:
+    """A logger that is configured when it is used; while all is silent an event costs next to nothing."""
+
+    __slots__ = ("_logger",)
+    silent = False
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def __getattr__(self, name: str) -> Any:
+        return _say_nothing if _Named.silent and name in _LEVELS else getattr(self._logger, name)
+
+
+_LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+
+
+def _say_nothing(_event: str, *_values: Any, **_fields: Any) -> None:
+    """In the place of each level."""
 
 
 def global_request_id() -> str:
@@ -39,19 +59,24 @@ def request_id() -> str:
     return _request.get()
 
 
-@contextlib.contextmanager
-def request_context(*, greq: str | None = None, req: str | None = None) -> Iterator[None]:
+class request_context:  # noqa: N801 - reads as the function that it stands for
     """Everything inside runs under these ids; ``None`` keeps what is there."""
-    before = (_global_request.get(), _request.get())
-    if greq is not None:
-        _global_request.set(greq)
-    if req is not None:
-        _request.set(req)
-    try:
-        yield
-    finally:
-        _global_request.set(before[0])
-        _request.set(before[1])
+
+    __slots__ = ("_before", "_greq", "_req")
+
+    def __init__(self, *, greq: str | None = None, req: str | None = None) -> None:
+        self._greq, self._req = greq, req
+
+    def __enter__(self) -> None:
+        self._before = (_global_request.get(), _request.get())
+        if self._greq is not None:
+            _global_request.set(self._greq)
+        if self._req is not None:
+            _request.set(self._req)
+
+    def __exit__(self, *_: object) -> None:
+        _global_request.set(self._before[0])
+        _request.set(self._before[1])
 
 
 def new_global_request_id(ids: Ids, prefix: str) -> str:
@@ -95,7 +120,8 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
     """Nothing inside is logged, whatever was configured: for programs that run in a simulation."""
-    before = structlog.get_config()
+    before, was_silent = structlog.get_config(), _Named.silent
+    _Named.silent = True
     structlog.configure(
         processors=[_drop],
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
@@ -105,6 +131,7 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+        _Named.silent = was_silent
 
 
 def _drop(_logger: Any, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from outlive.base.errors import NotFound
 from outlive.node.fencing.profile import Profile, profile_of
-from outlive.resources import Cluster, Hypervisor
+from outlive.resources import Cluster, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import ClusterSpec
 from outlive.resources.hosts import HypervisorSpec
 from outlive.store import Store
@@ -24,6 +24,8 @@ class Wishes:
         self.hypervisor: Hypervisor | None = None
         self.cluster: Cluster | None = None
         self._store = store
+        self._profile: tuple[FencingPolicy, FencingSpec, Profile] | None = None
+        """What the last timing was made of, and the timing."""
 
     async def look(self) -> None:
         """Read again; errors of the store are the caller's, except that there may be no ``Cluster``."""
@@ -51,4 +53,8 @@ class Wishes:
     @property
     def profile(self) -> Profile:
         """Timing of this host."""
-        return profile_of(self.cluster_spec.fencing, self.spec.fencing)
+        policy, fencing = self.cluster_spec.fencing, self.spec.fencing
+        made = self._profile
+        if made is None or made[0] is not policy or made[1] is not fencing:
+            self._profile = made = (policy, fencing, profile_of(policy, fencing))
+        return made[2]

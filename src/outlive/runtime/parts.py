@@ -23,13 +23,10 @@ class Part:
         self.name = name
         self.tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
         """With the order of their creation."""
+        self.halted = False
+        """Whether nothing of it runs."""
         self._halts = 0
         self._waiting: list[asyncio.Handle] = []
-
-    @property
-    def halted(self) -> bool:
-        """Whether nothing of it runs."""
-        return self._halts > 0
 
     def context(self) -> contextvars.Context:
         """A new context that belongs to this part."""
@@ -40,11 +37,13 @@ class Part:
     def halt(self) -> None:
         """Let nothing of it run."""
         self._halts += 1
+        self.halted = True
 
     def go_on(self) -> None:
         """Take one halt back."""
         self._halts = max(0, self._halts - 1)
-        if self._halts == 0:
+        self.halted = self._halts > 0
+        if not self.halted:
             waiting, self._waiting = self._waiting, []
             for handle in waiting:
                 loop: Any = handle._loop  # type: ignore[attr-defined]

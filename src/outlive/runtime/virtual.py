@@ -16,6 +16,7 @@ import contextvars
 import heapq
 import itertools
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -35,6 +36,7 @@ CANCELLED_KEPT: Final = 1_000
 """Cancelled timers that may stay in the heap."""
 SHOWN_TASKS: Final = 20
 """Pending tasks that an error lists."""
+CLOSED: Final = "Event loop is closed"
 
 
 class VirtualTimeError(RuntimeError):
@@ -54,44 +56,32 @@ class NoOutside(VirtualTimeError):
 
 
 class _Handle(asyncio.Handle):
-    """A callback. Built without what the standard one does for debugging: a simulation makes millions of them."""
+    """A callback, without what the standard one keeps for debugging."""
 
     __slots__ = ()
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Any,
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        mine: Any = self
-        mine._context = contextvars.copy_context() if context is None else context
-        mine._loop = loop
-        mine._callback = callback
-        mine._args = args
-        mine._cancelled = False
-        mine._repr = None
-        mine._source_traceback = None
+    _repr = None
+    _source_traceback = None
 
 
 class _Timer(asyncio.TimerHandle):
     """A callback with its moment; the loop's heap knows the order in which timers were set."""
 
     __slots__ = ()
+    _repr = None
+    _source_traceback = None
 
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: Any,
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context | None,
-    ) -> None:
+    def cancel(self) -> None:
+        """As every timer's."""
         mine: Any = self
-        _Handle.__init__(mine, callback, args, loop, context)
-        mine._when = when
-        mine._scheduled = True
+        if not mine._cancelled:
+            mine._cancelled = True
+            mine._callback = mine._args = None
+            if mine._scheduled:
+                mine._loop._timer_handle_cancelled(self)
+
+
+_new: Final[Callable[[Any], Any]] = object.__new__
+"""Makes handles without a call of ``__init__``: a simulation makes millions of them."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -99,6 +89,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, *, start: float = 0.0, limit_s: float = LIMIT_S, steps: int = STEP_LIMIT) -> None:
         super().__init__()
+        self._ready: deque[Any]
+        self._closed: bool
+        self._stopping: bool
         self._now = start
         self._end = start + limit_s
         self._limit_s = limit_s
@@ -108,12 +101,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """A heap; the second number makes timers of one moment fire in the order in which they were set."""
         self._cancelled_timers = 0
         self._count = itertools.count(1)
-        self._parts: weakref.WeakValueDictionary[str, Part] = weakref.WeakValueDictionary()
+        self._parts: list[weakref.ref[Part]] = []
         self._order: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
     def _begin_end(self) -> None:
-        for part in self._parts.values():
-            while part.halted:
+        for reference in self._parts:
+            part = reference()
+            while part is not None and part.halted:
                 part.go_on()
         # What is left may take an hour and some steps to end after a limit was reached, but not for ever.
         self._end = max(self._end, self._now) + END_S
@@ -121,17 +115,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._steps_left = max(self._steps_left, STILL_LIMIT)
         self._still = 0
 
+    def get_debug(self) -> bool:
+        """Never: what asyncio looks for then are callbacks that take long, and here nothing takes any time."""
+        return False
+
     def time(self) -> float:
         """Virtual seconds."""
         return self._now
 
     def _run_once(self) -> None:
         """One round: time moves if nothing is ready; then all that is ready now runs."""
-        mine: Any = self
-        ready = mine._ready
-        self._advance(stopping=mine._stopping)
-        timers = self._timers
-        while timers and timers[0][0] <= self._now:
+        ready = self._ready
+        self._still += 1
+        self._steps_left -= 1
+        if self._still > STILL_LIMIT or self._steps_left < 0:
+            self._give_up()
+        if not ready and not self._stopping:
+            self._advance()
+        timers, now = self._timers, self._now
+        while timers and timers[0][0] <= now:
             timer: Any = heapq.heappop(timers)[2]
             timer._scheduled = False
             if timer._cancelled:
@@ -156,36 +158,33 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
                 )
 
-    def _advance(self, *, stopping: bool) -> None:
-        self._steps_left -= 1
-        if self._steps_left < 0:
-            raise VirtualLimit("the run took more steps than it may")
-        mine: Any = self
+    def _advance(self) -> None:
+        """Nothing is ready: it becomes the moment of the next timer."""
         timers = self._timers
-        if not mine._ready and not stopping:
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-                self._cancelled_timers -= 1
-            if not timers:
-                raise DeadlockError(
-                    f"nothing is ready and no timer is set at {self._now:g} s; pending:\n{self.describe_tasks()}"
-                )
-            when = timers[0][0]
-            if when > self._now:
-                if when > self._end:
-                    raise VirtualLimit(
-                        f"{self._limit_s:g} virtual seconds have passed and the run is not over; pending:\n"
-                        f"{self.describe_tasks()}"
-                    )
-                self._now = when
-                self._still = 0
-                return
-        self._still += 1
-        if self._still > STILL_LIMIT:
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._cancelled_timers -= 1
+        if not timers:
+            raise DeadlockError(
+                f"nothing is ready and no timer is set at {self._now:g} s; pending:\n{self.describe_tasks()}"
+            )
+        when = timers[0][0]
+        if when > self._end:
             raise VirtualLimit(
-                f"{STILL_LIMIT} steps without time moving on from {self._now:g} s: a task spins; pending:\n"
+                f"{self._limit_s:g} virtual seconds have passed and the run is not over; pending:\n"
                 f"{self.describe_tasks()}"
             )
+        if when > self._now:
+            self._now = when
+            self._still = 0
+
+    def _give_up(self) -> NoReturn:
+        if self._steps_left < 0:
+            raise VirtualLimit("the run took more steps than it may")
+        raise VirtualLimit(
+            f"{STILL_LIMIT} steps without time moving on from {self._now:g} s: a task spins; pending:\n"
+            f"{self.describe_tasks()}"
+        )
 
     def call_at(  # type: ignore[override]  # the argument types of the callback are not spelled out
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -193,11 +192,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """As every loop's; timers of the same moment fire in the order of these calls."""
         if when != when:
             raise ValueError("a timer needs a moment, not NaN")
-        mine: Any = self
-        mine._check_closed()
-        timer = _Timer(when, callback, args, self, context)
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        timer = _new(_Timer)
+        timer._callback, timer._args, timer._loop = callback, args, self
+        timer._context = contextvars.copy_context() if context is None else context
+        timer._cancelled = False
+        timer._when, timer._scheduled = when, True
         heapq.heappush(self._timers, (when, next(self._count), timer))
-        return timer
+        return timer  # type: ignore[no-any-return]
 
     def call_later(  # type: ignore[override]  # as above
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -209,17 +212,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         """As every loop's."""
-        mine: Any = self
-        mine._check_closed()
-        handle = _Handle(callback, args, self, context)
-        mine._ready.append(handle)
-        return handle
+        if self._closed:
+            raise RuntimeError(CLOSED)
+        handle = _new(_Handle)
+        handle._callback, handle._args, handle._loop = callback, args, self
+        handle._context = contextvars.copy_context() if context is None else context
+        handle._cancelled = False
+        self._ready.append(handle)
+        return handle  # type: ignore[no-any-return]
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Timers that were cancelled stay in the heap until they are many: most time limits are never reached."""
-        scheduled: bool = handle._scheduled  # type: ignore[attr-defined]
-        if not scheduled:
-            return
         self._cancelled_timers += 1
         if self._cancelled_timers > CANCELLED_KEPT and 2 * self._cancelled_timers > len(self._timers):
             self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
@@ -236,8 +239,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = options.get("context")
         part = PART.get() if context is None else context.get(PART)
         if part is not None:
+            if not part.tasks:
+                self._parts.append(weakref.ref(part))
             part.tasks[task] = number
-            self._parts[part.name] = part
         return task
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:

@@ -27,7 +27,7 @@ from outlive.store.contract import Page
 from outlive.store.faults import FaultObservation, FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, Write, key_of
+from outlive.store.tables import Batch, Tables, Write, key_of
 
 T = TypeVar("T")
 QUIET = FaultRates()
@@ -70,6 +70,17 @@ class Reached(Store, Protocol):
     def incarnation(self) -> str:
         """Changes when a backup is put back."""
         ...
+
+
+class _Batch(Batch):
+    """A batch of one write, that finds what was decoded once."""
+
+    def __init__(self, tables: Tables, decoded: Mapping[tuple[str, str], Resource]) -> None:
+        super().__init__(tables)
+        self._decoded = decoded
+
+    def find(self, kind: type[R], key: str) -> R | None:
+        return self._decoded.get((kind.kind(), key))  # type: ignore[return-value]
 
 
 class WorldStore(MemoryStore):
@@ -124,6 +135,9 @@ class WorldStore(MemoryStore):
         """All objects of a kind, in name order."""
         name = kind.kind()
         return [self._decoded[(name, key)] for key, _ in self._tables.table(kind).snapshot()]  # type: ignore[misc]
+
+    def _batch(self) -> Batch:
+        return _Batch(self._tables, self._decoded)
 
     def _count(self, batch: Batch) -> None:
         for write in batch.writes:

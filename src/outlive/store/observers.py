@@ -12,7 +12,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, Generic, cast
+from typing import Any, Final, Generic, cast
 
 from outlive.base import limits
 from outlive.base.errors import Unavailable
@@ -133,15 +133,14 @@ class Observation(Generic[R]):
 
     def _seen(self, write: Write) -> Change[R] | None:
         """What this observer sees of the write: an object that stops matching is gone for it."""
-        before, after = cast("R | None", write.before), cast("R | None", write.after)
-        if after is not None and self._selects(after):
+        before: Any = write.before
+        after: Any = write.after
+        selector = self._selector
+        if after is not None and (selector is None or selector.matches(after.metadata.labels)):
             return Upsert(after)
-        if before is None or not self._selects(before):
+        if before is None or not (selector is None or selector.matches(before.metadata.labels)):
             return None
-        return Delete(before.ref, before if after is not None else cast("R", write.answer))
-
-    def _selects(self, obj: Resource) -> bool:
-        return self._selector is None or self._selector.matches(obj.metadata.labels)
+        return Delete(before.ref, before if after is not None else write.answer)
 
     async def _wait(self) -> None:
         if self._wake is not None:

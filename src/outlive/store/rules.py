@@ -192,10 +192,10 @@ def _referred(batch: Batch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:
 
 
 def _found(batch: Batch, kind: type[R], key: str) -> R:
-    raw = batch.raw(kind, key)
-    if raw is None:
+    found = batch.find(kind, key)
+    if found is None:
         raise not_found(kind, key)
-    return decode(kind, raw)
+    return found
 
 
 def not_found(kind: type[Resource], key: str) -> NotFound:

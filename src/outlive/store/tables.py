@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from outlive.base.errors import Invalid
-from outlive.resources import Resource
+from outlive.resources import R, Resource
+from outlive.resources.codec import decode
 
 
 def key_of(namespace: str, name: str) -> str:
@@ -186,6 +187,11 @@ class Batch:
         if place in self.final:
             return self.final[place]
         return self.tables.table(kind).get(key)
+
+    def find(self, kind: type[R], key: str) -> R | None:
+        """The same, decoded."""
+        raw = self.raw(kind, key)
+        return None if raw is None else decode(kind, raw)
 
     def next_version(self) -> str:
         """A version that no object has had."""

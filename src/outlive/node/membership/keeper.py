@@ -26,6 +26,7 @@ from outlive.node.ports.guard import GuardPort
 from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef
 from outlive.runtime.steps import Refusal
+from outlive.runtime.within import within
 from outlive.store import Store
 
 UNANSWERED: Final = 64
@@ -96,7 +97,8 @@ class Keeper:
         self._registered = ""
         self._wishing: Change | None = None
         self._wished: asyncio.Future[bool] | None = None
-        self._wake = asyncio.Event()
+        self._resting: asyncio.Future[None] | None = None
+        """Until the next turn."""
         self._lost: list[Callable[[], None]] = []
         self._epochs: list[Callable[[], None]] = []
         self._blocked = ""
@@ -148,7 +150,8 @@ class Keeper:
 
     def renew_soon(self) -> None:
         """Renew at once instead of at the next turn."""
-        self._wake.set()
+        if self._resting is not None:
+            _end(self._resting)
 
     async def write(self, change: Change) -> bool:
         """Have the record changed in the place of the next renewal; whether that was acknowledged.
@@ -159,7 +162,7 @@ class Keeper:
             return False
         self._wishing = change
         self._wished = asyncio.get_running_loop().create_future()
-        self._wake.set()
+        self.renew_soon()
         try:
             return await self._wished
         finally:
@@ -220,12 +223,14 @@ class Keeper:
                 await self._rest(left_s)
 
     async def _rest(self, seconds: float) -> None:
-        self._wake.clear()
+        loop = asyncio.get_running_loop()
+        self._resting = loop.create_future()
+        timer = loop.call_later(seconds, _end, self._resting)
         try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            await self._resting
+        finally:
+            timer.cancel()
+            self._resting = None
 
     async def _begin(self, entered: Entered) -> None:
         record = entered.membership.record
@@ -288,7 +293,7 @@ class Keeper:
         while len(self._sends) > UNANSWERED:
             del self._sends[min(self._sends)]
         try:
-            async with asyncio.timeout(self._limit_s):
+            with within(self._limit_s):
                 written = await self._store.replace(_replace(self._member, record=record))
         except (Conflict, Unknown, NotFound, TimeoutError):
             return await self._look_again(record)
@@ -359,7 +364,7 @@ class Keeper:
         for callback in self._epochs if was_away else ():
             callback()  # what waited for the store need not wait for its back-off
         try:
-            async with asyncio.timeout(self._limit_s):
+            with within(self._limit_s):
                 await self._guard.beat(sent_at_s, written.record.epoch)
             self._beaten = True
         except (OutliveError, TimeoutError) as error:
@@ -388,3 +393,8 @@ class Keeper:
     @property
     def _subject(self) -> ObjectRef:
         return ObjectRef(kind="Hypervisor", name=self._host)
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

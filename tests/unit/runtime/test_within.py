@@ -1,0 +1,107 @@
+"""A time limit ends a block as ``asyncio.timeout`` does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.loops import run
+
+from outlive.runtime.within import within
+
+
+async def _for(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+def test_a_block_that_is_over_in_time_is_left_alone() -> None:
+    async def story() -> tuple[str, bool, float]:
+        with within(2.0) as limit:
+            said = await _for(1.0)
+        await asyncio.sleep(5.0)
+        return said, limit.expired, asyncio.get_running_loop().time()
+
+    assert run(story()) == ("done", False, 6.0)
+
+
+def test_a_block_that_is_not_over_in_time_ends_with_a_timeout() -> None:
+    async def story() -> tuple[float, int]:
+        with pytest.raises(TimeoutError), within(2.0) as limit:
+            await _for(9.0)
+        assert limit.expired
+        task = asyncio.current_task()
+        assert task is not None
+        return asyncio.get_running_loop().time(), task.cancelling()
+
+    assert run(story()) == (2.0, 0)
+
+
+def test_no_time_at_all_ends_a_block_where_it_first_waits() -> None:
+    async def story() -> float:
+        with pytest.raises(TimeoutError), within(-1.0):
+            await _for(9.0)
+        return asyncio.get_running_loop().time()
+
+    assert run(story()) == 0.0
+
+
+def test_a_cancellation_from_outside_stays_one() -> None:
+    async def limited() -> None:
+        with within(2.0):
+            await _for(9.0)
+
+    async def story() -> bool:
+        task = asyncio.get_running_loop().create_task(limited())
+        await asyncio.sleep(1.0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert run(story())
+
+
+def test_a_cancellation_at_the_very_moment_of_the_limit_is_not_lost() -> None:
+    async def limited() -> None:
+        with within(2.0):
+            await _for(9.0)
+
+    async def story() -> bool:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(limited())
+        loop.call_at(2.0, task.cancel)
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert run(story())
+
+
+def test_the_outer_of_two_limits_ends_both_blocks() -> None:
+    async def story() -> list[str]:
+        told: list[str] = []
+        try:
+            with within(1.0):
+                try:
+                    with within(5.0):
+                        await _for(9.0)
+                except TimeoutError:
+                    told.append("inner")
+        except TimeoutError:
+            told.append("outer")
+        return told
+
+    assert run(story()) == ["outer"]
+
+
+def test_an_error_of_the_block_is_raised_as_it_is() -> None:
+    async def story() -> None:
+        with within(1.0):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        run(story())
+
+
+def test_a_limit_needs_a_task() -> None:
+    with pytest.raises(RuntimeError), within(1.0):
+        pass
