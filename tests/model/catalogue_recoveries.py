@@ -58,6 +58,18 @@ RECOVERY_WORLDS: Final = (
         judges=(*NO_ENTRY, *ORDER),
     ),
     World(
+        "restored-armed",
+        "the store is restored from a backup in which a host is armed that is not any more",
+        armed=True,
+        proofs=("watchdog",),
+        ticks=4,
+        faults=2,
+        kinds=("restore", "disarm"),
+        second_daemon=False,
+        recovery=False,
+        judges=(*NO_ENTRY, *ORDER),
+    ),
+    World(
         "restored-restart",
         "the store is restored from a backup, and a daemon restarts",
         faults=2,

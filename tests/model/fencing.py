@@ -217,6 +217,7 @@ def proves(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside:
         "observer": FENCERS[f],
         "epoch": fencer.epoch,
         "demanded": world.demanded,
+        "incarnation": str(outside.incarnation),
     }
     views = []
     if "power" in world.proofs and fencer.readings:

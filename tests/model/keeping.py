@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from outlive.node.membership.joining import CleanedView, JoinView, Remembered
 from outlive.node.membership.renewing import LeaveView, RenewView, Standing, StandingView, standing
 from outlive.resources import GuardRecord
-from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Domain, Host, Vm, Write, replace
+from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Domain, Host, Outside, Vm, Write, replace
 from tests.model.rules import Rules
 from tests.model.worlds import World
 
@@ -203,7 +203,7 @@ def self_clean(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, d
         yield f"The daemon of {HOSTS[n]} says that nothing is left of epoch {old}", "", (replace(daemon, write=write),)
 
 
-def leave(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
+def leave(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, outside: Outside) -> Iterator[Found]:
     """It stops for good."""
     if "leave" not in world.kinds or not alive(daemon, host) or daemon.phase != "member" or daemon.write is not None:
         return
@@ -218,6 +218,7 @@ def leave(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm
         domains=here(rules, host),
         holds=holds,
         under_way=under_way,
+        incarnation=str(outside.incarnation),
     )
     outcome = rules.attempt("safety.leave", view)
     if outcome.refused is None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlive.node.fencing.condemning import CondemnView
+from outlive.node.membership.renewing import RenewView
 from outlive.resources import Assigned, Consumer
-from tests.model.keeping import Found, plain
-from tests.model.parts import HOSTS, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace
+from tests.model.keeping import Found, alive, plain
+from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace
 from tests.model.rules import Rules
 from tests.model.worlds import World
 
@@ -168,6 +169,25 @@ def crash(rules: Rules, world: World, n: int, daemon: Daemon, outside: Outside) 
                 left,
             ),
         )
+
+
+def disarm(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outside: Outside) -> Iterator[Found]:
+    """It says that its guard is not armed any more, and has the guard stop once the store has acknowledged that."""
+    if not alive(daemon, host) or daemon.phase != "member" or daemon.write is not None or not host.armed:
+        return
+    if daemon.known is None or daemon.known.record is None:
+        return
+    if not daemon.known.record.guard.armed:
+        yield f"The guard of {HOSTS[n]} is disarmed", "", (daemon, replace(host, armed=False), outside)
+        return
+    view = RenewView(host=HOSTS[n], record=daemon.known.record, nonce=daemon.nonce)
+    outcome = rules.attempt("safety.renew", view)
+    left = fault(outside, "disarm", world)
+    if outcome.refused is None and left is not None:
+        content = replace(daemon.known, record=outcome.record)
+        write = Write("renewal", HOSTS[n], MEMBER[n], daemon.known.version, content, nonce=daemon.nonce)
+        told = f"The daemon of {HOSTS[n]} sends a renewal that says that it is not armed any more"
+        yield told, "", (replace(daemon, write=write), host, left)
 
 
 def forget(rules: Rules, world: World, a: Doc, b: Doc, vm: Vm, slot: Slot, outside: Outside) -> Iterator[Found]:

@@ -97,6 +97,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.prove.watchdog/that-epoch": "back-and-condemned",
     "safety.prove.watchdog/trusted": "distrusted-watchdog",
     "safety.prove.watchdog/armed": "unarmed",
+    "safety.prove.watchdog/same-store": "restored-armed",
     "safety.prove.watchdog/waited": "watchdog",
     "safety.prove.cut/that-epoch": "another-cut",
     "safety.prove.cut/trusted": "distrusted-cut",

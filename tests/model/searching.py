@@ -74,7 +74,9 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(keeping.join, (daemon, host), (daemon, host), n)
         add(keeping.renew, (daemon, host), (daemon,), n)
         add(keeping.self_clean, (daemon, host, member), (daemon,), n)
-        add(keeping.leave, (daemon, host, THE_VM), (daemon,), n)
+        add(keeping.leave, (daemon, host, THE_VM, OUTSIDE), (daemon,), n)
+        if "disarm" in world.kinds:
+            add(machines.disarm, (daemon, host, OUTSIDE), (daemon, host, OUTSIDE), n)
         add(keeping.answered, (daemon, host), (daemon, host), n)
         add(keeping.unsure, (daemon, host, member), (daemon, host), n)
         everything = (daemon, host, THE_VM, A_MEMBER, B_MEMBER)

@@ -44,8 +44,9 @@ class World:
     kinds: tuple[str, ...] = ("lose", "crash", "reboot")
     """Of faults: ``lose`` an answer or a message, ``crash`` of a daemon, fencer or recovery, ``reboot`` of a host,
     ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by itself),
-    ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``intruder`` (a second daemon), ``late`` (a command that
-    arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a Membership is deleted)."""
+    ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``disarm`` of the guard, ``intruder`` (a second daemon),
+    ``late`` (a command that arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a
+    Membership is deleted)."""
     timeout: int = 2
     watchdog: int = 1
     silence: int = 0

@@ -123,6 +123,7 @@ async def _leave(daemon: Daemon, nonce: str) -> None:
             domains=daemon.here.names(),
             holds=tuple(holds),
             under_way=len(daemon.here.creating) + daemon.workers.busy,
+            incarnation=daemon.wishes.incarnation,
         )
         return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
 

@@ -272,19 +272,14 @@ class Lookout:
     def unsettled(self) -> tuple[str, ...]:
         """Hosts that may run VMs that a restored store does not know of; none where the store was not restored.
 
-        What the store says of itself counts before what is written down, so that nothing happens in between.
+        What the store says of itself counts before what is written down, so that nothing happens in between. That a
+        host is dead or was stopped counts only if it was found, or said, since: it may have come back after the backup.
         """
         cluster = self._informers.clusters.get(CLUSTER)
         incarnation = self._incarnation() or (cluster.status.store_incarnation if cluster is not None else "")
         if cluster is None or not incarnation or cluster.spec.confirmed_incarnation == incarnation:
             return ()
-        return tuple(
-            one.name
-            for one in self._informers.memberships.items()
-            if one.record.state != "Released"
-            and one.record.dead_through < one.record.epoch
-            and one.record.incarnation != incarnation
-        )
+        return tuple(one.name for one in self._informers.memberships.items() if one.record.incarnation != incarnation)
 
     def state(self, vm: VirtualMachine) -> VmState:
         """A VM as the plan sees it."""

@@ -87,7 +87,7 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     distrusted: tuple[ProofKind, ...] = ()
     """Kinds of proof that turned out wrong for this host and count no more until an operator says so."""
     incarnation: str = ""
-    """The store's incarnation under which the host last joined, with all its VMs registered."""
+    """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
 
 
 class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
@@ -106,7 +106,7 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
                 "record.epoch": ("daemon",),
                 "record.nonce": ("daemon",),
                 "record.guard": ("daemon",),
-                "record.incarnation": ("daemon",),
+                "record.incarnation": ("daemon", "fencer"),
                 "record.cut": ("fencer",),
             },
             labels="refused",

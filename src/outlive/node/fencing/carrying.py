@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import msgspec
+
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
@@ -55,6 +57,7 @@ CUT_OFF: Final = "it is cut off, and may still run"
 
 V = TypeVar("V", bound=FencedView)
 
+_replace = msgspec.structs.replace
 _log = get_logger("fencing")
 
 
@@ -308,7 +311,7 @@ class OpenFence:
         written = await self._desk.writer.take(
             self.host,
             step,
-            lambda record: view(record, settings.demanded),
+            lambda record: _replace(view(record, settings.demanded), incarnation=settings.incarnation),
             lambda record: (
                 record.dead_through >= self.epoch
                 or any(one.kind == kind and one.fence == self.id for one in record.fence.findings)

@@ -39,6 +39,8 @@ class FencedView(Part, frozen=True, kw_only=True):
     """That is to be proven dead."""
     demanded: int = 1
     """Kinds of proof that must agree."""
+    incarnation: str = ""
+    """The store's, read fresh; empty: nobody says."""
 
 
 class PowerView(FencedView, frozen=True, kw_only=True):
@@ -118,10 +120,10 @@ def _proven(view: FencedView, kind: ProofKind, evidence: str) -> FenceOutcome:
     if len({one.kind for one in findings}) < view.demanded:
         return FenceOutcome(record=_replace(record, fence=fence))
     said = proof if view.demanded == 1 else _replace(proof, evidence="; ".join(one.evidence for one in findings))
+    dead_through = max(record.dead_through, view.epoch)
     fence = _replace(fence, phase="proven")
-    return FenceOutcome(
-        record=_replace(record, dead_through=max(record.dead_through, view.epoch), proof=said, fence=fence)
-    )
+    joined = view.incarnation or record.incarnation  # nothing runs there that this store does not know of
+    return FenceOutcome(record=_replace(record, dead_through=dead_through, proof=said, fence=fence, incarnation=joined))
 
 
 def _by_power(view: PowerView) -> FenceOutcome:
@@ -206,6 +208,13 @@ PROVE_WATCHDOG: Final = ProtocolStep(
             "armed",
             lambda view: view.record.guard.armed,
             lambda view: f"the guard of {view.host} was not armed at its last renewal",
+        ),
+        Precondition[WatchdogView](
+            "same-store",
+            lambda view: view.incarnation in ("", view.record.incarnation),
+            lambda view: (
+                f"the store was restored from a backup, and {view.host} has not said since what its guard is armed with"
+            ),
         ),
         Precondition[WatchdogView](
             "waited",

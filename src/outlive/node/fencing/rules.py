@@ -61,6 +61,8 @@ class HostSettings:
 
     cluster: ClusterSpec
     hypervisor: Hypervisor | None
+    incarnation: str = ""
+    """The store's; only where it was read fresh."""
 
     @property
     def fencing(self) -> FencingSpec:

@@ -70,7 +70,9 @@ class FenceWriter:
         """What operators want now. ``Unavailable``."""
         cluster = await self._read(Cluster, "default")
         hypervisor = await self._read(Hypervisor, host)
-        return HostSettings(ClusterSpec() if cluster is None else cluster.spec, hypervisor)
+        if cluster is None:
+            return HostSettings(ClusterSpec(), hypervisor)
+        return HostSettings(cluster.spec, hypervisor, cluster.status.store_incarnation)
 
     async def swap(self, on: Membership, record: MemberRecord) -> Membership:
         """One compare-and-swap on exactly this version. ``Conflict``, ``Unknown``, ``Unavailable``."""

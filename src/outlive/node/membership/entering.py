@@ -45,6 +45,8 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch before, where domains of it may still be here (``J3``)."""
     restored: bool = False
     """Whether the store had gone back behind what this host knows."""
+    superseded: str = ""
+    """Incarnation that the store had when it went back, as far as it said so; it must have another one by now."""
     contradicted: str = ""
     """The kind of proof that this host shows to have been wrong."""
 
@@ -97,7 +99,7 @@ class Entrance:
         remembered = await self._machine.remembered()
         view = await self._view(found, remembered)
         restored = restored or _goes_back(view)
-        if restored and view.record is not None and view.record.boot_id == view.boot_id:
+        if restored and self._was_member_since_boot(view):
             view = lifted(view)
         outcome = self._decisions.use(JOIN, view, subject=self._host)
         if outcome.destroy_first:
@@ -114,6 +116,7 @@ class Entrance:
             row=outcome.row,
             old_epoch=old,
             restored=restored,
+            superseded=_superseded(view, remembered) if restored else "",
             contradicted=outcome.contradicted or "",
         )
 
@@ -150,6 +153,14 @@ class Entrance:
             was_running=record is not None and self._ran[record.epoch],
             guard=record_of(report),
         )
+
+    def _was_member_since_boot(self, view: JoinView) -> bool:
+        """Whether this machine held its membership in the present boot, though the backup may be older than that."""
+        record = view.record
+        if record is None or record.machine_id != view.machine_id:
+            return False
+        # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
+        return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._here.domains.values())
 
     async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
         """The record as the store has it; a lost answer is looked up."""
@@ -193,6 +204,13 @@ def _goes_back(view: JoinView) -> bool:
     return remembered.uid != view.uid or remembered.epoch > record.epoch
 
 
+def _superseded(view: JoinView, remembered: Remembered | None) -> str:
+    """Of the whole store. A membership of another uid may have been put back by itself."""
+    if view.record is None or remembered is None or remembered.uid != view.uid:
+        return ""
+    return view.record.incarnation
+
+
 def lifted(view: JoinView) -> JoinView:
     """As if the store knew what the host knows, and the host had been condemned since: a new epoch follows."""
     assert view.record is not None
@@ -200,7 +218,8 @@ def lifted(view: JoinView) -> JoinView:
     epoch = max(view.record.epoch, known)
     if view.record.dead_through >= epoch:
         return _replace(view, remembered=None)
-    return _replace(view, remembered=None, record=_replace(view.record, epoch=epoch, state="Revoked"))
+    record = _replace(view.record, boot_id=view.boot_id, epoch=epoch, state="Revoked")
+    return _replace(view, remembered=None, record=record)
 
 
 def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:

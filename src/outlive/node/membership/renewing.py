@@ -124,6 +124,8 @@ class LeaveView(Part, frozen=True, kw_only=True):
     """VMs with a holder entry of this host, read fresh."""
     under_way: int = 0
     """Writes of holder entries whose answer is not known yet."""
+    incarnation: str = ""
+    """The store's; a host that runs and holds nothing has nothing to register under it. Empty: nobody says."""
 
 
 class LeaveOutcome(Outcome, frozen=True, kw_only=True):
@@ -137,7 +139,7 @@ def _leave(view: LeaveView) -> LeaveOutcome:
     evidence = f"{view.host} left in good order: nothing of epoch {epoch} runs, and nothing more is started in it"
     proof = Proof(kind="self-cleaned", evidence=evidence, epoch=epoch, by=view.host)
     record = _replace(view.record, state="Released", dead_through=epoch, proof=proof, seq=view.record.seq + 1)
-    return LeaveOutcome(record=record)
+    return LeaveOutcome(record=_replace(record, incarnation=view.incarnation or record.incarnation))
 
 
 LEAVE: Final = ProtocolStep(

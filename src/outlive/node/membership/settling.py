@@ -2,8 +2,9 @@
 
 Asked before a host starts what others might be running unknown to the store. Once every host had joined under an
 incarnation of the store it stays settled, so hosts are listed once for each incarnation; a host that registers for the
-first time takes it as settled, because no earlier state of the store can mean it. Read fresh, before what is decided on
-is read again by its version.
+first time takes it as settled, because no earlier state of the store can mean it. A host that saw the store go back
+waits until the store says that it is another one, which may take a moment, or until an operator vouches for it. Read
+fresh, before what is decided on is read again by its version.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ class Settling:
         except NotFound:
             return True
         incarnation = cluster.status.store_incarnation
-        if incarnation in ("", self._known, cluster.spec.confirmed_incarnation):
+        if incarnation in ("", cluster.spec.confirmed_incarnation):
             return True
         record, entered = self._keeper.record, self._keeper.entered
-        if record is None or entered is None:
+        if record is None or entered is None or incarnation == entered.superseded:
             return False
+        if incarnation == self._known:
+            return True
         first = entered.row == "J0" and record.incarnation in ("", incarnation)
         if not first:
             if record.incarnation != incarnation:
                 return False
             async for member in list_all(self._store, Membership):
-                other = member.record
-                alive = other.state != "Released" and other.dead_through < other.epoch
-                if alive and other.incarnation != incarnation:
-                    return False
+                if member.record.incarnation != incarnation:
+                    return False  # dead or released as it is called: the backup may be older than its return
         self._known = incarnation
         return True

@@ -1,0 +1,130 @@
+"""What hosts and fencers believe of a store that was restored from a backup, until everybody has been heard again."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.support.node_worlds import at, record, tell, told_of, vm_of
+
+from outlive.node.fencing.proving import (
+    PROVE_OPERATOR,
+    PROVE_POWER,
+    PROVE_WATCHDOG,
+    OperatorView,
+    PowerView,
+    WatchdogView,
+)
+from outlive.node.membership.renewing import LEAVE, LeaveView
+from outlive.resources import Cluster, FenceRecord, GuardRecord, MemberRecord
+from outlive.simulation.world import World
+
+CONDEMNED = MemberRecord(
+    machine_id="m",
+    boot_id="b",
+    epoch=2,
+    state="Revoked",
+    fence=FenceRecord(id="a.2.n", epoch=2, phase="condemned"),
+    guard=GuardRecord(armed=True, timeout_s=5, watchdog_s=10),
+    incarnation="old",
+)
+SILENT = WatchdogView(host="a", record=CONDEMNED, observer="c", epoch=2, unchanged_s=100.0)
+OFF = PowerView(
+    host="a",
+    record=CONDEMNED,
+    observer="c",
+    epoch=2,
+    system_uuid="u",
+    expected_uuid="u",
+    rehearsed=True,
+    off_after_command=(0.2, 2.3),
+)
+SAID = OperatorView(host="a", record=CONDEMNED, observer="c", epoch=2, fence="a.2.n", name="ann", reason="unplugged")
+
+_replace = msgspec.structs.replace
+
+
+def _vouched(incarnation: str) -> bool:
+    """Whether the guard's word counts in a store of that incarnation."""
+    return PROVE_WATCHDOG.attempt(_replace(SILENT, incarnation=incarnation)).refused is None
+
+
+def test_what_a_backup_says_of_a_guard_proves_nothing() -> None:
+    assert _vouched("old")
+    assert _vouched("")
+    assert not _vouched("new")
+
+
+def test_a_host_that_is_proven_dead_in_a_restored_store_has_nothing_left_to_register() -> None:
+    for outcome in (
+        PROVE_POWER.attempt(_replace(OFF, incarnation="new")),
+        PROVE_OPERATOR.attempt(_replace(SAID, incarnation="new")),
+    ):
+        assert outcome.record is not None
+        assert (outcome.record.dead_through, outcome.record.incarnation) == (2, "new")
+    unsaid = PROVE_POWER.attempt(OFF).record
+    assert unsaid is not None
+    assert unsaid.incarnation == "old"
+
+
+def test_one_kind_of_proof_of_two_says_nothing_of_the_store() -> None:
+    found = PROVE_POWER.attempt(_replace(OFF, incarnation="new", demanded=2)).record
+    assert found is not None
+    assert (found.dead_through, found.incarnation) == (0, "old")
+
+
+def test_a_host_that_leaves_has_nothing_left_to_register() -> None:
+    held = MemberRecord(machine_id="m", boot_id="b", epoch=1, nonce="n", incarnation="old")
+    left = LEAVE.attempt(LeaveView(host="a", record=held, nonce="n", incarnation="new")).record
+    assert left is not None
+    assert (left.state, left.incarnation) == ("Released", "new")
+
+
+def test_host_that_saw_the_store_go_back_starts_nothing_before_the_store_says_that_it_is_another_one() -> None:
+    async def story(world: World) -> None:
+        before = world.store.incarnation
+        await world.do("store-snapshot", {})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 15)
+        assert world.running("vm-1") == ("kvm-2",)
+        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
+        await world.do("store-restore", {})
+        new = await _says(world, before)
+        await at(world, 60)
+        assert (record(world).epoch, record(world).incarnation) == (2, before)
+        assert not [text for text in told_of(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
+        await _says(world, new)
+        await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
+        await at(world, 100)
+        assert world.running("vm-1") == ("kvm-2",)
+        assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
+
+    tell(story)
+
+
+def test_host_whose_store_went_back_and_never_says_so_waits_for_an_operators_word() -> None:
+    async def story(world: World) -> None:
+        before = world.store.incarnation
+        await world.do("store-snapshot", {})
+        await at(world, 5)
+        await world.do("store-restore", {})
+        await _says(world, before)
+        await at(world, 10)
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        cluster = world.store.look(Cluster, "default")
+        assert cluster is not None
+        spec = _replace(cluster.spec, confirmed_incarnation=before)
+        await world.store.replace(_replace(cluster, spec=spec))
+        await at(world, 100)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+async def _says(world: World, incarnation: str) -> str:
+    """The store has this written down of itself; what it had before."""
+    cluster = world.store.look(Cluster, "default")
+    assert cluster is not None
+    status = _replace(cluster.status, store_incarnation=incarnation)
+    await world.store.replace_status(_replace(cluster, status=status))
+    return cluster.status.store_incarnation
