@@ -28,6 +28,7 @@ from tests.support.loops import run_real
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Unavailable
 from outlive.node.guarding import SocketGuard
+from outlive.node.membership.arming import record_of
 from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
 from outlive.node.vm.former import end_former_creates
 from outlive.node.vm.local import LocalDomains
@@ -442,6 +443,19 @@ def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None
             await port.beat(port.boot_time() + 60, 4)
         await port.disarm()
         assert not (await port.report()).armed
+        await port.close()
+
+    run_real(main())
+
+
+def test_a_guard_that_rehearses_is_never_published_as_armed(guard: Guard) -> None:
+    async def main() -> None:
+        port = SocketGuard(str(guard.socket))
+        await port.beat(port.boot_time(), 3)
+        await port.arm(30.0, 5.0)
+        report = await port.report()
+        assert (report.armed, report.hardware) == (True, False)
+        assert not record_of(report).armed
         await port.close()
 
     run_real(main())

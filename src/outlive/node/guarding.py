@@ -35,6 +35,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     armed: bool = False
     timeout_s: float = 0.0
     watchdog_s: float = 0.0
+    hardware: bool = False
     gate: str = "open"
     closed: int = 0
     closed_epochs: tuple[int, ...] = ()
@@ -67,6 +68,7 @@ class SocketGuard:
             timeout_s=answer.timeout_s,
             watchdog_s=answer.watchdog_s,
             gate_open=answer.gate == "open",
+            hardware=answer.hardware,
             closures=answer.closed,
             closed_epochs=answer.closed_epochs,
             creates=answer.create_runs,

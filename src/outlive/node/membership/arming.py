@@ -16,6 +16,7 @@ from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord
 
 UNARMED: Final = GuardRecord()
+REHEARSAL: Final = "the guard rehearses: its watchdog resets nothing, so its host does not count as armed"
 
 _log = get_logger("node.arming")
 
@@ -39,7 +40,7 @@ class Arming:
         wanted = self._wanted()
         has = (report.timeout_s, report.watchdog_s) if report.armed else None
         if has == wanted:
-            self.trouble = ""
+            self._say("" if wanted is None or report.hardware else REHEARSAL)
             return record_of(report)
         if has is not None and acknowledged.armed:
             return UNARMED
@@ -68,9 +69,14 @@ class Arming:
             self.trouble = str(error) or "the guard did not answer in time"
             _log.warning("guard.not_changed", armed=wanted is not None, error=self.trouble)
 
+    def _say(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            _log.warning("guard.not_published", why=trouble)
+        self.trouble = trouble
+
 
 def record_of(report: GuardReport) -> GuardRecord:
     """What a membership says of a guard that reports this."""
-    if not report.armed:
+    if not report.armed or not report.hardware:
         return UNARMED
     return GuardRecord(armed=True, timeout_s=report.timeout_s, watchdog_s=report.watchdog_s)

@@ -21,6 +21,8 @@ class GuardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     watchdog_s: float = 0.0
     """W: how long after its last feed the watchdog resets the host."""
     gate_open: bool = True
+    hardware: bool = True
+    """Whether what it feeds resets the host; a rehearsal resets nothing, and must never be published as armed."""
     closures: int = 0
     """How often the gate was shut since the guard started."""
     closed_epochs: tuple[int, ...] = ()
