@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.base.natural import natural_key
 from outlive.base.wording import listing
-from outlive.node.names import natural_key
 from outlive.resources import Cluster, Fault, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.simulation.history import HistoryEvent
 
