@@ -1,6 +1,6 @@
 """Which hosts report which VMs as active, kept current host by host, and where a VM therefore is.
 
-The same answers as ``outlive.failover.vms.on_hypervisors`` gives for a whole listing, for one VM at a time.
+The same answers as ``outlive.failover.whereabouts.on_hypervisors`` gives for a whole listing, for one VM at a time.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, KeysView
 
 from outlive.failover.model import VmView
-from outlive.failover.vms import locate
+from outlive.failover.whereabouts import locate
 from outlive.resources import Hypervisor
 
 

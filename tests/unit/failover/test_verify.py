@@ -32,7 +32,8 @@ from outlive.failover.verify.columns import Memberships
 from outlive.failover.verify.counting import Counters
 from outlive.failover.verify.document import CertifiedState, read_certificate
 from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.vms import host_view, list_resources, on_hypervisors
+from outlive.failover.vms import host_view, list_resources
+from outlive.failover.whereabouts import on_hypervisors
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.resources.digest import Facts
 from outlive.resources.state import state_digest, state_facts

@@ -4,19 +4,16 @@ import pytest
 
 from outlive.failover.model import HostView, VmView
 from outlive.failover.vms import (
-    Disagreement,
     FlavorRow,
     ServerRow,
-    active_on,
     host_view,
     join_row,
     join_rows,
     list_resources,
-    locate,
-    on_hypervisors,
     parse_extra_specs,
     view_of_resource,
 )
+from outlive.failover.whereabouts import Disagreement, active_on, locate, on_hypervisors
 from outlive.resources import (
     Amounts,
     Assigned,

@@ -23,7 +23,7 @@ from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.protection import Demands
 from outlive.failover.sightings import Sightings
 from outlive.failover.topology import Topology, TopologyChoice
-from outlive.failover.vms import HOSTS_OF_A_PORTION
+from outlive.failover.whereabouts import HOSTS_OF_A_PORTION
 from outlive.resources import Hypervisor, Reservation
 
 

@@ -20,16 +20,8 @@ from outlive.failover.keeping.mirror import Mirror
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.portions import Portions, in_portions, portioned, whole
 from outlive.failover.ports import VMSource
-from outlive.failover.vms import (
-    HOSTS_OF_A_PORTION,
-    OnHypervisors,
-    VmList,
-    host_view,
-    list_resources,
-    located_at,
-    merging,
-    vm_of_resource,
-)
+from outlive.failover.vms import VmList, host_view, list_resources, vm_of_resource
+from outlive.failover.whereabouts import HOSTS_OF_A_PORTION, OnHypervisors, located_at, merging
 from outlive.resources import (
     FAILOVER,
     RESERVATION_TYPE_LABEL,

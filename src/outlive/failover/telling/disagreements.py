@@ -12,7 +12,7 @@ from typing import Final
 
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.observe import Observation
-from outlive.failover.vms import Disagreement
+from outlive.failover.whereabouts import Disagreement
 
 NAMED_IN_A_CYCLE: Final = 20
 """Cases of one kind that a cycle logs by name."""
