@@ -27,7 +27,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
 from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.observe import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.caches import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     ZONE_LABEL,

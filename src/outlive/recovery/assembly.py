@@ -17,9 +17,10 @@ from outlive.failover.protection import Demands
 from outlive.failover.telling.reporting import Events
 from outlive.failover.vms import view_of_resource
 from outlive.recovery.act import Acting
+from outlive.recovery.caches import RecoveryInformers
 from outlive.recovery.controller import RecoveryLoop
 from outlive.recovery.hosts import Incarnation, LostHosts, incarnation_of
-from outlive.recovery.observe import Lookout, RecoveryInformers
+from outlive.recovery.observe import Lookout
 from outlive.recovery.places import Places
 from outlive.recovery.telling import Faults, NoFaults, Teller
 from outlive.runtime.decisions import DecisionLog

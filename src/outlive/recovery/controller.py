@@ -18,10 +18,11 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.recovery.act import Acting, Refused
+from outlive.recovery.caches import CLUSTER, RecoveryInformers
 from outlive.recovery.decisions import RECOVERY_PLAN
 from outlive.recovery.hosts import Incarnation, LostHosts
 from outlive.recovery.model import Action, ActionKind, Free, RecoveryPlan, RecoveryView
-from outlive.recovery.observe import CLUSTER, Lookout, RecoveryInformers
+from outlive.recovery.observe import Lookout
 from outlive.recovery.places import SEARCHES, Places
 from outlive.recovery.plan import asked, plan_recovery
 from outlive.recovery.telling import Teller

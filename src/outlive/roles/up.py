@@ -28,7 +28,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.observe import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.caches import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.recovery.telling import Faults
 from outlive.resources import (
     Cluster,

@@ -14,7 +14,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.placement.fleet import Fleet
 from outlive.recovery.arriving import Arrivals
-from outlive.recovery.observe import CONSUMER_INDEX, slot_indexes
+from outlive.recovery.caches import CONSUMER_INDEX, slot_indexes
 from outlive.resources import (
     Amounts,
     Assigned,
