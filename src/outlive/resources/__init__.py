@@ -34,6 +34,7 @@ from outlive.resources.memberships import (
     MemberRecord,
     Membership,
     MemberState,
+    PowerOn,
     Proof,
     ProofKind,
 )
@@ -187,6 +188,7 @@ __all__ = [
     "Pipeline",
     "PipelineSpec",
     "PipelineStatus",
+    "PowerOn",
     "Proof",
     "ProofKind",
     "R",

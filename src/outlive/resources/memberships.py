@@ -49,6 +49,15 @@ class GuardRecord(Part, frozen=True, kw_only=True):
     """W: so long after its last feeding, the hardware resets the host."""
 
 
+class PowerOn(Part, frozen=True, kw_only=True):
+    """How far a host that was proven dead has been switched on again."""
+
+    tries: int = 0
+    """Rises before each command to switch on."""
+    result: str = ""
+    """``ok`` once the power controller took the last command, else why not."""
+
+
 class FenceRecord(Part, frozen=True, kw_only=True):
     """The act of declaring this host dead, as far as it has come."""
 
@@ -63,6 +72,8 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     reason: str = ""
     findings: tuple[Proof, ...] = ()
     """Proofs that are there, while the policy asks for more than one kind."""
+    power_on: PowerOn = PowerOn()
+    """What was done to have the host back, once it was proven dead."""
 
 
 class MemberRecord(Part, frozen=True, kw_only=True):

@@ -333,3 +333,93 @@ def test_host_is_switched_on_again_only_when_nothing_is_held_there():
             assert len(s.power.controllers["d"].ons) == 1
 
     run(story())
+
+
+async def _off_and_held(s):
+    """Host d is proven dead, and something is still held there."""
+    await s.policy(power_on_after=True)
+    await _four(s)
+    vm = await s.vm("vm1", holder="d")
+    s.silence("d")
+    await s.until_dead("d")
+    await asyncio.sleep(10)
+    assert s.power.controllers["d"].ons == []
+    return vm
+
+
+def test_host_is_switched_on_again_by_the_next_fencer_where_the_first_one_died():
+    async def story():
+        async with site() as s:
+            vm = await _off_and_held(s)
+            s.watch("b")
+            await asyncio.sleep(10)
+            s.silence("a")
+            s.kill("a")
+            await s.release(vm)
+            await s.until("d", lambda record: record.fence.power_on.result == "ok", limit_s=60)
+            assert len(s.power.controllers["d"].ons) == 1
+            assert (await s.record("d")).fence.power_on.tries == 1
+
+    run(story())
+
+
+def test_host_that_was_switched_on_once_and_off_by_hand_is_left_alone():
+    async def story():
+        async with site() as s:
+            await s.release(await _off_and_held(s))
+            await s.until("d", lambda record: record.fence.power_on.result == "ok")
+            s.power.controllers["d"].on = False
+            s.kill("a")
+            s.watch("a")
+            await asyncio.sleep(900)
+            assert len(s.power.controllers["d"].ons) == 1
+
+    run(story())
+
+
+def test_switching_on_is_tried_a_few_times_whoever_tries_and_then_told():
+    async def story():
+        async with site() as s:
+            vm = await _off_and_held(s)
+            s.power.controllers["d"].mode = "dead"
+            await s.release(vm)
+            await s.until("d", lambda record: record.fence.power_on.tries == 2, limit_s=120)
+            assert "power-unreachable.d" not in await s.faults()
+            s.kill("a")
+            s.watch("a")
+            await s.until("d", lambda record: record.fence.power_on.tries == 3, limit_s=400)
+            await asyncio.sleep(900)
+            record = await s.record("d")
+            assert record.fence.power_on.tries == 3
+            assert "does not answer" in record.fence.power_on.result
+            assert "3 tries" in (await s.faults())["power-unreachable.d"].message
+
+    run(story())
+
+
+def test_host_is_not_switched_on_again_in_maintenance():
+    async def story():
+        async with site() as s:
+            vm = await _off_and_held(s)
+            await s.policy(cluster={"maintenance": True}, power_on_after=True)
+            await s.release(vm)
+            await asyncio.sleep(60)
+            assert s.power.controllers["d"].ons == []
+            await s.policy(power_on_after=True)
+            await asyncio.sleep(10)
+            assert len(s.power.controllers["d"].ons) == 1
+
+    run(story())
+
+
+def test_switching_on_does_not_count_as_one_more_fence():
+    async def story():
+        async with site() as s:
+            vm = await _off_and_held(s)
+            before = dict(s.fencers["a"].fencer._rules.rate._at)
+            await s.release(vm)
+            await s.until("d", lambda record: record.fence.power_on.result == "ok")
+            await asyncio.sleep(1)
+            assert s.fencers["a"].fencer._rules.rate._at == before != {}
+
+    run(story())

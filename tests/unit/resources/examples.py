@@ -215,7 +215,14 @@ FULL: tuple[r.Resource, ...] = (
             cut=r.Cut(through=3, scope=("disk:d",)),
             guard=r.GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0),
             fence=r.FenceRecord(
-                id="h1.3.abc", epoch=3, phase="condemned", by="h2", attempt=1, reason="silent", findings=(PROOF,)
+                id="h1.3.abc",
+                epoch=3,
+                phase="condemned",
+                by="h2",
+                attempt=1,
+                reason="silent",
+                findings=(PROOF,),
+                power_on=r.PowerOn(tries=1, result="no answer"),
             ),
             distrusted=("power",),
             incarnation="i",

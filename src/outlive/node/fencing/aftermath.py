@@ -1,4 +1,4 @@
-"""What is left to do around fences: faults that end, cuts that are kept and lifted, trust, and switching on again.
+"""What is left to do around fences: faults that end, cuts that are kept and lifted, and trust.
 
 None of it is urgent, and all of it is found again by looking. What everybody could do is done by the first of the
 coordinators; a second one doing the same would change nothing.
@@ -15,16 +15,11 @@ from outlive.node.fencing.carrying import Desk
 from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.proving import LIFT_CUT, LiftView
 from outlive.node.fencing.trusting import TRUST_AGAIN, TrustView
-from outlive.resources import MemberRecord, ObjectRef, VirtualMachine
-from outlive.store import Store, list_all
+from outlive.resources import MemberRecord, ObjectRef
 
 CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
 LOOK_S: Final = 2.0
 """How often is looked for what is left to do."""
-EMPTY_LOOK_S: Final = 5.0
-"""How often is looked whether a dead host's VMs are all placed."""
-EMPTY_LOOKS: Final = 720
-"""Looks before a dead host is left switched off."""
 
 _log = get_logger("fencing")
 
@@ -32,9 +27,8 @@ _log = get_logger("fencing")
 class Aftermath:
     """See the module. ``leads``: whether this fencer is the one that does what everybody could."""
 
-    def __init__(self, desk: Desk, store: Store, leads: Callable[[], bool]) -> None:
+    def __init__(self, desk: Desk, leads: Callable[[], bool]) -> None:
         self._desk = desk
-        self._store = store
         self._leads = leads
         self._back: dict[str, None] = {}
         """Hosts that came back from a fence: their faults end."""
@@ -77,27 +71,9 @@ class Aftermath:
         if now not in ("", before):
             self._words[host] = (before, now)
 
-    async def proven(self, host: str, fence: str, epoch: int) -> None:
-        """A fence of mine has ended in a proof. Switch the host on again, if wanted, once it holds nothing."""
+    async def proven(self, host: str) -> None:
+        """A fence of mine has ended in a proof."""
         await self._desk.faults.end(FaultCode.FENCE_UNCONFIRMED, ObjectRef(kind="Hypervisor", name=host))
-        for _ in range(EMPTY_LOOKS):
-            seen = self._desk.watching.get(host)
-            if seen is None or seen.record.state != "Revoked" or seen.record.fence.id != fence:
-                return
-            settings = self._desk.rules.settings(host)
-            if not settings.cluster.fencing.power_on_after or settings.hypervisor is None:
-                return
-            if not await self._holds_anything(host, epoch):
-                why = await self._desk.power.switch_on(settings.hypervisor)
-                _log.info("fence.switched_on", host=host, fence=fence, failed=why)
-                return
-            await self._desk.clock.sleep(EMPTY_LOOK_S)
-
-    async def _holds_anything(self, host: str, epoch: int) -> bool:
-        async for vm in list_all(self._store, VirtualMachine):
-            if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
-                return True
-        return False
 
     async def run(self) -> None:
         """Look until cancelled."""

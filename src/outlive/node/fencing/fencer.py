@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
@@ -27,12 +29,13 @@ from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.opening import Opened, Opening, asked_for
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
+from outlive.node.fencing.returning import Returns
 from outlive.node.fencing.rules import Observer, Rules
 from outlive.node.fencing.suspecting import Suspicions
 from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
 from outlive.node.fencing.writing import FenceWriter
 from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.resources import Cluster, Hypervisor, Membership
+from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, PowerOn
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -105,7 +108,8 @@ class Fencer:
             rehearsals=self._rehearsals,
             faults=faults,
         )
-        self._aftermath = Aftermath(self._desk, store, self._leads)
+        self._aftermath = Aftermath(self._desk, self._leads)
+        self._returns = Returns(self._desk, store, self._leads)
         self._suspicions = Suspicions(self.watching, self._rules)
         self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
         self._asked: dict[str, None] = {}
@@ -133,6 +137,7 @@ class Fencer:
             self._clusters.subscribe(self._cluster_changed)
             group.create_task(self._rehearsals.run(), name="fencer rehearses")
             group.create_task(self._aftermath.run(), name="fencer tidies up")
+            group.create_task(self._returns.run(), name="fencer switches on")
             while True:
                 with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
                     self._round()
@@ -147,11 +152,11 @@ class Fencer:
         fence = self._tasks.get(host)
         if fence is not None:
             fence.seen(record)
+        self._returns.changed(host, record)
         if record is None or record.fence.id == "":
             return
         before = None if old is None else old.record
-        moved = is_open(record) if before is None else record.state == "Revoked" and before.fence != record.fence
-        if moved:
+        if _moved(before, record):
             self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
         self._aftermath.changed(host, before, record)
 
@@ -325,4 +330,15 @@ class Fencer:
         self._took.labels().observe(took_s)
         self._fences.labels("proven").inc()
         _log.warning("fence.proven", host=host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
-        await self._aftermath.proven(host, fence.id, fence.epoch)
+        await self._aftermath.proven(host)
+
+
+def _moved(before: MemberRecord | None, now: MemberRecord) -> bool:
+    """Whether a fence was opened, went on, or ended in a proof; not what was done to have the host back since."""
+    if before is None:
+        return is_open(now)
+    return now.state == "Revoked" and _fenced(before.fence) != _fenced(now.fence)
+
+
+def _fenced(fence: FenceRecord) -> FenceRecord:
+    return msgspec.structs.replace(fence, power_on=PowerOn())
