@@ -1,7 +1,8 @@
 """Arming and disarming the guard in the order that fencers rely upon.
 
 The guard enforces before the membership says so, and the membership says so no more, acknowledged, before the guard
-stops or gets other times. What is published is always what the guard says of itself at that moment, or less.
+stops or gets other times. What is published is always what the guard says of itself at that moment, or less. A guard
+that is to wait longer is disarmed in between; until then the host renews as often as the shorter time asks for.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.fencing.profile import RENEWALS_BEFORE_STOP
 from outlive.node.ports.guard import GuardPort, GuardReport
 from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord
 
+SHORTEST_PACE: Final = 0.1
+"""Of the guard's time: no renewal follows another sooner on its account, however long a write may take."""
 UNARMED: Final = GuardRecord()
 REHEARSAL: Final = "the guard rehearses: its watchdog resets nothing, so its host does not count as armed"
 
@@ -30,13 +34,15 @@ class Arming:
         self._limit_s = limit_s
         self.trouble = ""
         """Why the guard is not as it should be; empty when it is."""
+        self.enforced_s = 0.0
+        """After how long without a renewal the guard acts, as it said last; 0: never."""
 
     async def publish(self, acknowledged: GuardRecord, *, beaten: bool) -> GuardRecord:
         """What the next renewal is to say, after moving the guard towards what is wanted.
 
         ``acknowledged`` is what the store last acknowledged; ``beaten``: whether the guard was told of a renewal yet.
         """
-        report = await self._guard.report()
+        report = await self._report()
         wanted = self._wanted()
         has = (report.timeout_s, report.watchdog_s) if report.armed else None
         if has == wanted:
@@ -46,10 +52,23 @@ class Arming:
             return UNARMED
         if wanted is not None and not beaten:
             return UNARMED
-        await self._change(wanted)
-        report = await self._guard.report()
+        await self._change(has, wanted)
+        report = await self._report()
         agrees = report.armed and (report.timeout_s, report.watchdog_s) == wanted
         return record_of(report) if agrees else UNARMED
+
+    def pace_s(self, write_limit_s: float) -> float:
+        """Between two renewals: as is wished, and often enough for the guard while it still has a shorter time."""
+        wished_s = float(self._wishes.profile.renew_s)
+        if not self.enforced_s:
+            return wished_s
+        bearable_s = (self.enforced_s - write_limit_s) / RENEWALS_BEFORE_STOP
+        return min(wished_s, max(bearable_s, self.enforced_s * SHORTEST_PACE))
+
+    async def _report(self) -> GuardReport:
+        report = await self._guard.report()
+        self.enforced_s = report.timeout_s if report.armed else 0.0
+        return report
 
     def _wanted(self) -> tuple[float, float] | None:
         if not self._wishes.spec.fencing.armed:
@@ -57,12 +76,12 @@ class Arming:
         profile = self._wishes.profile
         return (float(profile.guard_timeout_s), float(profile.watchdog_s))
 
-    async def _change(self, wanted: tuple[float, float] | None) -> None:
+    async def _change(self, has: tuple[float, float] | None, wanted: tuple[float, float] | None) -> None:
         try:
             async with asyncio.timeout(self._limit_s):
-                if wanted is None:
+                if wanted is None or (has is not None and _longer(wanted, has)):
                     await self._guard.disarm()
-                else:
+                if wanted is not None:
                     await self._guard.arm(*wanted)
             self.trouble = ""
         except (OutliveError, TimeoutError) as error:
@@ -73,6 +92,11 @@ class Arming:
         if trouble and trouble != self.trouble:
             _log.warning("guard.not_published", why=trouble)
         self.trouble = trouble
+
+
+def _longer(wanted: tuple[float, float], has: tuple[float, float]) -> bool:
+    """Whether the guard is to act later than now: it does not let itself be told so while it is armed."""
+    return wanted[0] > has[0] or wanted[1] > has[1]
 
 
 def record_of(report: GuardReport) -> GuardRecord:

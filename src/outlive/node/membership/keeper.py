@@ -218,7 +218,7 @@ class Keeper:
             acknowledged = await self._turn(wish)
             if wished is not None and not wished.done():
                 wished.set_result(acknowledged)
-            left_s = float(self._wishes.profile.renew_s) - (self._clock.monotonic() - began_s)
+            left_s = self._arming.pace_s(self._limit_s) - (self._clock.monotonic() - began_s)
             if left_s > 0:
                 await self._rest(left_s)
 
