@@ -1,0 +1,144 @@
+"""The checker of certificates accepts what the product plans, also after a failure."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.certified import (
+    certificate_document,
+    certified,
+    fleet,
+    planned,
+    resources,
+    settings,
+    state_file,
+)
+from tests.support.tampered import CONSISTENT, Case, Doc, judged, members
+
+from outlive.base.random import Random
+from outlive.failover.verify.checking import Wishes, check, verify
+from outlive.failover.verify.document import CertifiedState
+from outlive.resources.state import state_facts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_the_product_plans_is_accepted(seed: int) -> None:
+    random = Random(seed)
+    objects = planned(fleet(random, random.randint(9, 16), random.randint(0, 40)), seed=seed)
+    result = certified(objects)
+    assert result.certificate is not None
+    verdict = judged(objects, certificate_document(result.certificate))
+    assert verdict.accepted, verdict.violation
+    assert verdict.violation is None
+    assert (verdict.k, verdict.vms) == (result.certificate.k, len(result.certificate.vms))
+
+
+def test_a_state_file_and_a_certificate_file_are_accepted() -> None:
+    case = Case(1)
+    raw = state_file(resources(case.state))
+    assert verify(raw, msgspec.json.encode(case.certificate)).accepted
+
+
+def test_an_empty_state_is_accepted() -> None:
+    result = certified([])
+    assert result.certificate is not None
+    assert check((), msgspec.convert(certificate_document(result.certificate), CertifiedState)).accepted
+
+
+@pytest.mark.slow
+def test_a_partial_certificate_is_accepted() -> None:
+    for seed in range(20):
+        case = Case(seed)
+        random = Random(seed).fork("break")
+        for _ in range(3):
+            random.choice(CONSISTENT)(case)
+        objects = resources(case.state)
+        made = certified(objects, partial=True).certificate
+        assert made is not None
+        verdict = judged(objects, certificate_document(made), failures=0)
+        assert verdict.accepted, verdict.violation
+
+
+def test_a_plan_by_racks_is_accepted_by_racks() -> None:
+    by_rack = settings(unit="rack")
+    objects = planned(fleet(Random(4), 18, 20, racks=9), by_rack)
+    made = certified(objects, by_rack).certificate
+    assert made is not None
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
+    assert verdict.unit == "rack"
+    assert verdict.enumeration is not None
+    assert verdict.enumeration.cases == 9 + 9 * 8 // 2
+
+
+def test_a_plan_by_hosts_is_not_accepted_by_racks() -> None:
+    objects = planned(fleet(Random(5), 12, 24, racks=3))
+    made = certified(objects).certificate
+    assert made is not None
+    claimed = msgspec.convert({**certificate_document(made), "unit": "rack"}, CertifiedState)
+    verdict = check(state_facts(objects), claimed, Wishes(failures=0))
+    assert {"count", "lost"} <= set(verdict.counts)
+
+
+# After a failure
+
+
+def consumed(case: Case) -> Doc:
+    """A slot that counts for somebody gets a consumer, one of its members."""
+    slot = case.named("Reservation", case.certified_vm()["slots"][0])
+    slot["status"]["consumer"] = {"vm": sorted(members(slot))[0], "fence": "f"}
+    return slot
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_certificate_that_counts_a_consumed_slot_is_refused(seed: int) -> None:
+    case = Case(seed)
+    consumed(case)
+    case.redigest()
+    assert case.codes() & {"not-certified", "slot-not-ready", "not-a-member", "count"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_new_certificate_leaves_a_consumed_slot_out_and_is_accepted(seed: int) -> None:
+    case = Case(seed)
+    slot = consumed(case)
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    assert slot["metadata"]["name"] not in {one.name for one in made.slots}
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slots_on_a_lost_host_are_no_promise_to_either_side(seed: int) -> None:
+    case = Case(seed)
+    slot = case.named("Reservation", case.certified_vm()["slots"][0])
+    case.named("Hypervisor", slot["status"]["host"])["status"]["lost"] = "f"
+    case.redigest()
+    assert not case.verdict().accepted
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_vm_in_recovery_is_where_it_was_lost_for_both_sides(seed: int) -> None:
+    case = Case(seed)
+    vm = case.named("VirtualMachine", case.certified_vm()["id"])
+    origin = vm["status"]["assigned"]["hypervisor"]
+    slot = case.named(
+        "Reservation", next(one["slots"][0] for one in case.certificate["vms"] if one["id"] == vm["metadata"]["name"])
+    )
+    case.named("Hypervisor", origin)["status"]["lost"] = "f"
+    vm["status"]["assigned"]["hypervisor"] = slot["status"]["host"]
+    vm["status"]["recovery"] = {"fence": "f", "phase": "assigned", "origin": origin}
+    slot["status"]["consumer"] = {"vm": vm["metadata"]["name"], "fence": "f"}
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {origin}
+    verdict = judged(objects, certificate_document(made), failures=0)
+    assert verdict.accepted, verdict.violation
