@@ -153,28 +153,31 @@ class World:
 
         In a store that was restored everybody has to learn anew what there is.
         """
-        leads_since, leader, judged = 0.0, "", -1.0
+        leads_since, judged = 0.0, -1.0
+        leader: tuple[str, int, Process] | None = None
         while True:
             await self.clock.sleep(LOOK_S)
             now, leads = self.clock.monotonic(), self._leader()
-            present = f"{leads} in {self.store.incarnation}" if leads else ""
+            present = (self.store.incarnation, *leads) if leads is not None else None
             if present != leader:
                 leader, leads_since = present, now
             changed = self.judge.changed_s
-            if leader and changed != judged and now - changed >= REPORTED_S and now - leads_since >= LEADS_S:
+            able = leader is not None and now - leads_since >= LEADS_S
+            if able and changed != judged and now - changed >= REPORTED_S:
                 judged = changed
                 self.judge.covered()
 
-    def _leader(self) -> str:
-        """Who leads failover and can do so: its process runs, and the store hears and answers it."""
+    def _leader(self) -> tuple[int, Process] | None:
+        """In which term, and who leads failover and can do so: its process runs, and the store hears and answers it."""
         election = self.store.look(Election, FAILOVER_ROLE)
-        holder = election.record.holder if election is not None else ""
-        name = holder.rpartition("-")[0]
-        service = self.controller(name)
+        if election is None:
+            return None
+        service = self.controller(election.record.holder.rpartition("-")[0])
         if service is None or service.process is None or not service.active or self.rates != FaultRates():
-            return ""
+            return None
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
-        return holder if all(way.sends and way.hears for way in ways) else ""
+        able = all(way.sends and way.hears for way in ways)
+        return (election.record.term, service.process) if able else None
 
     def all_run(self) -> bool:
         """Whether every VM that should run has one holder, that has seen it run."""

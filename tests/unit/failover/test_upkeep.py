@@ -13,7 +13,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.random import Random
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
-from outlive.resources import Assigned, Condition, Hypervisor, Instance, Reservation, VirtualMachine
+from outlive.resources import Assigned, Condition, Coverage, Hypervisor, Instance, Reservation, VirtualMachine
 
 
 def test_a_vm_that_starts_is_covered_within_a_second_without_a_cycle():
@@ -269,6 +269,21 @@ def test_a_store_that_refuses_for_a_while_delays_but_loses_nothing():
             await cloud.vm("a", "h1")
             await cloud.settle(120)
             assert await cloud.covered() == {"a": True}
+
+    run(story())
+
+
+def test_a_report_that_did_not_get_through_is_told_again_within_seconds():
+    async def story() -> None:
+        cloud = LiveCloud()
+        async with cloud.running():
+            await started(cloud)
+            fault = Fault("create", Unavailable("away"), where=lambda one: isinstance(one, Coverage), times=2)
+            cloud.store.faults.append(fault)
+            await cloud.vm("a", "h1")
+            await cloud.settle(5)
+            assert await cloud.covered() == {"a": True}
+            assert cloud.metric("failover_reconciliation_runs_total") == 1
 
     run(story())
 

@@ -354,6 +354,13 @@ def test_coverage_that_is_not_so_is_found_at_rest() -> None:
     small = _slot("s1", "h2", {"vm-1": "h1"}, size=0)
     assert _rested(stopped, small, _covered("s1")) == ["S3"]
     assert _rested(stopped, _slot("s1", "h2", {"vm-1": "h1"}, consumer="vm-2"), _covered("s1")) == ["S3"]
+    held = Recovery(fence="f", phase="held", reason="no-slot", remedy="add a host")
+    shared = _slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"})
+    elsewhere = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
+    assert _at_rest(_host("h1", "vm-1"), elsewhere, shared, _covered("s1"), stopped) == []
+    assert _at_rest(_host("h1", "vm-1"), other, shared, _covered("s1"), stopped) == ["S3"]
+    being_moved = _replace(other.status, recovery=_replace(held, origin="h2"))
+    assert _at_rest(_host("h1", "vm-1"), _replace(other, status=being_moved), shared, _covered("s1"), stopped) == []
 
 
 def test_room_that_is_counted_twice_is_found_at_rest() -> None:

@@ -41,18 +41,26 @@ class CoverageWriter:
         self._known: dict[str, Coverage] | None = None
         self._read_at = 0.0
         self._refused: set[str] = set()
+        self._untold: dict[str, None] = {}
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """VMs whose last report did not get through: what was told of them before may not be true any more."""
+        return tuple(self._untold)
 
     def forget(self) -> None:
         """What is remembered may be out of date: this process did not lead."""
         self._known = None
         self._refused.clear()
+        self._untold.clear()
 
     async def tell(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
         """Write what changed, delete ``gone``; the number of objects that could not be written."""
+        self._untold.update(dict.fromkeys((*wanted, *gone)))
         known = await self._all()
         changed = [vm for vm in sorted(wanted) if not _says(known.get(vm), wanted[vm]) and vm not in self._refused]
         away = [vm for vm in sorted(gone) if vm in known]
-        failed: list[str] = []
+        failed: dict[str, None] = {}
         work = iter([*changed, *away])
 
         async def worker() -> None:
@@ -60,12 +68,15 @@ class CoverageWriter:
                 try:
                     await (self._write(vm, wanted[vm]) if vm in wanted else self._delete(vm))
                 except OutliveError as error:
-                    failed.append(vm)
+                    failed[vm] = None
                     _log.warning("coverage.not_written", vm=vm, error=str(error))
 
         async with OrderedTaskGroup() as group:
             for number in range(min(WRITES_AT_ONCE, len(changed) + len(away))):
                 group.create_task(worker(), name=f"coverage {number}")
+        for vm in (*wanted, *gone):
+            if vm not in failed or vm in self._refused:
+                self._untold.pop(vm, None)
         return len(failed)
 
     async def told(self) -> tuple[str, ...]:

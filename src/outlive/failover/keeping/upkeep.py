@@ -37,6 +37,10 @@ GATHER_S = 0.05
 """How long changes are gathered before they are looked at together."""
 PASS_VMS = 50
 """VMs that one pass looks at; the others follow in the next."""
+RETELL_S = 1.0
+"""Until what could not be told is told again."""
+RETOLD = 500
+"""VMs that are told again in one pass."""
 LOOKUPS = 50
 """VMs that one pass looks up in the VM source."""
 NO_BRAKE = 2**62
@@ -84,9 +88,17 @@ class Upkeep(Watcher):
         self._rest()
         await self._following.follow()
         while True:
-            await self._wake.wait()
+            await self._woken()
             await self._parts.clock.sleep(GATHER_S)
             await self.react()
+
+    async def _woken(self) -> None:
+        """Return when something changed, or when it is time to tell again what could not be told."""
+        try:
+            async with asyncio.timeout(RETELL_S if self._parts.coverage.untold else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return
 
     def _noticed(self) -> None:
         if not self._reacts:
@@ -204,7 +216,7 @@ class Upkeep(Watcher):
         concerned.update(dict.fromkeys(await self._clean_up(touched)))
         concerned.update(dict.fromkeys(await self._assign(list(concerned))))
         faulty = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
-        concerned.update(dict.fromkeys((*self._faulty, *faulty)))
+        concerned.update(dict.fromkeys((*self._faulty, *faulty, *self._parts.coverage.untold[:RETOLD])))
         self._faulty = faulty
         await self._tell(concerned)
 

@@ -73,15 +73,33 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
 
 
 def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str], dict[str, None]]:
-    """Where each VM is, and those that are between two hosts: assigned to one and listed by another, or by none."""
-    listed: dict[str, str] = {}
+    """Where each VM is, and those that are between two hosts: assigned to one and listed by another, or by none.
+
+    A VM that is being recovered is where it was lost: that failure is among those that its slots are for, until it
+    runs elsewhere.
+    """
+    listed: dict[str, list[str]] = {}
     for host in truth.store.all_of(Hypervisor):
         for one in host.status.instances:
-            if one.id not in listed or not _stale(truth, host.name):
-                listed[one.id] = host.name
+            listed.setdefault(one.id, []).append(host.name)
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
-    home = {name: listed.get(name, host) for name, host in assigned.items()}
-    return home, {name: None for name, host in assigned.items() if listed.get(name) != host}
+    home = {name: _lost_at(vms[name]) or _at(truth, host, listed.get(name, [])) for name, host in assigned.items()}
+    return home, {
+        name: None for name, host in assigned.items() if home[name] != host or host not in listed.get(name, [])
+    }
+
+
+def _lost_at(vm: VirtualMachine) -> str:
+    """The host that a recovery takes it from; empty where it is not being recovered."""
+    recovery = vm.status.recovery
+    return recovery.origin if recovery is not None and recovery.phase not in ("recovered", "dropped") else ""
+
+
+def _at(truth: Truth, assigned: str, listed: list[str]) -> str:
+    """Where it is, by those who list it: the host that it is assigned to before others, condemned ones last."""
+    if not listed or assigned in listed:
+        return assigned
+    return next((host for host in listed if not _stale(truth, host)), listed[0])
 
 
 def _stale(truth: Truth, host: str) -> bool:
