@@ -85,3 +85,39 @@ def test_fencer_whose_store_is_away_says_nothing_and_goes_on_afterwards():
                 assert (await s.record(name)).state == "Held"
 
     run(story())
+
+
+def test_request_to_fence_outlives_answers_that_are_lost():
+    async def story():
+        async with site() as s:
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
+            s.watch("a", store=store)
+            await asyncio.sleep(20)
+            store.network.rates = FaultRates(lose_dropped=1.0)
+            await s.wish("d", requested="1|ann|its disk hangs")
+            await asyncio.sleep(30)
+            assert (await s.record("d")).state == "Held"
+            store.network.rates = FaultRates()
+            await s.until("d", lambda record: record.state == "Revoked", limit_s=10)
+            assert (await s.record("d")).fence.reason == "ann: its disk hangs"
+
+    run(story())
+
+
+def test_request_to_fence_waits_for_the_end_of_maintenance():
+    async def story():
+        async with site() as s:
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            s.watch("a")
+            await asyncio.sleep(20)
+            await s.policy(cluster={"maintenance": True})
+            await s.wish("d", requested="1|ann|its disk hangs")
+            await asyncio.sleep(30)
+            assert (await s.record("d")).state == "Held"
+            await s.policy()
+            await s.until("d", lambda record: record.state == "Revoked", limit_s=10)
+
+    run(story())

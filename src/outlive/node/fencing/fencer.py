@@ -48,6 +48,8 @@ IDLE_S: Final = 1.0
 """And at most so far."""
 TASKS_LIMIT: Final = 1_000
 """Fences that one fencer carries on at the same time; the others wait, or another fencer takes them."""
+ASKED_AGAIN_S: Final = 5.0
+"""Pause before a fence that somebody asks for is tried again."""
 RETRY_S: Final = 1.0
 """Pause before a fence is looked at again whose task failed."""
 
@@ -112,8 +114,8 @@ class Fencer:
         self._returns = Returns(self._desk, store, self._leads)
         self._suspicions = Suspicions(self.watching, self._rules)
         self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
-        self._asked: dict[str, None] = {}
-        """Hosts that somebody asks to have fenced."""
+        self._asked: dict[str, float] = {}
+        """Hosts that somebody asks to have fenced, and when that is tried next."""
         self._tasks: dict[str, OpenFence | None] = {}
         """Hosts that a task of mine is busy with; its fence once there is one."""
         self._others: dict[str, None] = {}
@@ -168,7 +170,7 @@ class Fencer:
         if new is None or (old is not None and old.spec.fencing == new.spec.fencing):
             return
         if new.spec.fencing.requested:
-            self._asked[new.name] = None
+            self._asked[new.name] = 0.0
         if old is not None:
             self._aftermath.trust_word(new.name, old.spec.fencing.trust_again, new.spec.fencing.trust_again)
         fence = self._tasks.get(new.name)
@@ -203,7 +205,7 @@ class Fencer:
         if self._rules.heed_release():
             self._aftermath.release(FaultCode.STORM)
             self._aftermath.release(FaultCode.RATE)
-        self._look_at_requests()
+        self._look_at_requests(now)
         for host in self.watching.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
         self._suspicions.drop_the_living()
@@ -213,14 +215,15 @@ class Fencer:
         if takeable or self._suspicions.next_at() <= now:
             self._judge(now, takeable)
 
-    def _look_at_requests(self) -> None:
-        for host in list(self._asked):
-            del self._asked[host]
+    def _look_at_requests(self, now: float) -> None:
+        """Try until the host is condemned, whoever did it, or somebody changes the wish: answers may be lost."""
+        for host, due in list(self._asked.items()):
             seen = self.watching.get(host)
             asked = asked_for(self._rules.settings(host).fencing.requested)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
-                continue
-            self._start(host, self._condemn_asked(host, seen, asked[1], asked[2]))
+                del self._asked[host]
+            elif due <= now and self._start(host, self._condemn_asked(host, seen, asked[1], asked[2])):
+                self._asked[host] = now + ASKED_AGAIN_S
 
     def _look_at_open_fences(self, now: float) -> list[str]:
         """Carry mine on; say which of the others nobody carries on."""
