@@ -1,4 +1,4 @@
-"""The guard does what the model of self-fencing says (docs/reference/node-decisions.md#selffence-evaluate).
+"""The guard does what the model of self-fencing says (docs/reference/node-decisions.md#selffenceevaluate).
 
 Compared are, with T = interval x intervals, W = one interval, no maintenance and no addresses:
 

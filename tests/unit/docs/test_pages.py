@@ -1,0 +1,100 @@
+"""What the pages point at is there: files, headings, and of every bug the test or story that keeps it away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.model.catalogue import WORLDS
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+SOURCES = sorted(path for folder in ("src", "tests", "scripts", "deploy") for path in (ROOT / folder).rglob("*"))
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+NAMED = re.compile(r"(docs/[\w/.-]+\.md)(?:#([\w-]+))?")
+LARGEST_BYTES = 500_000
+"""Larger files are data."""
+ROW = re.compile(r"\| (?P<what>.+) \| (?P<found>.+) \| (?P<replay>.+) \| (?P<test>.+) \|\Z")
+ROWS = [
+    match.groupdict()
+    for line in (ROOT / "docs/bugs.md").read_text().splitlines()[6:]
+    if (match := ROW.match(line)) is not None and not line.startswith(("| what", "|---"))
+]
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Names of headings as a browser of Markdown makes them, and those that are written out."""
+    text = page.read_text()
+    found = set(re.findall(r'<a id="([^"]+)"', text))
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), flags=re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"<[^>]*>", "", heading)).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return frozenset(found)
+
+
+def missing(page: Path, anchor: str) -> str:
+    """What is not there; empty if all is."""
+    if not page.exists():
+        return "no such file"
+    return f"no heading {anchor!r}" if anchor and page.suffix == ".md" and anchor not in anchors(page) else ""
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    for link in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+        target, _, anchor = link.partition("#")
+        if target.startswith(("http:", "https:")):
+            continue
+        if lacks := missing((page.parent / target).resolve() if target else page, anchor):
+            yield f"{link}: {lacks}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_pages_lead_somewhere(page: Path) -> None:
+    assert list(dead_links(page)) == []
+
+
+def test_pages_that_programs_and_tests_name_are_there() -> None:
+    dead = [
+        f"{path.relative_to(ROOT)} names {page}#{anchor}: {lacks}"
+        for path in SOURCES
+        if path.is_file() and path.suffix not in (".pyc", ".gz") and path.stat().st_size < LARGEST_BYTES
+        for page, anchor in NAMED.findall(path.read_text(errors="ignore"))
+        if (lacks := missing(ROOT / page, anchor))
+    ]
+    assert dead == []
+
+
+def test_every_bug_has_its_row() -> None:
+    lines = [line for line in (ROOT / "docs/bugs.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(ROWS) == len(lines) - 1
+    assert ROWS
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["what"][:60])
+def test_every_bug_names_a_test_or_story_that_keeps_it_away(row: dict[str, str]) -> None:
+    named = re.findall(r"`([^`]+)`", row["test"] + (row["replay"] if "same story" in row["test"] else ""))
+    assert named
+    for name in (one.removeprefix("outlive simulate ") for one in named):
+        if name.startswith("tests/"):
+            assert (ROOT / name / "expect.yaml").exists()
+            continue
+        file, _, function = name.partition("::")
+        found = list((ROOT / "tests").rglob(file))
+        assert found, f"there is no {file}"
+        if function:
+            assert any(re.search(rf"^(async )?def {function}\(", path.read_text(), re.M) for path in found)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["what"][:60])
+def test_what_replays_a_bug_is_there(row: dict[str, str]) -> None:
+    for story in re.findall(r"outlive simulate (tests/scenarios/[\w/-]+)", row["replay"]):
+        assert (ROOT / story / "timeline.yaml").exists()
+    for world in re.findall(r"scripts/model ([\w-]+)", row["replay"]):
+        assert world in WORLDS
+    for history in re.findall(r"history `([\w./-]+)`", row["replay"]):
+        name = history.removeprefix("safety.").replace("/", "--")
+        assert (ROOT / "tests/model/counterexamples" / f"{name}.json").exists()
