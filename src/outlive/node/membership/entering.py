@@ -134,7 +134,7 @@ class Entrance:
         try:
             await self._here.look()
         except Unavailable:
-            await self._here.hypervisor.start_service()
+            await self._here.start_service()
             await self._here.look()
         report = await self._guard.report()
         record = found.record if found is not None else None

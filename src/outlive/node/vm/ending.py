@@ -137,7 +137,7 @@ class Ender:
         shared = self._shared
         _log.info("vm.shutting_down", vm=vm, host=shared.host)
         try:
-            await shared.here.hypervisor.shutdown(vm)
+            await shared.here.shutdown(vm)
         except OutliveError as error:
             _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
         deadline_s = shared.clock.monotonic() + float(shared.settings.shutdown_limit)

@@ -7,7 +7,7 @@ later, so after ``look`` returns, the picture is not older than that call. Betwe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -82,6 +82,25 @@ class LocalDomains:
             if before.get(vm) != self.domains.get(vm):
                 for listener in self._listeners:
                     listener(vm)
+
+    async def shutdown(self, vm: str) -> None:
+        """Ask the guest to end. ``Unknown`` where nobody answers in time; other errors as they come."""
+        await self._bounded(self.hypervisor.shutdown(vm), f"the request that {vm} shuts down")
+
+    async def resume(self, vm: str) -> None:
+        """Let a paused or handed-over domain run. ``Unknown`` where nobody answers in time."""
+        await self._bounded(self.hypervisor.resume(vm), f"the request that {vm} runs on")
+
+    async def start_service(self) -> None:
+        """See to it that the hypervisor service runs. ``Unknown`` where nobody answers in time."""
+        await self._bounded(self.hypervisor.start_service(), "the start of the hypervisor service")
+
+    async def _bounded(self, call: Awaitable[None], what: str) -> None:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await call
+        except TimeoutError:
+            raise Unknown(f"{what} was not answered within {self._limit_s:g} s") from None
 
     async def decline(self, vm: str, run_id: str) -> bool:
         """End what waits for a guest and look; whether it is certain that it never ran."""

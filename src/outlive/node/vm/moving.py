@@ -181,7 +181,7 @@ class MoveTools:
         outcome = shared.decisions.use(_RESUME, view, subject=name)
         if outcome.refused is None:
             try:
-                await shared.here.hypervisor.resume(name)
+                await shared.here.resume(name)
             except OutliveError as error:
                 _log.warning("move.not_resumed", vm=name, why=str(error))
                 return LOOK_S

@@ -1,0 +1,64 @@
+"""A hypervisor that never answers one call holds up nothing but that call, and that for a limited time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.support.node_worlds import at, record, tell
+
+from outlive.resources import VirtualMachine
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+
+VMS = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
+LIMITS = {"callLimit": "5s", "shutdownLimit": "20s"}
+
+
+class Hanging:
+    """The hypervisor, but calls of these names are never answered."""
+
+    def __init__(self, inner: Any, *names: str) -> None:
+        self._inner = inner
+        self.names = set(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._forever if name in self.names else getattr(self._inner, name)
+
+    async def _forever(self, *_: Any, **__: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+def _hang(world: World, *names: str) -> Hanging:
+    here = world.hosts["kvm-1"].daemon.role.daemon.here
+    here.hypervisor = Hanging(here.hypervisor, *names)
+    return here.hypervisor
+
+
+def test_guest_whose_shutdown_is_never_answered_is_stopped_hard_in_the_end() -> None:
+    async def story(world: World) -> None:
+        _hang(world, "shutdown")
+        await world.do("request", {"vm": "vm-1", "verb": "shutdown"})
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        assert world.running("vm-2") == ("kvm-1",)
+        vm = world.store.look(VirtualMachine, "vm-1")
+        assert vm is not None
+        assert (vm.status.phase, vm.status.holders) == ("stop", ())
+
+    tell(story, vms=VMS, node=LIMITS)
+
+
+def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answered() -> None:
+    async def story(world: World) -> None:
+        hypervisor = _hang(world, "domains", "start_service")
+        await at(world, 30)
+        hypervisor.names.clear()
+        await at(world, 60)
+        before = record(world).seq
+        await world.do("guest-crash", {"vms": ["vm-2"]})
+        await at(world, 90)
+        assert world.running("vm-2") == ("kvm-1",)
+        assert record(world).seq > before
+
+    tell(story, vms=VMS, node=LIMITS)
