@@ -86,3 +86,12 @@ async def started(cloud: LiveCloud, hosts: int = 6) -> None:
     await cloud.hosts(*(f"h{n + 1}" for n in range(hosts)))
     await cloud.settle(5)
     assert cloud.metric("failover_reconciliation_runs_total") == 1
+
+
+@asynccontextmanager
+async def live(config: Any = None, settings: Any = None, *, source: VMSource | None = None) -> AsyncIterator[LiveCloud]:
+    """Six hosts and everything running; the first cycle is over."""
+    cloud = LiveCloud(config, settings, source=source)
+    async with cloud.running():
+        await started(cloud)
+        yield cloud

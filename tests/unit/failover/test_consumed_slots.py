@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.failover import GIB
-from tests.support.live_failover import LiveCloud, started
+from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
 
 from outlive.failover.compat import Compat
@@ -68,9 +68,7 @@ async def recover(cloud: LiveCloud, vm: str, phase: str, host: str = "") -> None
 
 def test_consumed_slot_counts_for_none_of_its_members_and_they_get_another() -> None:
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.vm("b", "h2")
             await cloud.settle()
@@ -87,9 +85,7 @@ def test_consumed_slot_counts_for_none_of_its_members_and_they_get_another() -> 
 
 def test_slot_stays_until_its_consumer_is_among_the_vms_of_its_host_and_then_goes() -> None:
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             ((name, slot),) = (await cloud.slots()).items()
@@ -112,9 +108,7 @@ def test_slot_stays_until_its_consumer_is_among_the_vms_of_its_host_and_then_goe
 
 def test_slot_whose_consumer_is_deleted_goes() -> None:
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
@@ -128,9 +122,7 @@ def test_slot_whose_consumer_is_deleted_goes() -> None:
 
 def test_slots_on_a_lost_host_go_at_once_and_their_members_are_protected_again_elsewhere() -> None:
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (slot,) = (await cloud.slots()).values()
@@ -145,9 +137,7 @@ def test_slots_on_a_lost_host_go_at_once_and_their_members_are_protected_again_e
 
 def test_vm_of_a_lost_host_keeps_its_slots_until_it_runs_and_gets_no_others() -> None:
     async def story() -> None:
-        cloud = LiveCloud(config={"flavorFailoverRequirements": {"*": 2}})
-        async with cloud.running():
-            await started(cloud)
+        async with live(config={"flavorFailoverRequirements": {"*": 2}}) as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             first, second = (await cloud.slots()).values()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.support.cycles import check_rules
 from tests.support.failover import GIB, Fault
-from tests.support.live_failover import LiveCloud, started
+from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
@@ -18,9 +18,7 @@ from outlive.resources import Assigned, Condition, Coverage, Hypervisor, Instanc
 
 def test_a_vm_that_starts_is_covered_within_a_second_without_a_cycle():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             assert await cloud.covered() == {"a": True}
@@ -31,9 +29,7 @@ def test_a_vm_that_starts_is_covered_within_a_second_without_a_cycle():
 
 def test_a_vm_that_stops_or_goes_leaves_its_slots_within_a_second():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.vm("b", "h2")
             await cloud.settle()
@@ -51,9 +47,7 @@ def test_a_vm_that_stops_or_goes_leaves_its_slots_within_a_second():
 
 def test_vms_of_a_host_that_has_booted_keep_their_slots_and_cost_no_removals():
     async def story() -> None:
-        cloud = LiveCloud(settings={"brakeNumber": 0, "brakeShare": 0.0})
-        async with cloud.running():
-            await started(cloud)
+        async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
             for name, host in (("a", "h1"), ("b", "h1"), ("c", "h2")):
                 await cloud.vm(name, host)
                 vm = await cloud.memory.get(VirtualMachine, name)
@@ -85,9 +79,7 @@ def test_vms_of_a_host_that_has_booted_keep_their_slots_and_cost_no_removals():
 
 def test_a_vm_that_moves_is_covered_at_its_new_place_within_a_second():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (slot,) = (await cloud.slots()).values()
@@ -104,9 +96,7 @@ def test_a_vm_that_moves_is_covered_at_its_new_place_within_a_second():
 
 def test_a_move_that_breaks_a_rule_for_others_is_put_right_for_all():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             for name, host in (("a", "h1"), ("b", "h2"), ("c", "h3")):
                 await cloud.vm(name, host)
             await cloud.settle()
@@ -121,9 +111,7 @@ def test_a_move_that_breaks_a_rule_for_others_is_put_right_for_all():
 
 def test_a_host_that_becomes_unusable_loses_its_slots_and_its_vms_get_others():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (slot,) = (await cloud.slots()).values()
@@ -141,9 +129,7 @@ def test_a_host_that_becomes_unusable_loses_its_slots_and_its_vms_get_others():
 
 def test_a_host_that_goes_takes_its_slots_with_it():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (slot,) = (await cloud.slots()).values()
@@ -157,9 +143,7 @@ def test_a_host_that_goes_takes_its_slots_with_it():
 
 def test_a_slot_that_somebody_deletes_is_replaced_within_a_second():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
@@ -211,9 +195,7 @@ def test_removals_between_cycles_are_braked_together():
 
 def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_mended():
     async def story() -> None:
-        cloud = LiveCloud({"reconcileInterval": "60s"})
-        async with cloud.running():
-            await started(cloud)
+        async with live({"reconcileInterval": "60s"}) as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
@@ -232,9 +214,7 @@ def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_m
 
 def test_own_writes_call_for_no_reaction():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle(30)
             writes = len(cloud.store.calls)
@@ -246,9 +226,7 @@ def test_own_writes_call_for_no_reaction():
 
 def test_with_reactions_off_everything_waits_for_the_cycle():
     async def story() -> None:
-        cloud = LiveCloud({"reconcileInterval": "60s"}, {"eventsReact": False})
-        async with cloud.running():
-            await started(cloud)
+        async with live({"reconcileInterval": "60s"}, {"eventsReact": False}) as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle(10)
             assert await cloud.members() == {}
@@ -262,9 +240,7 @@ def test_with_reactions_off_everything_waits_for_the_cycle():
 
 def test_a_store_that_refuses_for_a_while_delays_but_loses_nothing():
     async def story() -> None:
-        cloud = LiveCloud({"reconcileInterval": "30s"})
-        async with cloud.running():
-            await started(cloud)
+        async with live({"reconcileInterval": "30s"}) as cloud:
             cloud.store.faults.append(Fault("create", Unavailable("away"), times=3))
             await cloud.vm("a", "h1")
             await cloud.settle(120)
@@ -275,9 +251,7 @@ def test_a_store_that_refuses_for_a_while_delays_but_loses_nothing():
 
 def test_a_report_that_did_not_get_through_is_told_again_within_seconds():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             fault = Fault("create", Unavailable("away"), where=lambda one: isinstance(one, Coverage), times=2)
             cloud.store.faults.append(fault)
             await cloud.vm("a", "h1")
@@ -309,9 +283,7 @@ class Database:
 def test_a_vm_that_a_host_reports_is_looked_up_in_the_database_at_once():
     async def story() -> None:
         database = Database()
-        cloud = LiveCloud(source=database)
-        async with cloud.running():
-            await started(cloud)
+        async with live(source=database) as cloud:
             database.put("a", "h1")
             await cloud.instances("h1", lambda there: (*there, Instance(id="a")))
             await cloud.settle()
@@ -355,9 +327,7 @@ def test_many_changes_at_random_leave_everybody_covered_and_no_difference():
 
 def test_a_vm_is_looked_at_again_when_its_flavor_changes():
     async def story() -> None:
-        cloud = LiveCloud({"flavorFailoverRequirements": {"std": 1, "ha": 2}})
-        async with cloud.running():
-            await started(cloud)
+        async with live({"flavorFailoverRequirements": {"std": 1, "ha": 2}}) as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             vm = await cloud.memory.get(VirtualMachine, "a")
@@ -371,9 +341,7 @@ def test_a_vm_is_looked_at_again_when_its_flavor_changes():
 
 def test_hosts_are_followed_by_what_matters_only():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle(10)
             (slot,) = (await cloud.slots()).values()
@@ -392,9 +360,7 @@ def test_hosts_are_followed_by_what_matters_only():
 
 def test_d9_validation_believes_whom_cycles_believe_unless_switched_back():
     async def story(compat: list[str]) -> bool:
-        cloud = LiveCloud({"trustHypervisorLocation": True, "compat": compat, "revalidationInterval": "60s"})
-        async with cloud.running():
-            await started(cloud)
+        async with live({"trustHypervisorLocation": True, "compat": compat, "revalidationInterval": "60s"}) as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle(5)
             (slot,) = (await cloud.slots()).values()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests.support.cycles import check_rules
 from tests.support.failover import GIB
-from tests.support.live_failover import LiveCloud, started
+from tests.support.live_failover import LiveCloud, live
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
@@ -37,9 +37,7 @@ async def slow_vm(cloud: LiveCloud, host: str) -> None:
 
 def test_changes_are_answered_within_a_second_while_a_cycle_runs():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await slow_vm(cloud, "h3")
             cycle = await while_a_cycle_asks_placement(cloud)
@@ -61,9 +59,7 @@ def test_changes_are_answered_within_a_second_while_a_cycle_runs():
 
 def test_a_cycle_leaves_a_vm_alone_that_moved_since_it_looked():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await slow_vm(cloud, "h3")
             cycle = await while_a_cycle_asks_placement(cloud)
             await cloud.move("slow", "h5")
@@ -81,9 +77,7 @@ def test_a_cycle_leaves_a_vm_alone_that_moved_since_it_looked():
 
 def test_a_cycle_does_not_join_a_slot_whose_members_changed_since_it_looked():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await slow_vm(cloud, "h3")
             (slot,) = (await cloud.slots()).values()
@@ -124,9 +118,7 @@ def test_room_that_upkeep_took_meanwhile_is_not_given_again():
 
 def test_a_cycle_does_not_take_out_a_vm_that_has_come_back_since_it_looked():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
@@ -184,17 +176,11 @@ async def resize(cloud: LiveCloud, name: str, size: Amounts) -> None:
 
 def test_a_vm_that_outgrew_its_slot_has_another_within_a_second():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.vm("b", "h2")
             await cloud.settle()
-            vm = await cloud.memory.get(VirtualMachine, "a")
-            size = Amounts(cpu=8_000, memory=32 * GIB)
-            await cloud.memory.replace(
-                msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, resources=size))
-            )
+            await resize(cloud, "a", Amounts(cpu=8_000, memory=32 * GIB))
             await cloud.settle()
             assert await cloud.covered() == {"a": True, "b": True}
             (mine,) = [slot for slot in (await cloud.slots()).values() if "a" in slot.members]
@@ -213,11 +199,7 @@ def test_an_outgrown_slot_that_cannot_be_replaced_is_told():
             await cloud.settle(5)
             await cloud.vm("a", "h1")
             await cloud.settle()
-            vm = await cloud.memory.get(VirtualMachine, "a")
-            size = Amounts(cpu=2_000, memory=16 * GIB)
-            await cloud.memory.replace(
-                msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, resources=size))
-            )
+            await resize(cloud, "a", Amounts(cpu=2_000, memory=16 * GIB))
             await cloud.settle()
             status = await cloud.coverage("a")
             assert (status.covered, status.reason) == (False, "no-capacity")

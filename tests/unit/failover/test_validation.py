@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.failover import GIB, Cloud, Fault
-from tests.support.live_failover import LiveCloud, started
+from tests.support.live_failover import live
 from tests.support.loops import run
 
 from outlive.base.errors import Conflict, OutliveError, Unavailable
@@ -560,9 +560,7 @@ def test_as_many_slots_give_way_as_are_too_much_those_of_few_first_and_never_one
 
 def test_slots_whose_room_a_vm_has_taken_go_and_their_members_get_others():
     async def story() -> None:
-        cloud = LiveCloud()
-        async with cloud.running():
-            await started(cloud)
+        async with live() as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
             ((name, slot),) = (await cloud.slots()).items()

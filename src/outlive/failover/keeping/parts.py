@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
@@ -20,12 +22,14 @@ from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
-from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FlavorGroupSpec
 
 REQUEST_PREFIX = "failover"
 """Begins the global request ids of cycles and upkeep."""
+
+_log = get_logger("failover.parts")
 
 
 @dataclass(slots=True)
@@ -51,6 +55,16 @@ class Parts:
     """Whoever places or removes members holds it (module ``turns``)."""
     fails: dict[str, Fail] = field(default_factory=dict)
     """VM → why it has not got what it misses, as last decided."""
+
+    async def groups(self) -> Mapping[str, FlavorGroupSpec] | None:
+        """Flavor → group; ``None`` where slots are of the VMs' own sizes, as also while groups cannot be read."""
+        if not self.config.use_flavor_group_resources:
+            return None
+        try:
+            return groups_by_flavor(await self.world.groups())
+        except OutliveError as error:
+            _log.info("groups.unavailable", error=str(error))
+            return None
 
     def note_fail(self, vm: str, fail: Fail | None) -> None:
         """Remember why, for the VM's coverage; an event only when the reason is another than before."""

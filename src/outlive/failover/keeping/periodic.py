@@ -37,7 +37,6 @@ from outlive.failover.planning.select import Missing, PauseInput, SelectInput, S
 from outlive.failover.planning.suspects import suspects
 from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
-from outlive.failover.sizing import groups_by_flavor
 from outlive.failover.telling.reporting import Summary
 from outlive.failover.topology import Topology
 from outlive.resources import FlavorGroupSpec
@@ -114,7 +113,7 @@ class PeriodicCycle:
         views = await self._share(_by_id(seen.vms))
         cleaned, broken = await self._clean_up(seen, views, hand)
         slots_kept = len(hand)
-        groups = await self._groups()
+        groups = await self._parts.groups()
         chosen = await self._select(seen, hand, demanded)
         summary = await self._serve(seen, views, hand, chosen.selected, demanded, groups, greq)
         summary = msgspec.structs.replace(
@@ -176,16 +175,6 @@ class PeriodicCycle:
             compat=self._compat,
         )
         return await self._decided(self._parts.decider.select(given))
-
-    async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
-        """Flavor → group; ``None`` where sizes are the VMs' own."""
-        if not self._config.use_flavor_group_resources:
-            return None
-        try:
-            return groups_by_flavor(await self._parts.world.groups())
-        except OutliveError as error:
-            _log.info("groups.unavailable", error=str(error))
-            return None
 
     async def _serve(
         self,

@@ -9,7 +9,7 @@ the mass-removal brake. The kept state is held against the caches in every cycle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
@@ -30,8 +30,7 @@ from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Join
 from outlive.failover.planning.cleanup import CleanInput, CleanResult
 from outlive.failover.portions import in_portions
-from outlive.failover.sizing import groups_by_flavor
-from outlive.resources import CoverageStatus, FlavorGroupSpec
+from outlive.resources import CoverageStatus
 
 GATHER_S = 0.05
 """How long changes are gathered before they are looked at together."""
@@ -293,7 +292,7 @@ class Upkeep(Watcher):
         if not missing:
             return []
         missing.sort(key=state.rank)
-        groups = await self._groups()
+        groups = await parts.groups()
         with_project = pins_projects(self._following.hypervisors.items())
         wishes = [
             wanted(vm, state.counters.misses(vm.id), slot_size(vm, groups, self._compat), with_project=with_project)
@@ -324,15 +323,6 @@ class Upkeep(Watcher):
             and state.counters.misses(wish.vm.id) == wish.needed
             and not state.misplaced(wish.vm.id)
         ]
-
-    async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
-        if not self._config.use_flavor_group_resources:
-            return None
-        try:
-            return groups_by_flavor(await self._parts.world.groups())
-        except OutliveError as error:
-            _log.info("groups.unavailable", error=str(error))
-            return None
 
     def _hand(self, names: Iterable[str]) -> Hand:
         """These slots, with the objects that the informer holds; those that are gone meanwhile are missing."""
