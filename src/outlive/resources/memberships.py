@@ -97,6 +97,9 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     fence: FenceRecord = FenceRecord()
     distrusted: tuple[ProofKind, ...] = ()
     """Kinds of proof that turned out wrong for this host and count no more until an operator says so."""
+    trust_word: str = ""
+    """``spec.fencing.trustAgain`` of the host when a kind was distrusted, or when it was heeded: another word than this
+    one has all kinds trusted again."""
     incarnation: str = ""
     """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
 

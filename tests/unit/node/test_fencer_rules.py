@@ -419,6 +419,32 @@ def test_distrusted_kind_is_not_used_until_an_operator_says_so():
     run(story())
 
 
+def test_word_of_trust_that_was_said_while_no_fencer_ran_is_heeded_by_the_next_one():
+    async def story():
+        async with site() as s:
+            await _racks(s, 8)
+            await s.write(await s.store.get(Membership, "h7"), distrusted=("power",), trust_word="once")
+            await s.wish("h7", trust_again="new controller")
+            s.watch("h0")
+            await s.until("h7", lambda record: record.distrusted == (), limit_s=BEFORE_S)
+            assert (await s.record("h7")).trust_word == "new controller"
+
+    run(story())
+
+
+def test_word_of_trust_that_stood_before_a_proof_turned_out_wrong_counts_no_more():
+    async def story():
+        async with site() as s:
+            await _racks(s, 8)
+            await s.wish("h7", trust_again="new controller")
+            await s.write(await s.store.get(Membership, "h7"), distrusted=("power",), trust_word="new controller")
+            s.watch("h0")
+            await asyncio.sleep(60)
+            assert (await s.record("h7")).distrusted == ("power",)
+
+    run(story())
+
+
 def test_rehearsals_are_written_by_the_first_coordinator():
     async def story():
         async with site() as s:

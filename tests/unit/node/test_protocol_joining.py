@@ -24,6 +24,16 @@ def test_a_host_that_was_proven_dead_never_begins_an_epoch_twice_after_a_rollbac
     assert outcome.record.epoch == 5
 
 
+def test_a_word_of_trust_that_stood_when_a_proof_turned_out_wrong_is_used_up() -> None:
+    dead = _record(state="Revoked", dead_through=1, proof=Proof(kind="power", epoch=1), trust_word="older")
+    wrong = join(_view(dead, was_running=True, trust_word="since")).record
+    assert wrong is not None
+    assert (wrong.distrusted, wrong.trust_word) == (("power",), "since")
+    right = join(_view(dead, gate_closed=True, trust_word="since")).record
+    assert right is not None
+    assert (right.distrusted, right.trust_word) == ((), "older")
+
+
 def test_another_machine_is_told_that_it_is_another_machine() -> None:
     for state in ("Held", "Revoked", "Released"):
         refused = join(_view(_record(state=state), machine_id="other", boot_id="b2")).refused

@@ -225,6 +225,7 @@ FULL: tuple[r.Resource, ...] = (
                 power_on=r.PowerOn(tries=1, result="no answer"),
             ),
             distrusted=("power",),
+            trust_word="once",
             incarnation="i",
         ),
     ),

@@ -34,8 +34,8 @@ class Aftermath:
         """Hosts that came back from a fence: their faults end."""
         self._dead: dict[str, str] = {}
         """Hosts that were proven dead, and how: a fault is raised."""
-        self._words: dict[str, tuple[str, str]] = {}
-        """Hosts whose word of trust has changed: before, and now."""
+        self._distrusted: dict[str, None] = {}
+        """Hosts of which some kind of proof is not trusted."""
         self._holds: dict[FaultCode, tuple[str, str]] = {}
         """Why nobody is condemned, and what helps."""
         self._said: dict[FaultCode, None] = {}
@@ -66,10 +66,12 @@ class Aftermath:
         """That reason has gone."""
         self._holds.pop(code, None)
 
-    def trust_word(self, host: str, before: str, now: str) -> None:
-        """An operator may have changed the word that lets distrusted proofs count again."""
-        if now not in ("", before):
-            self._words[host] = (before, now)
+    def trust(self, host: str, record: MemberRecord | None) -> None:
+        """A Membership changed, or is seen for the first time."""
+        if record is not None and record.distrusted:
+            self._distrusted[host] = None
+        else:
+            self._distrusted.pop(host, None)
 
     async def proven(self, host: str) -> None:
         """A fence of mine has ended in a proof."""
@@ -95,9 +97,9 @@ class Aftermath:
             del self._back[host]
             if leads:
                 await self._tell_back(host)
-        for host in list(self._words):
-            before, word = self._words.pop(host)
-            await self._trust(host, before, word)
+        for host in list(self._distrusted) if leads else ():
+            if self._asked_to_trust(host):
+                await self._trust(host)
         for host in list(self._cuts):
             await self._mind_cut(host, leads)
 
@@ -122,11 +124,17 @@ class Aftermath:
         for code in (FaultCode.HOST_DEAD, FaultCode.FENCE_UNCONFIRMED, FaultCode.POWER_UNREACHABLE):
             await self._desk.faults.end(code, ObjectRef(kind="Hypervisor", name=host))
 
-    async def _trust(self, host: str, before: str, word: str) -> None:
+    def _asked_to_trust(self, host: str) -> bool:
+        """Whether the operator has said another word than the one that stood when a kind was distrusted."""
+        seen, word = self._desk.watching.get(host), self._desk.rules.settings(host).fencing.trust_again
+        return seen is not None and word not in ("", seen.record.trust_word)
+
+    async def _trust(self, host: str) -> None:
+        word = (await self._desk.writer.settings(host)).fencing.trust_again
         written = await self._desk.writer.take(
             host,
             TRUST_AGAIN,
-            lambda record: TrustView(host=host, record=record, word=word, before=before),
+            lambda record: TrustView(host=host, record=record, word=word),
             lambda record: not record.distrusted,
         )
         if written.refused is None:

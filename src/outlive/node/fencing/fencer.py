@@ -155,6 +155,7 @@ class Fencer:
         if fence is not None:
             fence.seen(record)
         self._returns.changed(host, record)
+        self._aftermath.trust(host, record)
         if record is None or record.fence.id == "":
             return
         before = None if old is None else old.record
@@ -171,8 +172,6 @@ class Fencer:
             return
         if new.spec.fencing.requested:
             self._asked[new.name] = 0.0
-        if old is not None:
-            self._aftermath.trust_word(new.name, old.spec.fencing.trust_again, new.spec.fencing.trust_again)
         fence = self._tasks.get(new.name)
         if fence is not None:
             fence.stir()

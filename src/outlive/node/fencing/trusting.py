@@ -2,7 +2,8 @@
 
 A host that comes back although it was proven dead takes that kind of proof away from itself (row J4). Only an
 operator gives it back, by changing a word in the host's settings after the cause was removed
-(docs/operating/fencing.md).
+(docs/operating/fencing.md#trust). The word that stood when the kind was distrusted is in the Membership, so that a
+change is seen whoever looks, and whenever.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ class TrustView(Part, frozen=True, kw_only=True):
     record: MemberRecord
     word: str
     """That the operator has set."""
-    before: str
-    """That stood there before."""
 
 
 TRUST_AGAIN: Final = ProtocolStep(
@@ -35,12 +34,12 @@ TRUST_AGAIN: Final = ProtocolStep(
     (
         Precondition[TrustView](
             "asked",
-            lambda view: view.word not in ("", view.before),
-            lambda view: f"nobody has asked for it since {view.before!r}",
+            lambda view: view.word not in ("", view.record.trust_word),
+            lambda view: f"nobody has asked for it since {view.record.trust_word!r}",
         ),
         Precondition[TrustView](
             "distrusted", lambda view: len(view.record.distrusted) > 0, lambda view: f"{view.host} is trusted"
         ),
     ),
-    lambda view: FenceOutcome(record=msgspec.structs.replace(view.record, distrusted=())),
+    lambda view: FenceOutcome(record=msgspec.structs.replace(view.record, distrusted=(), trust_word=view.word)),
 )

@@ -22,7 +22,7 @@ from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, j
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.local import LocalDomains
-from outlive.resources import MemberRecord, Membership, ObjectMeta
+from outlive.resources import Hypervisor, MemberRecord, Membership, ObjectMeta
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store
@@ -141,6 +141,7 @@ class Entrance:
         if record is not None and record.epoch not in self._ran:
             self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._here.domains.values())
         return JoinView(
+            trust_word=await self._trust_word(record),
             host=self._host,
             record=record,
             uid=found.metadata.uid if found is not None else "",
@@ -161,6 +162,19 @@ class Entrance:
             return False
         # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
         return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._here.domains.values())
+
+    async def _trust_word(self, record: MemberRecord | None) -> str:
+        """What the operator has said so far: only needed where a proof may turn out wrong."""
+        if record is None or record.dead_through < record.epoch:
+            return ""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                host = await self._store.get(Hypervisor, self._host, fresh=True)
+        except NotFound:
+            return ""
+        except TimeoutError:
+            raise Unavailable("the store did not answer in time") from None
+        return host.spec.fencing.trust_again
 
     async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
         """The record as the store has it; a lost answer is looked up."""

@@ -43,6 +43,8 @@ class JoinView(Part, frozen=True, kw_only=True):
     was_running: bool = False
     """Whether a domain of the record's epoch was still there when the daemon first looked after that epoch."""
     guard: GuardRecord = GuardRecord()
+    trust_word: str = ""
+    """What the operator has said so far to have distrusted kinds of proof trusted again."""
 
 
 class JoinOutcome(Outcome, frozen=True, kw_only=True):
@@ -126,7 +128,8 @@ def _proven_dead(view: JoinView) -> JoinOutcome:
     distrusted = record.distrusted
     if wrong is not None and wrong not in distrusted:
         distrusted = (*distrusted, wrong)
-    held = _held(view, record, last + 1, distrusted=distrusted)
+    word = record.trust_word if wrong is None else view.trust_word
+    held = _held(view, record, last + 1, distrusted=distrusted, trust_word=word)
     return JoinOutcome(row="J4", record=held, contradicted=wrong)
 
 
