@@ -30,9 +30,10 @@ class Hanging:
 
 
 def _hang(world: World, *names: str) -> Hanging:
-    here = world.hosts["kvm-1"].daemon.role.daemon.here
-    here.hypervisor = Hanging(here.hypervisor, *names)
-    return here.hypervisor
+    role: Any = world.hosts["kvm-1"].daemon.role
+    here = role.daemon.here
+    hanging = here.hypervisor = Hanging(here.hypervisor, *names)
+    return hanging
 
 
 def test_guest_whose_shutdown_is_never_answered_is_stopped_hard_in_the_end() -> None:
