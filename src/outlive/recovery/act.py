@@ -7,13 +7,14 @@ the target finds the VM, the assignment. What a step refuses is left to the next
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final, assert_never
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import NotFound, Unknown
+from outlive.base.errors import NotFound, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.vm.states import STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
 from outlive.recovery import records
@@ -27,6 +28,8 @@ from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
 from outlive.store import Store
 
+CALL_S: Final = 5.0
+"""How long one call of the store may take: others wait for it."""
 SHUT_DOWN: Final = frozenset({"start", "restart", "shutdown", "migrate", "migrate-live", "unmigrate"})
 """Phases that have come to an end when nothing of the VM is left and nobody wants it to run."""
 
@@ -171,7 +174,7 @@ class Acting:
     async def _comes_in(self, slot: Reservation, consumer: Consumer) -> bool:
         """Whether the consumer is, or may yet be, assigned into the slot."""
         try:
-            vm = await self._store.get(VirtualMachine, consumer.vm, fresh=True)
+            vm = await self._fresh(VirtualMachine, consumer.vm)
         except NotFound:
             return False
         where = vm.status.assigned
@@ -250,7 +253,11 @@ class Acting:
     # Reading and writing
 
     async def _fresh(self, kind: type[R], name: str) -> R:
-        return await self._store.get(kind, name, fresh=True)
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await self._store.get(kind, name, fresh=True)
+        except TimeoutError:
+            raise Unavailable(f"the store did not answer about {kind.kind()}/{name} within {CALL_S:g} s") from None
 
     async def _swap_status(self, vm: VirtualMachine, status: Any) -> VirtualMachine:
         return await self._swap(
@@ -271,11 +278,12 @@ class Acting:
     ) -> R:
         """Compare-and-swap; after a lost answer a fresh read says whether it was applied."""
         try:
-            written: R = await write(wanted)
-        except Unknown:
+            async with asyncio.timeout(CALL_S):
+                written: R = await write(wanted)
+        except (Unknown, TimeoutError):
             written = await self._fresh(type(before), before.name)
             if written.metadata.uid != before.metadata.uid or not applied(written):
-                raise
+                raise Unknown(f"nobody knows what became of a write of {before.ref}") from None
             return written
         shown.note(written, replaced=before.metadata.resource_version)
         return written

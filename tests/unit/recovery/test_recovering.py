@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
@@ -257,3 +259,47 @@ def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says
         assert "restore Membership/h1" in record.remedy
 
     play(story)
+
+
+class Deaf:
+    """A store that never answers the first reading, or the first write, of one VM."""
+
+    def __init__(self, inner: Any, call: str) -> None:
+        self._inner = inner
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get(self, kind: type, name: str, **how: Any) -> Any:
+        if name == "a" and self._call == "get":
+            await self._never()
+        return await self._inner.get(kind, name, **how)
+
+    async def replace_status(self, obj: Any) -> Any:
+        if obj.name == "a" and self._call == "replace_status":
+            await self._never()
+        return await self._inner.replace_status(obj)
+
+    async def _never(self) -> None:
+        self._call = ""
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("call", ["get", "replace_status"])
+def test_call_that_is_never_answered_holds_up_no_other_vm_for_long(call: str) -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", "h3", "h4")
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h2")
+        await cloud.slot("s1", "h3", {"a": "h1"})
+        await cloud.slot("s2", "h4", {"b": "h2"})
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(2)
+        await cloud.die("h2")
+        await cloud.clock.sleep(20)
+        assert (await cloud.recovery("b")).phase == "recovered"
+        assert (await cloud.recovery("a")).phase == "recovered"
+
+    play(story, wrap=lambda store: Deaf(store, call))
