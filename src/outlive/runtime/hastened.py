@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-import itertools
 import selectors
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -81,7 +80,6 @@ class HastenedLoop(asyncio.SelectorEventLoop):
         self._speed = speed
         self._wall_s = wall_s
         self._wall_end_s = self.wall() + wall_s
-        self._count = itertools.count(1)
         self.calls_outside = 0
         """Answers from outside that somebody waits for."""
         selector = _Selector()
@@ -137,7 +135,7 @@ class HastenedLoop(asyncio.SelectorEventLoop):
         context: contextvars.Context | None = options.get("context")
         part = PART.get() if context is None else context.get(PART)
         if part is not None:
-            part.tasks[task] = next(self._count)
+            part.add(task)
         return task
 
 

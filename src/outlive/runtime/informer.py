@@ -20,7 +20,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.resources import ObjectRef, R
+from outlive.resources import ObjectRef, R, Resource
 from outlive.runtime.notes import HOLD_S, Left, Note
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Change, Delete, Reset, Selector, Store, Synced, Upsert
@@ -181,7 +181,7 @@ class Informer(Generic[R]):
         if note is not None and note.uid == uid:
             return note.is_past(version, replaced) or self._left.passed(key, uid, version, replaced)
         now = self._objects.get(key)
-        if self._is_cached(key, uid, version):
+        if now is not None and _is_version(now, uid, version):
             return True
         if now is not None and now.metadata.uid == uid and replaced in ("", now.metadata.resource_version):
             # A creation comes before every other state; a write against what is shown is the next one.
@@ -341,10 +341,6 @@ class Informer(Generic[R]):
 
     # The cache
 
-    def _is_cached(self, key: str, uid: str, version: str) -> bool:
-        now = self._objects.get(key)
-        return now is not None and now.metadata.uid == uid and now.metadata.resource_version == version
-
     def _selects(self, obj: R) -> bool:
         return self._selector is None or self._selector.matches(obj.metadata.labels)
 
@@ -358,11 +354,11 @@ class Informer(Generic[R]):
             del self._objects[key]
             self._order = None
         else:
-            if self._is_cached(key, obj.metadata.uid, obj.metadata.resource_version):
-                return
-            self._reindex(key, old, obj)
             if old is None:
                 self._order = None
+            elif _is_version(old, obj.metadata.uid, obj.metadata.resource_version):
+                return
+            self._reindex(key, old, obj)
             self._objects[key] = obj
         if old is not None and not noted:
             gone = self._selector is None and (obj is None or obj.metadata.uid != old.metadata.uid)
@@ -394,6 +390,10 @@ class Informer(Generic[R]):
             _log.exception(
                 "informer.subscriber_failed", kind=self.name, callback=getattr(callback, "__qualname__", "?")
             )
+
+
+def _is_version(obj: Resource, uid: str, version: str) -> bool:
+    return obj.metadata.resource_version == version and obj.metadata.uid == uid
 
 
 def _key(namespace: str, name: str) -> str:

@@ -10,6 +10,9 @@ import contextvars
 import weakref
 from typing import Any, Final
 
+TIDY_TASKS: Final = 64
+"""Tasks of a part that may be kept beyond twice those that have not ended."""
+
 
 class Part:
     """Some of a loop's tasks that can be halted as a whole, the way ``SIGSTOP`` halts a process.
@@ -21,12 +24,18 @@ class Part:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
-        """With the order of their creation."""
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+        """In the order of their creation, some that have ended among them."""
+        self._tidy_at = TIDY_TASKS
         self.halted = False
         """Whether nothing of it runs."""
         self._halts = 0
         self._waiting: list[asyncio.Handle] = []
+
+    @property
+    def tasks(self) -> tuple[asyncio.Task[Any], ...]:
+        """Its tasks that have not ended, in the order of their creation."""
+        return tuple(task for each in self._tasks if (task := each()) is not None and not task.done())
 
     def context(self) -> contextvars.Context:
         """A new context that belongs to this part."""
@@ -51,9 +60,16 @@ class Part:
 
     def cancel(self, *, besides: asyncio.Task[Any] | None = None) -> None:
         """Cancel all its tasks but one, in the order of their creation."""
-        for task, _ in sorted(self.tasks.items(), key=lambda item: item[1]):
+        for task in self.tasks:
             if task is not besides:
                 task.cancel()
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Take in a task that begins; called by the loop."""
+        if len(self._tasks) >= self._tidy_at:
+            self._tasks = [weakref.ref(each) for each in self.tasks]
+            self._tidy_at = TIDY_TASKS + 2 * len(self._tasks)
+        self._tasks.append(weakref.ref(task))
 
     def keep(self, handle: asyncio.Handle) -> None:
         """Take in what would run now."""

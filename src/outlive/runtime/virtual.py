@@ -80,6 +80,13 @@ class _Timer(asyncio.TimerHandle):
                 mine._loop._timer_handle_cancelled(self)
 
 
+class _Task(asyncio.Task[Any]):
+    """A task that knows the order in which tasks were begun."""
+
+    __slots__ = ("number",)
+    number: int
+
+
 _new: Final[Callable[[Any], Any]] = object.__new__
 """Makes handles without a call of ``__init__``: a simulation makes millions of them."""
 
@@ -101,13 +108,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """A heap; the second number makes timers of one moment fire in the order in which they were set."""
         self._cancelled_timers = 0
         self._count = itertools.count(1)
-        self._parts: list[weakref.ref[Part]] = []
-        self._order: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._parts: dict[Part, None] = {}
+        """Those that have begun a task."""
+        self._generators: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        """Open ones, with the order of their begin."""
 
     def _begin_end(self) -> None:
-        for reference in self._parts:
-            part = reference()
-            while part is not None and part.halted:
+        for part in self._parts:
+            while part.halted:
                 part.go_on()
         # What is left may take an hour and some steps to end after a limit was reached, but not for ever.
         self._end = max(self._end, self._now) + END_S
@@ -234,19 +242,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         number = next(self._count)
         if options.get("name") is None:
             options["name"] = f"task-{number}"
-        task: asyncio.Task[Any] = super().create_task(coro, **options)
-        self._order[task] = number
+        task = _Task(coro, loop=self, **options)
+        task.number = number
         context: contextvars.Context | None = options.get("context")
         part = PART.get() if context is None else context.get(PART)
         if part is not None:
-            if not part.tasks:
-                self._parts.append(weakref.ref(part))
-            part.tasks[task] = number
+            self._parts[part] = None
+            part.add(task)
         return task
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:
         """Tasks that are not done, in the order of their creation."""
-        return sorted(asyncio.all_tasks(self), key=lambda task: self._order.get(task, 0))
+        return sorted(asyncio.all_tasks(self), key=lambda task: getattr(task, "number", 0))
 
     def describe_tasks(self) -> str:
         """One line for each pending task: its name and the line at which it waits."""
@@ -257,7 +264,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return "\n".join(lines) or "  no task"
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        self._order[agen] = next(self._count)
+        self._generators[agen] = next(self._count)
         base: Any = super()
         base._asyncgen_firstiter_hook(agen)
 
@@ -265,7 +272,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Close all open asynchronous generators, in the order in which they were begun."""
         mine: Any = self
         mine._asyncgens_shutdown_called = True
-        begun = sorted(mine._asyncgens, key=lambda agen: self._order.get(agen, 0))
+        begun = sorted(mine._asyncgens, key=lambda agen: self._generators.get(agen, 0))
         mine._asyncgens.clear()
         for agen in begun:
             try:

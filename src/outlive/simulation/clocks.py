@@ -13,6 +13,7 @@ from outlive.base.clock import Instant
 
 EPOCH_S: Final = 1_767_225_600.0
 """The wall clock when a story begins."""
+_running_loop = asyncio.get_running_loop
 
 
 class HostClock:
@@ -32,7 +33,7 @@ class HostClock:
 
     def monotonic(self) -> float:
         """Seconds at the host's own rate."""
-        return self._own_s + (asyncio.get_running_loop().time() - self._loop_s) * self._rate
+        return self._own_s + (_running_loop().time() - self._loop_s) * self._rate
 
     def boot_time(self) -> float:
         """Seconds since the host booted, what it was halted for included."""

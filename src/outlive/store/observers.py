@@ -166,6 +166,8 @@ def wanted_label(selector: Selector | None) -> tuple[str, str] | None:
 
 _Watching = list[tuple[int, "weakref.ref[Observation[Resource]]"]]
 """Observations with the order in which they began."""
+_ByLabel = dict[tuple[str, str] | None, _Watching]
+"""Wanted label and value (or none) → observations."""
 
 
 class Observers:
@@ -177,8 +179,8 @@ class Observers:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._all: dict[str, dict[tuple[str, str] | None, _Watching]] = {}
-        """Kind → wanted label and value (or none) → observations."""
+        self._all: dict[str, _ByLabel] = {}
+        """By kind."""
         self._begun = 0
 
     def observe(
@@ -201,25 +203,31 @@ class Observers:
         by_label = self._all.get(write.kind.kind())
         if not by_label:
             return
-        places: dict[tuple[str, str] | None, None] = {None: None}
-        for obj in (write.before, write.after):
-            if obj is not None:
-                places.update(dict.fromkeys(obj.metadata.labels.items()))
-        concerned: _Watching = []
-        for place in places:
-            watching = by_label.get(place)
-            if watching is None:
-                continue
-            alive = [each for each in watching if (found := each[1]()) is not None and found.wants]
-            if len(alive) < len(watching):
-                if alive:
-                    by_label[place] = alive
-                else:
-                    del by_label[place]
-            concerned += alive
-        for _, reference in sorted(concerned, key=_order):
-            if (observation := reference()) is not None and observation.wants:
+        concerned = self._living_at(by_label, None)
+        if len(by_label) > 1 or None not in by_label:
+            places: dict[tuple[str, str], None] = {}
+            for obj in (write.before, write.after):
+                if obj is not None:
+                    places.update(dict.fromkeys(obj.metadata.labels.items()))
+            for place in places:
+                if place in by_label:
+                    concerned += self._living_at(by_label, place)
+            concerned.sort(key=_order)
+        for _, observation in concerned:
+            if observation.wants:
                 observation.offer(write)
+
+    @staticmethod
+    def _living_at(by_label: _ByLabel, place: tuple[str, str] | None) -> list[tuple[int, Observation[Resource]]]:
+        """Those that are registered there and still listen, in the order of their begin; forget the others."""
+        watching = by_label.get(place, ())
+        living = [(begun, one) for begun, reference in watching if (one := reference()) is not None and one.wants]
+        if len(living) < len(watching):
+            if living:
+                by_label[place] = [each for each in watching if (one := each[1]()) is not None and one.wants]
+            else:
+                del by_label[place]
+        return living
 
     def relist(self) -> None:
         """Let all streams begin again: the tables were exchanged."""
@@ -239,5 +247,5 @@ class Observers:
         return [one for one in found if one is not None]
 
 
-def _order(each: tuple[int, weakref.ref[Observation[Resource]]]) -> int:
+def _order(each: tuple[int, object]) -> int:
     return each[0]

@@ -73,3 +73,31 @@ def test_cancelled_part_ends_and_a_halted_one_ends_with_the_run() -> None:
         return sum(task.done() for task in tasks)
 
     assert run(story()) == 1
+
+
+def test_a_part_forgets_tasks_that_have_ended_and_keeps_the_order_of_the_others() -> None:
+    async def story() -> tuple[list[str], bool]:
+        loop = asyncio.get_running_loop()
+        part = Part("daemon")
+        ended: list[str] = []
+
+        async def lasting(name: str) -> None:
+            try:
+                await asyncio.sleep(1000.0)
+            finally:
+                ended.append(name)
+
+        def begin(name: str) -> asyncio.Task[None]:
+            return loop.create_task(lasting(name), name=name, context=part.context())
+
+        first = begin("first")
+        for _ in range(1000):
+            await loop.create_task(asyncio.sleep(0), context=part.context())
+        last = begin("last")
+        await asyncio.sleep(1.0)
+        kept = part.tasks == (first, last)
+        part.cancel()
+        await asyncio.sleep(1.0)
+        return ended, kept
+
+    assert run(story()) == (["first", "last"], True)

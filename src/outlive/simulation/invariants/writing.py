@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from outlive.resources import Membership, ObjectMeta, Resource, VirtualMachine
+from outlive.resources import Membership, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
 from outlive.simulation.invariants.truth import Truth
 from outlive.simulation.stores import Author
@@ -21,45 +22,43 @@ FINDINGS_LIMIT: Final = 6
 """One of each kind of proof."""
 OWNED_METADATA: Final = ("labels", "annotations", "finalizers")
 """What of metadata belongs to somebody; the store itself writes the rest."""
+PLAIN: Final = frozenset({str, int, float, bool, tuple, datetime, type(None)})
+"""Types of values that have no parts with owners of their own."""
 
 
 def written_by_its_owner(write: Write, author: Author) -> str:
     """Every field that differs belongs to one of the names under which the process wrote."""
-    kind = write.kind
-    if write.before is None or write.after is None:
+    kind, before, after = write.kind, write.before, write.after
+    if before is None or after is None:
         return ""
-    names = author.writers
+    paths: list[str] = []
     for field, wire in _fields(kind):
-        old, new = getattr(write.before, field), getattr(write.after, field)
-        if old is new or old == new:
-            continue
-        for path in _of_metadata(old, new) if field == "metadata" else _changed(old, new, wire):
-            owners = _owners(kind, path)
-            if not any(name in owners for name in names):
-                return f"{author.process} as {'/'.join(names)} writes {path}, of {' or '.join(owners) or 'nobody'}"
+        old, new = getattr(before, field), getattr(after, field)
+        if field == "metadata":
+            for name in OWNED_METADATA:
+                _differ(getattr(old, name), getattr(new, name), f"metadata.{name}", paths)
+        else:
+            _differ(old, new, wire, paths)
+    for path in paths:
+        if not _may_write(kind, path, author.writers):
+            names, owners = "/".join(author.writers), " or ".join(owners_of(kind, path))
+            return f"{author.process} as {names} writes {path}, of {owners or 'nobody'}"
     return ""
 
 
-def _of_metadata(before: ObjectMeta, after: ObjectMeta) -> Iterator[str]:
-    for name in OWNED_METADATA:
-        old, new = getattr(before, name), getattr(after, name)
-        if old != new:
-            yield from _changed(old, new, f"metadata.{name}")
-
-
-def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Paths in wire form of what differs between two that are not equal; a list counts as one field."""
+def _differ(before: Any, after: Any, path: str, paths: list[str]) -> None:
+    """Add the paths in wire form of what differs; a list counts as one field."""
+    if before is after or before == after:
+        return
     if isinstance(before, msgspec.Struct) and type(before) is type(after):
         for name, wire in _fields(type(before)):
-            old, new = getattr(before, name), getattr(after, name)
-            if old is not new and old != new:
-                yield from _changed(old, new, f"{path}.{wire}")
-    elif isinstance(before, Mapping) and isinstance(after, Mapping):
+            _differ(getattr(before, name), getattr(after, name), f"{path}.{wire}", paths)
+    elif type(before) not in PLAIN and isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
-                yield f"{path}.{key}"
+                paths.append(f"{path}.{key}")
     else:
-        yield path
+        paths.append(path)
 
 
 @lru_cache(maxsize=256)
@@ -67,9 +66,10 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
 
 
-@lru_cache(maxsize=4096)
-def _owners(kind: type[Resource], path: str) -> tuple[str, ...]:
-    return owners_of(kind, path)
+@lru_cache(maxsize=16_384)
+def _may_write(kind: type[Resource], path: str, names: tuple[str, ...]) -> bool:
+    owners = owners_of(kind, path)
+    return any(name in owners for name in names)
 
 
 def acknowledged_is_kept(truth: Truth, answer: object) -> str:
