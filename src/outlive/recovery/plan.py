@@ -188,8 +188,10 @@ class _Planner:
         if target is not None:
             detail = f"{self._why_no_slot(vm)}; {target} has room"
             return _action(vm, ActionKind.PLACE, "no-slot", detail, host=target)
-        if vm.avoid:
-            detail = f"it was refused or not started by {', '.join(vm.avoid[:NAMED])}, and no other host has room"
+        refused = [name for name in vm.avoid if self._host(name).standing not in (Standing.REVOKED, Standing.DEAD)]
+        if refused:
+            said = f" ({vm.refusal})" if vm.refusal else ""
+            detail = f"it was refused or not started by {', '.join(refused[:NAMED])}{said}, and no other host has room"
             return _action(vm, ActionKind.HOLD, "refused", detail, remedy="see why they refused it; it is tried again")
         detail = f"{self._why_no_slot(vm)}, and no living host has room for it"
         return _action(
