@@ -8,6 +8,7 @@ old as the last look at the domains; nothing is safe because of it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.decisions import ACCOUNT_NODE, KEEPALIVE_CYCLE
+from outlive.node.faults import FaultRecorder
 from outlive.node.keepalive import Collected, KeepaliveInput
 from outlive.node.membership.keeper import Keeper
 from outlive.node.ports.hypervisor import Domain, DomainState
@@ -24,7 +26,16 @@ from outlive.node.vm.accounting import AccountedVm, AccountInput
 from outlive.node.vm.local import LocalDomains
 from outlive.node.vm.states import assigned_to, state_of
 from outlive.node.wishes import Wishes
-from outlive.resources import Amounts, Condition, Hypervisor, HypervisorUsage, Instance, ObjectMeta, VirtualMachine
+from outlive.resources import (
+    Amounts,
+    Condition,
+    Hypervisor,
+    HypervisorUsage,
+    Instance,
+    ObjectMeta,
+    ObjectRef,
+    VirtualMachine,
+)
 from outlive.resources.hosts import DomainState as HostDomainState
 from outlive.resources.hosts import HostUsage, HypervisorStatus
 from outlive.resources.meta import with_condition
@@ -40,6 +51,10 @@ RETRY_S: Final = 1.0
 """The wait after a report that did not get through."""
 MEBIBYTE: Final = 1 << 20
 SOURCE: Final = "daemon"
+FIGURES_STALE: Final = "figures-stale"
+FIGURES_DELTA: Final = 5
+STALE_CYCLES: Final = 3
+"""So many intervals without fresh figures are a fault."""
 
 _replace = msgspec.structs.replace
 _log = get_logger("node.reporting")
@@ -60,6 +75,7 @@ class Reporter:
         host: str,
         clock: Clock,
         decisions: DecisionLog,
+        faults: FaultRecorder,
         usage_s: float,
     ) -> None:
         self.domain_state: HostDomainState = ""
@@ -75,6 +91,9 @@ class Reporter:
         self._host = host
         self._clock = clock
         self._decisions = decisions
+        self._faults = faults
+        self._stale_cycles = 0
+        """Intervals one after the other in which the domains could not be asked."""
         self._usage_s = usage_s
         self._usage_due_s = 0.0
         self._needs: dict[str, Amounts] = {}
@@ -195,7 +214,27 @@ class Reporter:
         )
         result = self._decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._host)
         self._figures = result.written
+        await self._tell_stale(result.stale, collected)
         await self._publish()
+
+    async def _tell_stale(self, stale: Sequence[str], collected: Collected) -> None:
+        """A fault while the domains do not let themselves be asked, beginning with the third time in a row."""
+        subject = ObjectRef(kind="Hypervisor", name=self._host)
+        if not stale:
+            if self._stale_cycles >= STALE_CYCLES:
+                await self._faults.end(FIGURES_STALE, subject)
+            self._stale_cycles = 0
+            return
+        self._stale_cycles += 1
+        if self._stale_cycles >= STALE_CYCLES:
+            how = "does not answer" if collected.start == "connect_error" else "takes too long to answer"
+            await self._faults.raise_(
+                FIGURES_STALE,
+                subject,
+                f"the hypervisor service of {self._host} {how}, so its figures are old",
+                remedy=f"see to the hypervisor service of {self._host}; virtual machines that run go on",
+                delta=FIGURES_DELTA,
+            )
 
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""

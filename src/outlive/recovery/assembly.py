@@ -22,6 +22,7 @@ from outlive.recovery.controller import RecoveryLoop
 from outlive.recovery.hosts import Incarnation, LostHosts, incarnation_of
 from outlive.recovery.observe import Lookout
 from outlive.recovery.places import Places
+from outlive.recovery.standing import StandingFaults
 from outlive.recovery.telling import Faults, NoFaults, Teller
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -30,6 +31,7 @@ from outlive.runtime.metrics import Metrics
 from outlive.store import Store
 
 RECOVERY_TASK = "recovery"
+STANDING_TASK = "standing-faults"
 
 
 class RecoveryControllers:
@@ -66,6 +68,7 @@ class RecoveryControllers:
             incarnation=lambda: incarnation_of(cluster_store),
         )
         self._informers = informers
+        self._standing = StandingFaults(store, informers, faults, clock)
         self.loop = RecoveryLoop(
             informers,
             lookout,
@@ -100,3 +103,4 @@ class RecoveryControllers:
         ):
             manager.add_informer(informer)
         manager.add_task(RECOVERY_TASK, self.loop.run, elector=elector, after_sync=True)
+        manager.add_task(STANDING_TASK, self._standing.run, elector=elector, after_sync=True)

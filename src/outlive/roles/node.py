@@ -254,6 +254,7 @@ class NodeRole:
             host=self.host,
             clock=clock,
             decisions=self.decisions,
+            faults=self.faults,
             usage_s=float(settings.usage),
         )
         shared = VmHost(

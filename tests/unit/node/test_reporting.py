@@ -1,0 +1,86 @@
+"""A host whose hypervisor service does not answer says so, after the third time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.faults import FaultRecorder
+from outlive.node.ports.hypervisor import Domain
+from outlive.node.reporting import FIGURES_STALE, STALE_CYCLES, Reporter
+from outlive.node.vm.local import LocalDomains
+from outlive.resources import Amounts, Fault
+from outlive.runtime.decisions import DecisionLog
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
+from outlive.store.writers import WriterStore
+
+INTERVAL_S = 5.0
+
+
+class Service:
+    """A hypervisor service, and the machine it runs on."""
+
+    answers = True
+
+    async def domains(self) -> list[Domain]:
+        if not self.answers:
+            raise Unavailable("no answer")
+        return []
+
+    def capacity(self) -> Amounts:
+        return Amounts(cpu=1000, memory=1 << 30)
+
+
+class NoVms:
+    """A cache without VMs."""
+
+    def items(self) -> list[Any]:
+        return []
+
+    def get(self, name: str) -> None:
+        return None
+
+
+def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() -> None:
+    async def story() -> list[list[str]]:
+        clock = LoopClock()
+        memory = MemoryStore(clock, SeededIds(Random(1)))
+        store = WriterStore(memory, writer="daemon")
+        service: Any = Service()
+        nobody: Any = NoVms()
+        reporter = Reporter(
+            store,
+            LocalDomains(service, clock, limit_s=1.0),
+            service,
+            nobody,
+            nobody,
+            nobody,
+            host="h1",
+            clock=clock,
+            decisions=DecisionLog(clock),
+            faults=FaultRecorder(store, clock, "daemon"),
+            usage_s=INTERVAL_S,
+        )
+        seen: list[list[str]] = []
+
+        async def intervals(count: int) -> None:
+            for _ in range(count):
+                await reporter.figures()
+                await clock.sleep(INTERVAL_S)
+            seen.append([one.name async for one in list_all(memory, Fault) if not one.ended])
+
+        await intervals(1)
+        service.answers = False
+        await intervals(STALE_CYCLES - 1)
+        await intervals(1)
+        service.answers = True
+        await intervals(1)
+        return seen
+
+    assert run(story()) == [[], [], [f"{FIGURES_STALE}.h1"], []]

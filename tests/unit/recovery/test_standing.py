@@ -1,0 +1,121 @@
+"""Faults stand as long as what they say is so, whoever leads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tests.support.loops import run
+from tests.support.recovery import GIB, RecoveryCloud
+
+from outlive.node.faults import FaultRecorder
+from outlive.recovery.standing import CODES, FAILED, OVERCOMMITTED, OVERPROVISIONED, standing
+from outlive.resources import (
+    Amounts,
+    Assigned,
+    Fault,
+    Hypervisor,
+    HypervisorSpec,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+
+_replace = msgspec.structs.replace
+
+
+def host(name: str, memory: int, taken: int, *, lost: str = "", **spec: Any) -> Hypervisor:
+    one = Hypervisor(metadata=ObjectMeta(name=name), spec=HypervisorSpec(**{"management": "node", **spec}))
+    status = _replace(
+        one.status, capacity=Amounts(memory=memory * GIB), allocation=Amounts(memory=taken * GIB), lost=lost
+    )
+    return _replace(one, status=status)
+
+
+def vm(name: str, where: str, memory: int, *, phase: Any = "start", reason: str = "") -> VirtualMachine:
+    return VirtualMachine(
+        metadata=ObjectMeta(name=name),
+        spec=VirtualMachineSpec(resources=Amounts(cpu=1000, memory=memory * GIB)),
+        status=VirtualMachineStatus(phase=phase, reason=reason, assigned=Assigned(hypervisor=where)),
+    )
+
+
+def codes(vms: list[VirtualMachine], hosts: list[Hypervisor]) -> list[str]:
+    return [one.code for one in standing(vms, hosts)]
+
+
+def test_vm_that_its_host_gave_up_is_told_with_the_reason() -> None:
+    (one,) = standing([vm("a", "h1", 1), vm("b", "h1", 1, phase="fail", reason="its disk is locked")], [])
+    assert (one.code, one.subject.name) == (FAILED, "b")
+    assert "its disk is locked" in one.message
+    assert one.remedy
+
+
+def test_memory_has_to_do_without_the_largest_host() -> None:
+    hosts = [host("h1", 64, 30), host("h2", 64, 30), host("h3", 100, 60)]
+    assert codes([], hosts) == []
+    assert codes([], [*hosts[:2], host("h3", 100, 68)]) == [OVERCOMMITTED]
+
+
+def test_memory_of_vms_that_do_not_run_counts_as_less_of_a_fault() -> None:
+    hosts = [host("h1", 64, 10), host("h2", 64, 10)]
+    assert codes([vm("a", "h1", 63, phase="stop")], hosts) == []
+    assert codes([vm("a", "h1", 64, phase="stop")], hosts) == [OVERPROVISIONED]
+    assert codes([vm("a", "elsewhere", 64, phase="stop")], hosts) == []
+
+
+def test_hosts_that_are_dead_or_not_ours_do_not_count() -> None:
+    hosts = [host("h1", 64, 40), host("h2", 64, 20, lost="f"), host("h3", 64, 60, management="nova")]
+    assert codes([], hosts) == []
+
+
+def open_faults(cloud: RecoveryCloud) -> Any:
+    async def asked() -> set[str]:
+        found = [one async for one in _listed(cloud)]
+        return {one.name for one in found if not one.ended and one.code in CODES}
+
+    return asked()
+
+
+async def _listed(cloud: RecoveryCloud) -> Any:
+    from outlive.store import list_all
+
+    async for one in list_all(cloud.memory, Fault):
+        yield one
+
+
+def test_what_one_leader_raised_the_next_one_ends() -> None:
+    from outlive.recovery.caches import RecoveryInformers
+    from outlive.recovery.standing import StandingFaults
+    from outlive.store.writers import WriterStore
+
+    class Caches:
+        """What a leader sees."""
+
+        def __init__(self, vms: list[VirtualMachine]) -> None:
+            self.vms = self.hypervisors = self
+            self.known = vms
+
+        def items(self) -> list[Any]:
+            return self.known
+
+        def stalled_s(self) -> float:
+            return 0.0
+
+    async def story() -> tuple[set[str], set[str]]:
+        cloud = RecoveryCloud()
+        store = WriterStore(cloud.memory, writer="recovery")
+
+        def leader(phase: str) -> StandingFaults:
+            informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
+            informers.hypervisors = Caches([])
+            seen: RecoveryInformers = informers
+            return StandingFaults(store, seen, FaultRecorder(store, cloud.clock, "recovery"), cloud.clock)
+
+        await leader("fail").look()
+        first = await open_faults(cloud)
+        await leader("start").look()
+        return first, await open_faults(cloud)
+
+    assert run(story()) == ({"vm-failed.a"}, set())
