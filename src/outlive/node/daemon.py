@@ -29,7 +29,7 @@ from outlive.node.wishes import Wishes
 from outlive.resources import VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import list_all
+from outlive.store import Store
 
 RESTART_S: Final = 5.0
 """The wait before a part that failed is started again."""
@@ -166,10 +166,9 @@ class Daemon:
         self.sweep_due_s = None
         host, uid = self.keeper.me.host, self.keeper.me.uid
         try:
-            async for vm in list_all(self.shared.daemon, VirtualMachine):
-                for one in vm.status.holders:  # written out: thousands of hosts look at thousands of these
-                    if one.hypervisor == host and one.member_uid == uid and vm.name not in self.here.domains:
-                        self.workers.poke(vm.name)
+            for name in await _with_entries(self.shared.daemon, host, uid):
+                if name not in self.here.domains:
+                    self.workers.poke(name)
         except OutliveError as error:
             _log.warning("daemon.not_swept", host=host, error=str(error))
             self.sweep_due_s = self.clock.monotonic()
@@ -177,7 +176,7 @@ class Daemon:
     async def _revive(self) -> None:
         """The hypervisor service may have been stopped by the guard; this host holds its membership again."""
         try:
-            await self.here.start_service()
+            await self.here.hypervisor.start_service()
         except OutliveError as error:
             _log.error("daemon.no_hypervisor", host=self.wishes.host, error=str(error))
 
@@ -194,3 +193,17 @@ class Daemon:
             except Exception:  # noqa: BLE001 - logged; the membership must not end with a part
                 _log.exception("daemon.part_failed", part=name)
             await self.clock.sleep(RESTART_S)
+
+
+async def _with_entries(store: Store, host: str, uid: str) -> list[str]:
+    """Virtual machines on which this membership of the host has an entry. Whole pages at a time: thousands of hosts
+    look at thousands of them when a cluster starts."""
+    found: list[str] = []
+    token = ""
+    while True:
+        page = await store.list(VirtualMachine, token=token)
+        mine = [(vm, one) for vm in page.items for one in vm.status.holders if one.hypervisor == host]
+        found += [vm.name for vm, one in mine if one.member_uid == uid]
+        if not page.token:
+            return found
+        token = page.token
