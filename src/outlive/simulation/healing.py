@@ -18,6 +18,8 @@ from outlive.store.faults import FaultRates
 
 HELD_BACK: Final = ("storm-hold", "rate-hold")
 """Faults that ask whether the silent hosts are really dead."""
+ACCEPT_AFTER_S: Final = 90.0
+"""So long coordinators have to condemn the machine that was replaced; it may have been the last of them."""
 VOUCH_AFTER_S: Final = 60.0
 """So long hosts have to register in a restored store before somebody vouches for it."""
 
@@ -79,14 +81,21 @@ class Operator:
                 await self._without_membership(host)
             elif member.machine_id != host.machine.machine_id:
                 await self._replaced(host, member)
-        if world.truth.restored and world.clock.monotonic() - self._since_s > VOUCH_AFTER_S:
+        if world.truth.restored and self._patient(VOUCH_AFTER_S):
             await self._vouch()
+
+    def _patient(self, seconds: float) -> bool:
+        """Whether the cluster has had so long by itself."""
+        return self._world.clock.monotonic() - self._since_s > seconds
 
     async def _replaced(self, host: SimHost, member: MemberRecord) -> None:
         """The old machine is gone for good; once nothing waits for it any more, the new one is the host."""
-        if member.dead_through < member.epoch:
+        if member.dead_through < member.epoch and not self._patient(ACCEPT_AFTER_S):
             if member.state == "Revoked" and member.fence.id:
                 await self._do("confirm-off", {"host": host.name, "looks": True, "reason": "it was scrapped"})
+            return
+        if member.dead_through < member.epoch:
+            await self._do("accept-machine", {"host": host.name})  # nobody is left who could condemn it
             return
         vms = self._world.store.all_of(VirtualMachine)
         if not any(one.hypervisor == host.name for vm in vms for one in vm.status.holders):
