@@ -20,6 +20,8 @@ from outlive.resources import MemberRecord, ObjectRef
 CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
 LOOK_S: Final = 2.0
 """How often is looked for what is left to do."""
+TELL_S: Final = 60.0
+"""How often is said that a host is dead."""
 
 _log = get_logger("fencing")
 
@@ -33,7 +35,9 @@ class Aftermath:
         self._back: dict[str, None] = {}
         """Hosts that came back from a fence: their faults end."""
         self._dead: dict[str, str] = {}
-        """Hosts that were proven dead, and how: a fault is raised."""
+        """Hosts that are proven dead, and how: a fault is raised, by whoever leads then."""
+        self._told: dict[str, float] = {}
+        """Dead hosts of which I told, and when I do so again."""
         self._distrusted: dict[str, None] = {}
         """Hosts of which some kind of proof is not trusted."""
         self._holds: dict[FaultCode, tuple[str, str]] = {}
@@ -47,14 +51,12 @@ class Aftermath:
         """A Membership that has had a fence changed."""
         if now.cut.through:
             self._cuts.setdefault(host, 0.0)
-        if before is None:
-            if now.state == "Held":
+        if now.state == "Held":
+            if before is None or before.state == "Revoked":
                 self._back[host] = None
-            return
-        if before.state == "Revoked" and now.state == "Held":
-            self._back[host] = None
             self._dead.pop(host, None)
-        elif now.state == "Revoked" and now.dead_through >= now.fence.epoch and before.dead_through < now.dead_through:
+            self._told.pop(host, None)
+        elif now.state == "Revoked" and now.dead_through >= now.fence.epoch:
             self._dead[host] = "" if now.proof is None else f"{now.proof.kind}: {now.proof.evidence}"
             self._back.pop(host, None)
 
@@ -89,9 +91,10 @@ class Aftermath:
     async def _look(self) -> None:
         leads = self._leads()
         await self._tell_holds()
-        for host in list(self._dead):
-            how = self._dead.pop(host)
-            if leads:
+        for host, how in list(self._dead.items()) if leads else ():
+            if self._desk.watching.get(host) is None:
+                self._dead.pop(host, None)
+            elif self._desk.clock.monotonic() >= self._told.get(host, 0.0) and host in self._dead:
                 await self._tell_dead(host, how)
         for host in list(self._back):
             del self._back[host]
@@ -112,6 +115,9 @@ class Aftermath:
             await self._desk.faults.end(code, CLUSTER)
 
     async def _tell_dead(self, host: str, how: str) -> None:
+        if host not in self._told:  # whoever proved it may not have come to that
+            await self._desk.faults.end(FaultCode.FENCE_UNCONFIRMED, ObjectRef(kind="Hypervisor", name=host))
+        self._told[host] = self._desk.clock.monotonic() + TELL_S
         await self._desk.faults.raise_(
             FaultCode.HOST_DEAD,
             ObjectRef(kind="Hypervisor", name=host),
