@@ -155,6 +155,23 @@ def test_vm_that_does_not_start_waits_for_an_operator_after_some_tries() -> None
     tell(story)
 
 
+def test_vm_whose_disks_cannot_be_looked_at_says_so_and_starts_once_they_can() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 10)
+        await world.do("cut", {"hosts": ["kvm-1"], "network": "storage"})
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 40)
+        assert "could not be looked at" in vm_of(world).status.reason
+        assert (vm_of(world).status.phase, world.running("vm-1")) == ("start", ())
+        await world.do("heal", {"hosts": ["kvm-1"], "network": "storage"})
+        await at(world, 80)
+        assert (vm_of(world).status.phase, vm_of(world).status.reason) == ("start", "")
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
 def test_vm_whose_disk_is_locked_by_somebody_else_does_not_start() -> None:
     async def story(world: World) -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})

@@ -20,7 +20,7 @@ from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.events import Job, VmAction, VmEventInput
 from outlive.node.vm.locks import lock_owner
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.states import assigned_to, of_host, state_of
+from outlive.node.vm.states import START, assigned_to, of_host, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 
@@ -57,11 +57,13 @@ class Ender:
         phase: str | None = None,
         reason: str = "",
         rejection: Rejection | None = None,
+        why: str = "",
         but: str = "",
         never_ran: str = "",
     ) -> bool:
         """Take back this host's entries (but those of run ``but``); with ``phase``, in the same write, say so.
 
+        ``why``: it is to run here, does not yet, and is tried again.
         ``never_ran``: a run for which a guest was sent here, and that certainly never ran. Looks for the domain
         first. ``False`` while a domain is here, or a create may still happen.
         """
@@ -93,6 +95,8 @@ class Ender:
                 status = _replace(status, holders=outcome.holders)
             if phase is not None and assigned_to(now) in (shared.host, ""):
                 status = _replace(status, phase=phase, reason=reason)
+            if why and assigned_to(now) == shared.host and state_of(now) == START:
+                status = _replace(status, reason=why)
             if rejection is not None and assigned_to(now) == shared.host:
                 status = _replace(status, rejection=rejection)
             if never_ran and status.migration is not None:

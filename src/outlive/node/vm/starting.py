@@ -139,14 +139,15 @@ class Starter:
         memory.unseen = memory.unseen + 1 if unseen else 0
         _log.warning("vm.obstructed", vm=name, host=shared.host, kind=obstacle.kind.value, why=obstacle.reason)
         if unseen and not (_brought(vm) and memory.unseen >= UNSEEN_TRIES):
-            await self._ender.release(name)
+            await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
             return self._not_before(memory)
         if not _brought(vm):
             return None if await self._ender.release(name, phase=FAIL, reason=obstacle.reason) else SOON_S
         stays = obstacle.kind is ObstacleKind.FOREIGN
         memory.unseen = 0
         rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=obstacle.reason, stays=stays)
-        released = await self._ender.release(name, rejection=rejection)
+        why = f"{obstacle.reason}; it is tried again" if stays else ""
+        released = await self._ender.release(name, rejection=rejection, why=why)
         if stays:
             return self._not_before(memory)
         return None if released else SOON_S
