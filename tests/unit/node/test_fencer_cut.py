@@ -31,6 +31,8 @@ class Cuts:
         await asyncio.sleep(0.05)
         if self.mode == "dead":
             raise Unavailable("no monitor answers")
+        if self.mode == "broken":
+            raise KeyError("monitor")
         self.calls += 1
         now = LoopClock().monotonic()
         self.gaps += host in self.out and now >= self.out[host][1]
@@ -167,5 +169,20 @@ def test_cut_that_fails_is_tried_again():
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
             cuts.mode = "ok"
             await s.until("d", lambda record: record.cut.through == 1, limit_s=15)
+
+    run(story())
+
+
+def test_driver_that_breaks_proves_nothing_and_ends_no_fence():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            cuts.mode = "broken"
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed", limit_s=60)
+            assert "KeyError" in (await s.record("d")).fence.reason
+            cuts.mode = "ok"
+            await s.until("d", lambda record: record.cut.through == 1, limit_s=60)
 
     run(story())

@@ -79,6 +79,9 @@ class Cutting:
         except OutliveError as error:
             _log.warning("fence.cut_failed", host=host, epoch=epoch, error=str(error))
             return CutResult(why_not=error.message)
+        except Exception as error:  # noqa: BLE001 - a driver that breaks for one host must not end all fences
+            _log.exception("fence.cut_broke", host=host, epoch=epoch)
+            return CutResult(why_not=f"its driver failed with {type(error).__name__}: {error}")
         there = tuple(one for one in scope if one in set(report.scope))
         if not there:
             return CutResult(why_not="nothing was found shut out when it was read back")
@@ -102,6 +105,9 @@ class Cutting:
             return f"no answer in {CALL_LIMIT_S:g} s"
         except OutliveError as error:
             return error.message
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.exception("fence.cut_broke", host=host, epoch=epoch)
+            return f"its driver failed with {type(error).__name__}: {error}"
         return ""
 
 

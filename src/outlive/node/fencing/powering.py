@@ -117,6 +117,9 @@ class PowerSequence:
             return f"no answer in {OFF_LIMIT_S:g} s"
         except OutliveError as error:
             return error.message
+        except Exception as error:  # noqa: BLE001 - as for a reading
+            _log.exception("fence.driver_broke", host=host.name)
+            return f"its driver failed with {type(error).__name__}: {error}"
         return ""
 
     async def _off(self, host: Hypervisor) -> Answer:
@@ -126,9 +129,8 @@ class PowerSequence:
         except (TimeoutError, Unavailable, NotFound) as error:
             _log.warning("fence.off_unanswered", host=host.name, error=str(error))
             return "timeout"
-        except OutliveError as error:
-            # It may have worked all the same: only readings count.
-            _log.warning("fence.off_failed", host=host.name, error=str(error))
+        except Exception as error:  # noqa: BLE001 - it may have worked all the same: only readings count
+            _log.warning("fence.off_failed", host=host.name, error=f"{type(error).__name__}: {error}")
             return "error"
         return "ok"
 
@@ -164,6 +166,11 @@ class PowerSequence:
                 return await self._port.read(host)
         except TimeoutError:
             raise Unavailable(f"no reading in {READ_LIMIT_S:g} s") from None
+        except OutliveError:
+            raise
+        except Exception as error:
+            _log.exception("fence.driver_broke", host=host.name)
+            raise Unavailable(f"its driver failed with {type(error).__name__}: {error}") from error
 
 
 def _text(reading: PowerReading | None) -> str | None:
