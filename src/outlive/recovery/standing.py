@@ -1,4 +1,4 @@
-"""Faults that last as long as what they say is so: VMs that their hosts gave up, and memory that would not suffice.
+"""Faults that last as long as what they say is so: failed VMs, scarce memory, power controllers that do not answer.
 
 Nobody's recovery depends on them. They are told by recovery's leader, because it has all VMs and hosts in view and
 there is one of it; a new leader takes over what the one before it raised (docs/concepts/safety.md).
@@ -21,8 +21,9 @@ from outlive.store import Store, list_all
 FAILED: Final = "vm-failed"
 OVERCOMMITTED: Final = "memory-overcommitted"
 OVERPROVISIONED: Final = "memory-overprovisioned"
-CODES: Final = (FAILED, OVERCOMMITTED, OVERPROVISIONED)
-DELTAS: Final = {FAILED: 10, OVERCOMMITTED: 50, OVERPROVISIONED: 10}
+NOT_REHEARSED: Final = "power-not-rehearsed"
+CODES: Final = (FAILED, OVERCOMMITTED, OVERPROVISIONED, NOT_REHEARSED)
+DELTAS: Final = {FAILED: 10, OVERCOMMITTED: 50, OVERPROVISIONED: 10, NOT_REHEARSED: 10}
 """What each takes off the cluster's health."""
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are looked at for this."""
@@ -57,7 +58,18 @@ def standing(vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor]) -> tupl
         for vm in vms
         if vm.status.phase == "fail"
     ]
-    ours = {one.name: _memory(one) for one in hosts if one.spec.management == "node" and not one.status.lost}
+    living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
+    found += [
+        Standing(
+            NOT_REHEARSED,
+            ObjectRef(kind="Hypervisor", name=one.name),
+            f"if {one.name} died now its power controller would prove nothing: {one.status.rehearsed}",
+            "see to its power controller, its address, and spec.fencing.systemUuid",
+        )
+        for one in living
+        if one.spec.fencing.driver and one.status.rehearsed not in ("", "ok")
+    ]
+    ours = {one.name: _memory(one) for one in living}
     totals = [total for total, _ in ours.values() if total > 0]
     if len(totals) < FEWEST_HOSTS:
         return tuple(found)

@@ -258,7 +258,7 @@ def _fault(before: Fault | None, after: Fault | None) -> list[Told]:
             subject=after.subject.name,
             text=f"fault {after.code}: {after.message}{remedy}",
             key=f"fault-{after.code}",
-            many=f"fault {after.code} of {{n}}: {after.message}{remedy}",
+            many=f"{{n}} faults {after.code}, such as: {after.message}{remedy}",
             loud=after.code not in _TOLD_OTHERWISE,
         )
     ]

@@ -9,7 +9,7 @@ from tests.support.loops import run
 from tests.support.recovery import GIB, RecoveryCloud
 
 from outlive.node.faults import FaultRecorder
-from outlive.recovery.standing import CODES, FAILED, OVERCOMMITTED, OVERPROVISIONED, standing
+from outlive.recovery.standing import CODES, FAILED, NOT_REHEARSED, OVERCOMMITTED, OVERPROVISIONED, standing
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -26,7 +26,9 @@ _replace = msgspec.structs.replace
 
 
 def host(name: str, memory: int, taken: int, *, lost: str = "", **spec: Any) -> Hypervisor:
-    one = Hypervisor(metadata=ObjectMeta(name=name), spec=HypervisorSpec(**{"management": "node", **spec}))
+    one = Hypervisor(
+        metadata=ObjectMeta(name=name), spec=msgspec.convert({"management": "node", **spec}, HypervisorSpec)
+    )
     status = _replace(
         one.status, capacity=Amounts(memory=memory * GIB), allocation=Amounts(memory=taken * GIB), lost=lost
     )
@@ -68,6 +70,15 @@ def test_memory_of_vms_that_do_not_run_counts_as_less_of_a_fault() -> None:
 def test_hosts_that_are_dead_or_not_ours_do_not_count() -> None:
     hosts = [host("h1", 64, 40), host("h2", 64, 20, lost="f"), host("h3", 64, 60, management="nova")]
     assert codes([], hosts) == []
+
+
+def test_controller_that_fails_its_rehearsals_is_told_while_its_host_lives() -> None:
+    one = host("h1", 64, 0, fencing={"driver": "simulated"})
+    for said, lost, wanted in (("ok", "", []), ("", "", []), ("no answer", "", ["h1"]), ("no answer", "f", [])):
+        status = _replace(one.status, rehearsed=said, lost=lost)
+        found = standing([], [_replace(one, status=status)])
+        assert [each.subject.name for each in found] == wanted
+        assert all(each.code == NOT_REHEARSED for each in found)
 
 
 def open_faults(cloud: RecoveryCloud) -> Any:
