@@ -59,10 +59,12 @@ async def api(
     *,
     kinds: Mapping[str, type[Resource]] = KINDS,
     state_dir: Path | None = None,
+    port: int = 0,
     **deps: Any,
 ) -> AsyncIterator[Api]:
     """A server while the block runs."""
-    behind = store or MemoryStore(SystemClock(), SystemIds(), kinds=kinds)
+    # An empty store is false: it has a length.
+    behind = store if store is not None else MemoryStore(SystemClock(), SystemIds(), kinds=kinds)
     metrics = Metrics()
     tokens = Tokens([(token, Identity(f"{role}-of-tests", role)) for role, token in TOKENS.items()])
     app = create_app(
@@ -79,7 +81,7 @@ async def api(
     )
     settings = deps.get("settings")
     async with (
-        serving(app, "127.0.0.1", 0, state_dir=state_dir, version="0.0.0", settings=settings) as server,
+        serving(app, "127.0.0.1", port, state_dir=state_dir, version="0.0.0", settings=settings) as server,
         aiohttp.ClientSession() as session,
     ):
         yield Api(server, behind, metrics, session)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from yarl import URL
+
+from outlive.api import Role
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SystemIds
-from outlive.simulation.live import Connect
+from outlive.base.random import Random
+from outlive.simulation.live import TOLERANCE_S, Connect
 from outlive.store import Store
+from outlive.store.http import HttpStore
 from outlive.store.sqlite import SqliteStore
-from tests.support.api import api
+from tests.support.api import TOKENS, api
+
+UP_S, AWAY_S = 23.0, 3.0
+"""Seconds of the loop: away first while a host is silent that has lost power at 20 s, and not yet condemned."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,8 @@ class RealStore:
     name: str
     open: Callable[[Path], AbstractAsyncContextManager[Connect]]
     """Opens a new, empty store; the path is an empty directory for it to use."""
+    tolerance_s: float = TOLERANCE_S
+    """How much later everything may come."""
 
 
 @asynccontextmanager
@@ -52,4 +64,43 @@ async def http(path: Path) -> AsyncIterator[Connect]:
                 await client.close()
 
 
+@asynccontextmanager
+async def restarted(path: Path) -> AsyncIterator[Connect]:
+    """The same, and the server is away for ``AWAY_S`` after every ``UP_S``; connections break in mid-call."""
+    clients: list[Store] = []
+    async with sqlite(path) as connect:
+        url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        server = asyncio.ensure_future(_up_and_down(connect(), url))
+        begun: list[asyncio.Future[Any]] = [url, server]
+        await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+        if server.done():
+            await server
+
+        def connected() -> Store:
+            client = HttpStore(url.result(), TOKENS[Role.ADMIN], clock=LoopClock(), random=Random(1))
+            clients.append(client)
+            return client
+
+        try:
+            yield connected
+        finally:
+            for client in clients:
+                await client.close()
+            server.cancel()
+            await asyncio.wait([server])
+
+
+async def _up_and_down(store: Store, url: asyncio.Future[str]) -> None:
+    port = 0
+    while True:
+        async with api(store, port=port) as server:
+            port = URL(server.url).port or 0
+            if not url.done():
+                url.set_result(server.url)
+            await asyncio.sleep(UP_S)
+        await asyncio.sleep(AWAY_S)
+
+
 REAL_STORES: tuple[RealStore, ...] = (RealStore("sqlite", sqlite), RealStore("http", http))
+RESTARTED = RealStore("http-restarted", restarted, tolerance_s=15.0)
+"""An outage that fencers notice costs its time, the clients' pause, and as long again as a host may be silent."""

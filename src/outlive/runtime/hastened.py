@@ -67,9 +67,12 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> _Events:
         """As every selector; ``timeout`` is in seconds of the loop."""
-        if self.loop is None or (timeout is not None and timeout <= 0):
+        if self.loop is None:
             return super().select(timeout)
-        return self.loop.let_pass(timeout, super().select)
+        self.loop.check_wall()
+        return (
+            super().select(0) if timeout is not None and timeout <= 0 else self.loop.let_pass(timeout, super().select)
+        )
 
 
 class HastenedLoop(asyncio.SelectorEventLoop):
@@ -94,14 +97,17 @@ class HastenedLoop(asyncio.SelectorEventLoop):
         """Seconds of the wall."""
         return super().time()
 
+    def check_wall(self) -> None:
+        """``VirtualLimit`` once the run has taken too long."""
+        if self.wall() > self._wall_end_s:
+            self._wall_end_s = self.wall() + END_S
+            raise VirtualLimit(f"the run has taken {self._wall_s:g} s and is not over")
+
     def let_pass(self, timeout: float | None, select: Callable[[float], _Events]) -> _Events:
         """Wait for something from outside, at most ``timeout`` seconds of the loop, and let so much time pass."""
         begun = self.wall()
-        if begun > self._wall_end_s:
-            self._wall_end_s = begun + END_S
-            raise VirtualLimit(f"the run has taken {self._wall_s:g} s and is not over")
         pace = 1.0 if self.calls_outside else self._speed
-        longest = min(LOOK_S, self._wall_end_s - begun)
+        longest = min(LOOK_S, max(0.0, self._wall_end_s - begun))
         if timeout is None or timeout > longest * pace:
             found = select(longest)
             self._now += (self.wall() - begun) * pace

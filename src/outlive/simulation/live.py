@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -27,10 +27,10 @@ from outlive.base.ids import Ids
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import encode
 from outlive.runtime.hastened import outside
-from outlive.simulation.process import go
+from outlive.simulation.connections import Connection
 from outlive.simulation.stores import Author, WorldStore, author_now, authored
 from outlive.store import Store
-from outlive.store.contract import Change, Delete, Page, Upsert
+from outlive.store.contract import Page
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Write, key_of
 
@@ -40,6 +40,8 @@ Connect = Callable[[], Store]
 
 TOLERANCE_S: Final = 5.0
 """So much later than on the memory store, whose answers take no time, may everything come that a story expects."""
+FAILING_S: Final = 3.0
+"""So long after a call that failed the store counts as away; processes call it more often."""
 PAST_LIMIT: Final = 20_000
 """States of objects that are kept, to know what a swap has changed."""
 NOBODY: Final = Author("nobody here", "", ())
@@ -57,8 +59,15 @@ class LiveStore(WorldStore):
         self._past: OrderedDict[str, Resource] = OrderedDict()
         self._gone: dict[str, None] = {}
         self._unanswered: dict[tuple[str, str], Author] = {}
+        self.failed_s = -FAILING_S
+        """When a call failed last."""
 
     # What the world does with it
+
+    @property
+    def failing(self) -> bool:
+        """Whether a call could not reach it a moment ago, by itself and not by what happens to the way there."""
+        return asyncio.get_running_loop().time() - self.failed_s < FAILING_S
 
     def reached_by(self, process: str) -> Connection:
         """A connection for a process."""
@@ -67,14 +76,15 @@ class LiveStore(WorldStore):
     async def fill(self, objects: Iterable[Resource]) -> None:
         """Write what there is at the beginning. ``InUse`` where the store holds anything."""
         inner = self._operator.inner
-        for kind in KINDS.values():
-            found = await inner.list(kind, limit=1)
-            if found.items:
-                raise InUse(
-                    f"the store is not empty: it holds {kind.kind()}/{found.items[0].name}",
-                    remedy="give the simulation a store of its own",
-                )
-        self.load([await _put(inner, one) for one in objects])
+        with outside():
+            for kind in KINDS.values():
+                found = await inner.list(kind, limit=1)
+                if found.items:
+                    raise InUse(
+                        f"the store is not empty: it holds {kind.kind()}/{found.items[0].name}",
+                        remedy="give the simulation a store of its own",
+                    )
+            self.load([await _put(inner, one) for one in objects])
         for kind_name, table in self._tables:
             for key, _ in table.snapshot():
                 self._remember(self._decoded[(kind_name, key)])
@@ -86,6 +96,28 @@ class LiveStore(WorldStore):
     def snapshot(self) -> None:
         """Not here."""
         raise Refused("a real store is not backed up by the simulation", remedy="leave the store in memory")
+
+    async def astray(self) -> list[str]:
+        """Objects that the store does not have as it answered that it has them."""
+        found: list[str] = []
+        for kind, table in self._tables:
+            for key, _ in table.snapshot():
+                noted = self._decoded[(kind, key)]
+                meta = noted.metadata
+                try:
+                    has = await self._operator.get(type(noted), meta.name, namespace=meta.namespace, fresh=True)
+                except NotFound:
+                    if (kind, key) in self._decoded:
+                        found.append(f"{kind}/{key} was written, and the store does not have it")
+                    continue
+                version = has.metadata.resource_version
+                if int(version) < int(meta.resource_version):
+                    found.append(
+                        f"{kind}/{key} was acknowledged as {meta.resource_version}, and the store has {version}"
+                    )
+                elif version == meta.resource_version and has != noted:
+                    found.append(f"version {version} of {kind}/{key} is another one than was answered")
+        return found
 
     # What an operator does: as any process, on a connection of its own
 
@@ -133,14 +165,12 @@ class LiveStore(WorldStore):
 
     def heard(self, base: Resource | None, after: Resource) -> None:
         """A write was answered, by the task that carries its author."""
-        ended = after.metadata.deletion_timestamp is not None and not after.metadata.finalizers
-        if base is not None and base.metadata.resource_version == after.metadata.resource_version:
+        version, kept = after.metadata.resource_version, self.look_at(after)
+        if version in self._past or (base is not None and base.metadata.resource_version == version):
             return
-        kept = self.look_at(after)
         if base is not None:
             base = self._past.get(base.metadata.resource_version, kept)
-        if not ended and self._knows(after):
-            return
+        ended = after.metadata.deletion_timestamp is not None and not after.metadata.finalizers
         self._tell(after, base, None if ended else after)
 
     def heard_delete(self, ref: ObjectRef) -> None:
@@ -186,11 +216,16 @@ class LiveStore(WorldStore):
         """The write counts; one that was answered after a later one is judged, and does not turn the copy back."""
         key = key_of(named.metadata.namespace, named.metadata.name)
         raw = encode(after) if after is not None else None
-        batch = Batch(self._tables)
-        batch.add(Write(type(named), key, before, after, raw, named))
+        write = Write(type(named), key, before, after, raw, named)
+        late = after is not None and self._knows(after)
         self._remember(named)
+        if late:
+            self._wrote(write, author_now())
+            return
         if after is None:
             self._gone[named.metadata.uid] = None
+        batch = Batch(self._tables)
+        batch.add(write)
         self._count(batch)
 
     def _remember(self, obj: Resource) -> None:
@@ -199,147 +234,12 @@ class LiveStore(WorldStore):
             self._past.popitem(last=False)
 
 
-class Connection:
-    """The real store as one process reaches it: ``Store``. What was sent goes on without whoever sent it."""
-
-    embedded: bool = False
-    """As the memory store of a simulation, it stands for one that is away only when all of it is."""
-
-    def __init__(self, kept: LiveStore, inner: Store) -> None:
-        self._kept = kept
-        self.inner = inner
-
-    @property
-    def incarnation(self) -> str:
-        """As the world's."""
-        return self._kept.incarnation
-
-    async def get(self, kind: type[R], name: str, *, namespace: str = "", fresh: bool = False) -> R:
-        """As the real store."""
-
-        async def sent() -> R:
-            return await self._kept.shown(await self.inner.get(kind, name, namespace=namespace, fresh=fresh))
-
-        return await _sent(sent)
-
-    async def list(
-        self, kind: type[R], *, namespace: str = "", selector: Selector | None = None, limit: int = 500, token: str = ""
-    ) -> Page[R]:
-        """As the real store."""
-
-        async def sent() -> Page[R]:
-            page = await self.inner.list(kind, namespace=namespace, selector=selector, limit=limit, token=token)
-            for one in page.items:
-                await self._kept.shown(one)
-            return page
-
-        return await _sent(sent)
-
-    def observe(self, kind: type[R], *, namespace: str = "", selector: Selector | None = None) -> Following[R]:
-        """As the real store; what it shows was heard of before."""
-        return Following(self._kept, self.inner.observe(kind, namespace=namespace, selector=selector))
-
-    async def create(self, obj: R) -> R:
-        """As the real store."""
-        return await self._write(obj, None, lambda: self.inner.create(obj))
-
-    async def replace(self, obj: R) -> R:
-        """As the real store."""
-        return await self._write(obj, obj, lambda: self.inner.replace(obj))
-
-    async def replace_status(self, obj: R) -> R:
-        """As the real store."""
-        return await self._write(obj, obj, lambda: self.inner.replace_status(obj))
-
-    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
-        """As the real store."""
-
-        async def sent() -> None:
-            with self._kept.writing(ref.kind, key_of(ref.namespace, ref.name)):
-                await self.inner.delete(ref, uid=uid, version=version)
-                try:
-                    left = await self.inner.get(KINDS[ref.kind], ref.name, namespace=ref.namespace, fresh=True)
-                except NotFound:
-                    self._kept.heard_delete(ref)
-                else:
-                    self._kept.heard(self._kept.look_at(left), left)
-
-        await _sent(sent)
-
-    async def patch_metadata(
-        self,
-        ref: ObjectRef,
-        *,
-        labels: Mapping[str, str | None] | None = None,
-        annotations: Mapping[str, str | None] | None = None,
-    ) -> Resource:
-        """As the real store."""
-
-        async def sent() -> Resource:
-            with self._kept.writing(ref.kind, key_of(ref.namespace, ref.name)):
-                answer = await self.inner.patch_metadata(ref, labels=labels, annotations=annotations)
-                self._kept.heard(self._kept.look_at(answer), answer)
-                return answer
-
-        return await _sent(sent)
-
-    async def close(self) -> None:
-        """Whoever made the connection closes it."""
-
-    async def _write(self, obj: R, base: R | None, call: Callable[[], Awaitable[R]]) -> R:
-        async def sent() -> R:
-            with self._kept.writing(obj.kind(), key_of(obj.metadata.namespace, obj.metadata.name)):
-                answer = await call()
-                self._kept.heard(base, answer)
-                return answer
-
-        return await _sent(sent)
-
-
-class Following(Generic[R]):
-    """One observer's stream. For one task at a time; a cancelled wait loses nothing."""
-
-    def __init__(self, kept: LiveStore, inner: Any) -> None:
-        self._kept = kept
-        self._inner = inner
-        self._next: Change[R] | None = None
-
-    def __aiter__(self) -> Following[R]:
-        return self
-
-    async def __anext__(self) -> Change[R]:
-        """The next change, once the copy knows of it."""
-        change: Change[R] = self._next if self._next is not None else await anext(self._inner)
-        self._next = change
-        match change:
-            case Upsert(obj):
-                await self._kept.shown(obj)
-            case Delete(ref, _):
-                await self._kept.shown_delete(ref)
-        self._next = None
-        return change
-
-    async def aclose(self) -> None:
-        """Stop."""
-        await self._inner.aclose()
-
-
 class _UnderWay(msgspec.Struct, eq=False):
     """A write that was sent and not answered."""
 
     kind: str
     key: str
     over: asyncio.Future[None]
-
-
-async def _sent(call: Callable[[], Awaitable[T]]) -> T:
-    """The answer to what is sent in a task of its own, which ends with its sender or without."""
-
-    async def under_way() -> T:
-        with outside():
-            return await call()
-
-    return await asyncio.shield(go(under_way(), name="live-store"))
 
 
 async def _put(store: Store, obj: R) -> R:

@@ -167,6 +167,11 @@ class WorldStore(MemoryStore):
         self._observers.relist()
         return self.incarnation
 
+    @property
+    def failing(self) -> bool:
+        """Whether the store itself, and not the way there, does not answer: never."""
+        return False
+
     def reached_by(self, process: str) -> Reached:
         """What is at the end of that process's way."""
         return self

@@ -173,7 +173,9 @@ class World:
         if election is None:
             return None
         service = self.controller(election.record.holder.rpartition("-")[0])
-        if service is None or service.process is None or not service.active or self.rates != FaultRates():
+        if service is None or service.process is None or not service.active:
+            return None
+        if self.rates != FaultRates() or self.store.failing:
             return None
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
         able = all(way.sends and way.hears for way in ways)

@@ -127,6 +127,20 @@ def test_a_run_that_takes_too_long_ends() -> None:
         run_hastened(for_ever(), wall_s=0.05)
 
 
+def test_a_run_that_spins_ends() -> None:
+    async def spins() -> None:
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            loop.call_soon(again)
+
+        again()
+        await asyncio.sleep(1e9)
+
+    with pytest.raises(VirtualLimit):
+        run_hastened(spins(), wall_s=0.05)
+
+
 def test_an_error_that_nobody_awaits_is_not_lost() -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)

@@ -16,7 +16,8 @@ from outlive.base.errors import InUse, Refused, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Hypervisor, ObjectMeta, Resource
-from outlive.simulation.live import NOBODY, Connection, LiveStore, on
+from outlive.simulation.connections import Connection
+from outlive.simulation.live import NOBODY, LiveStore, on
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.stores import Author, authored
 from outlive.simulation.story import Story
@@ -149,6 +150,7 @@ async def test_a_write_that_is_answered_late_is_judged_by_what_it_changed() -> N
     second = await world.inner.replace(labelled(made, "b"))
     third = await world.store.replace(labelled(second, "c"))
     world.store.heard(made, second)
+    assert world.writes[-1] == ("operator", made, second)
     assert world.store.look(Hypervisor, "kvm-1") == third
 
 
@@ -186,6 +188,23 @@ async def test_an_object_with_finalizers_is_only_marked() -> None:
 
 def _free(obj: Resource) -> ObjectMeta:
     return msgspec.structs.replace(obj.metadata, finalizers=())
+
+
+@claim
+async def test_a_store_that_forgets_what_it_has_answered_is_told_of() -> None:
+    world = heard()
+    kept = await world.store.create(KVM)
+    await world.store.create(msgspec.structs.replace(KVM, metadata=ObjectMeta(name="kvm-2")))
+    older = await world.store.create(msgspec.structs.replace(KVM, metadata=ObjectMeta(name="kvm-3")))
+    newer = await world.store.replace(labelled(older, "b"))
+    assert await world.store.astray() == []
+    world.inner.load([labelled(kept, "c"), older])
+    assert await world.store.astray() == [
+        f"version {kept.metadata.resource_version} of Hypervisor/kvm-1 is another one than was answered",
+        "Hypervisor/kvm-2 was written, and the store does not have it",
+        f"Hypervisor/kvm-3 was acknowledged as {newer.metadata.resource_version}, "
+        f"and the store has {older.metadata.resource_version}",
+    ]
 
 
 @claim
