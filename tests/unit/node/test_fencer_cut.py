@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from tests.support.fencing import site
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
+from outlive.base.random import Random
 from outlive.node.ports.fencing import CutReport
-from outlive.resources import Membership
+from outlive.resources import Assigned, Membership, VirtualMachine
+from outlive.store.faults import FaultStore
 
 
 class Cuts:
@@ -51,13 +54,13 @@ class Cuts:
             self.out.pop(host, None)
 
 
-async def _site(s, cuts: Cuts) -> None:
+async def _site(s, cuts: Cuts, **how) -> None:
     for name in ("a", "b", "c"):
         await s.host(name)
     await s.host("d", bmc="")
     await s.vm("vm1", holder="d", disks=("one", "two"), ports=("net",))
     await s.vm("vm2", holder="c", disks=("other",), ports=())
-    s.watch("a", cut=cuts)
+    s.watch("a", cut=cuts, **how)
     await asyncio.sleep(20)
 
 
@@ -184,5 +187,61 @@ def test_driver_that_breaks_proves_nothing_and_ends_no_fence():
             assert "KeyError" in (await s.record("d")).fence.reason
             cuts.mode = "ok"
             await s.until("d", lambda record: record.cut.through == 1, limit_s=60)
+
+    run(story())
+
+
+async def _recovered(s, name: str) -> None:
+    """Recovery has given the VM to another host."""
+    vm = await s.store.get(VirtualMachine, name, fresh=True)
+    status = msgspec.structs.replace(vm.status, holders=(), assigned=Assigned(hypervisor="c"))
+    await s.store.replace_status(msgspec.structs.replace(vm, status=status))
+
+
+def test_cut_is_kept_for_disks_that_others_use_since():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=20.0)
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            await _recovered(s, "vm1")
+            await asyncio.sleep(120)
+            scope, until = cuts.out["d"]
+            assert set(scope) == {"disk:one", "disk:two", "port:net"}
+            assert until > LoopClock().monotonic()
+            assert cuts.gaps == 0
+
+    run(story())
+
+
+def test_cut_is_kept_in_maintenance():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=20.0)
+            await _site(s, cuts)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            await s.policy(cluster={"maintenance": True})
+            await asyncio.sleep(120)
+            assert cuts.out["d"][1] > LoopClock().monotonic()
+            assert cuts.gaps == 0
+
+    run(story())
+
+
+def test_cut_is_kept_while_the_store_is_away():
+    async def story():
+        async with site() as s:
+            cuts = Cuts(lasts_s=20.0)
+            store = FaultStore(s.store, clock=LoopClock(), random=Random(3))
+            await _site(s, cuts, store=store)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.through == 1)
+            await asyncio.sleep(30)
+            store.network.cut()
+            await asyncio.sleep(120)
+            assert cuts.out["d"][1] > LoopClock().monotonic()
+            assert cuts.gaps == 0
 
     run(story())

@@ -245,8 +245,11 @@ class OpenFence:
             while "cut" in self._record.distrusted:
                 await self._nothing_by("cut", "a cut of it was contradicted before")
                 await self._pause(BACKOFF_S[-1])
-            await self._unless_maintenance()
-            report = await cutting.cut(self.host, self.epoch)
+            cut = self._record.cut
+            kept = cut.scope if cut.through > self._record.dead_through else ()
+            if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
+                await self._unless_maintenance()
+            report = await cutting.cut(self.host, self.epoch, kept)
             await self._nothing_by("cut", report.why_not or await self._prove_cut(report))
             await self._pause(report.renew_in_s)
 

@@ -62,9 +62,19 @@ class Cutting:
                 found.update((f"port:{port}", None) for port in vm.spec.ports)
         return tuple(sorted(found))
 
-    async def cut(self, host: str, epoch: int) -> CutResult:
-        """Shut the host out, or renew that, and read it back. Errors of the store."""
-        return await self.renew(host, epoch, await self.scope(host, epoch))
+    async def cut(self, host: str, epoch: int, kept: tuple[str, ...] = ()) -> CutResult:
+        """Shut the host out, or renew that, and read it back. Errors of the store, unless something is to be kept.
+
+        ``kept``: what it is shut out of already, which others may use since, so that nobody's entry says so any more.
+        """
+        try:
+            found = await self.scope(host, epoch)
+        except OutliveError as error:
+            if not kept:
+                raise
+            _log.warning("fence.cut_scope_not_read", host=host, epoch=epoch, error=str(error))
+            found = ()
+        return await self.renew(host, epoch, tuple(sorted({*found, *kept})))
 
     async def renew(self, host: str, epoch: int, scope: tuple[str, ...]) -> CutResult:
         """Shut the host out of exactly this, and read it back."""
