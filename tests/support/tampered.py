@@ -229,6 +229,11 @@ def _room(case: Case) -> None:
     host["status"]["capacity"]["memory"] = case.random.choice(("16Gi", "40Gi", "1600Gi"))
 
 
+def _emptied(case: Case) -> None:
+    host = case.named("Hypervisor", case.slot()["status"]["host"])
+    host.setdefault("spec", {})["drain"] = True
+
+
 def _wanted_elsewhere(case: Case) -> None:
     case.slot()["spec"]["targetHost"] = other_host(case, "")
 
@@ -246,6 +251,7 @@ CONSISTENT: tuple[Callable[[Case], object], ...] = (
     _limit,
     _size,
     _room,
+    _emptied,
     _wanted_elsewhere,
     vm_stopped,
     location,

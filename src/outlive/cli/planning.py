@@ -112,7 +112,7 @@ async def _repack(
         slots = after_moves(observation.slots, result.actions)
         before, after = coverage_of(gathered, observation.slots), coverage_of(gathered, slots)
     if apply:
-        hand = Hand(observation.slots, observation.objects)
+        hand = Hand(observation.slots, observation.objects, closed=observation.closed)
         made = await Moving(_writer(access, store, gathered.settings), Untold()).carry_out(result.actions, hand)
         if made < len(result.actions):
             raise Conflict(

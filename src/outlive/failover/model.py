@@ -23,6 +23,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Ids of the VMs that it reports as active."""
     lost: bool = False
     """Proven dead: what it reported last counts only where no other host reports the VM."""
+    closed: bool = False
+    """Lost, or being emptied: recovery sends nobody there, so that slots there are not ready."""
 
 
 class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -209,6 +209,7 @@ def host_view(host: Hypervisor) -> HostView:
         domains=failure_domains(host),
         active=tuple(instance.id for instance in host.status.instances if instance.active),
         lost=bool(host.status.lost),
+        closed=bool(host.closed()),
     )
 
 

@@ -54,8 +54,6 @@ START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
 FORGIVE_S: Final = 30.0
 """After so long without any other place the hosts that refused are asked again."""
-TAKES_NOTHING: Final = frozenset({"flush", "flushed"})
-"""Domain states of hosts that take no VMs."""
 
 
 _replace = msgspec.structs.replace
@@ -309,13 +307,8 @@ def _blocked(vm: VirtualMachine) -> str:
 
 def _refuses(host: Hypervisor | None) -> str:
     """Why a living host takes no VM."""
-    if host is None:
-        return ""
-    if host.status.lost:
-        return f"{host.name} was lost by fence {host.status.lost} and has not come back"
-    if host.status.domain_state in TAKES_NOTHING:
-        return f"{host.name} is being emptied"
-    return f"{host.name} is to be emptied" if host.spec.drain else ""
+    why = host.closed() if host is not None else ""
+    return f"{host.name} {why}" if host is not None and why else ""
 
 
 def _slot_state(slot: Reservation) -> SlotState:

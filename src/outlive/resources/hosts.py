@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
@@ -11,6 +11,8 @@ from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
 Management = Literal["nova", "node", "kubevirt"]
 Maintenance = Literal["", "manual", "auto", "ha", "termination"]
 DomainState = Literal["", "ready", "flush", "flushed", "unflush"]
+TAKES_NOTHING: Final[frozenset[DomainState]] = frozenset({"flush", "flushed"})
+"""Domain states of hosts that take no VMs."""
 
 
 class FencingSpec(Part, frozen=True, kw_only=True):
@@ -145,6 +147,14 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
 
     spec: HypervisorSpec = HypervisorSpec()
     status: HypervisorStatus = HypervisorStatus()
+
+    def closed(self) -> str:
+        """Why it takes no VM, to follow its name; empty where it takes some."""
+        if self.status.lost:
+            return f"was lost by fence {self.status.lost} and has not come back"
+        if self.status.domain_state in TAKES_NOTHING:
+            return "is being emptied"
+        return "is to be emptied" if self.spec.drain else ""
 
     def effective_capacity(self) -> Amounts | None:
         """Effective capacity, else plain capacity, else unknown."""

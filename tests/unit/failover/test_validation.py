@@ -594,3 +594,35 @@ def test_the_budget_is_what_one_cycle_would_let_pass():
     assert budget.take(90), "one slot may go whole, however many members it has"
     assert not budget.take(1)
     assert RemovalBudget(share=0, number=0, unlimited=True).take(1000)
+
+
+def test_slots_on_a_host_that_is_to_be_emptied_count_for_nobody_even_while_nothing_may_be_removed():
+    async def story() -> None:
+        async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
+            for number in range(4):
+                await cloud.vm(f"v{number}", f"h{number + 1}")
+            await cloud.settle()
+            cloud.failover_run.upkeep.cycle_ended(braked=True)
+            (name, slot), *_ = [(name, slot) for name, slot in (await cloud.slots()).items() if slot.members]
+            host = await cloud.get_host(slot.host)
+            await cloud.memory.replace(
+                msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, drain=True))
+            )
+            await cloud.settle()
+            there = await cloud.slots()
+            assert there[name].members == slot.members, "nothing was removed"
+            for vm in slot.members:
+                status = await cloud.coverage(vm)
+                assert name not in status.slots
+                assert status.covered, "it has another slot beside"
+            host = await cloud.get_host(slot.host)
+            await cloud.memory.replace(
+                msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, drain=False))
+            )
+            await cloud.settle()
+            for vm in slot.members:
+                assert name in (await cloud.coverage(vm)).slots
+            await cloud.cycle()
+            assert cloud.metric("failover_audit_differences_total") == 0
+
+    run(story())

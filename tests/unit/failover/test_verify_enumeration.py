@@ -10,7 +10,7 @@ from tests.support.tampered import CONSISTENT, Case, judged, members
 from outlive.base.errors import LimitExceeded, Usage
 from outlive.base.random import Random
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.verify import cases
 from outlive.failover.verify.cases import Landing
 from outlive.failover.verify.checking import Wishes, check
@@ -51,7 +51,8 @@ def levels(objects: list[Resource], need: dict[str, int]) -> dict[str, int]:
     hosts = [host_view(one) for one in objects if isinstance(one, Hypervisor)]
     listing = list_resources(one for one in objects if isinstance(one, VirtualMachine))
     merged = on_hypervisors(listing.vms, hosts, trust_hosts=False)
-    slots = [slot_view(one) for one in objects if isinstance(one, Reservation) and is_slot(one)]
+    closed = {host.name for host in hosts if host.closed}
+    slots = [as_it_stands(slot_view(one), closed) for one in objects if isinstance(one, Reservation) and is_slot(one)]
     return tolerance(ToleranceInput(vms=merged.vms, required=need, slots=tuple(slots))).vms
 
 

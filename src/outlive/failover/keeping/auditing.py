@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from outlive.failover.keeping.kept import KeptState
-from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.model import VmView
 from outlive.failover.portions import Portions, portioned
 from outlive.resources import Hypervisor, Reservation, Resource
@@ -88,12 +88,14 @@ class Audit:
     def _host_is(self, name: str, host: Hypervisor | None) -> bool:
         if host is None or name not in self._state.sightings.names:
             return True  # the names told it, or it came or went since
+        if (name in self._state.sightings.closed) != bool(host.closed()):
+            return False
         return self._state.sightings.on(name) == {instance.id for instance in host.status.instances if instance.active}
 
     def _slot_is(self, name: str, shown: Reservation | None) -> bool:
         if shown is None or not is_slot(shown) or name not in self._state.slots:
             return True  # likewise
-        view = slot_view(shown)
+        view = as_it_stands(slot_view(shown), self._state.sightings.closed)
         return self._state.slots[name] == view and self._state.counters.members(name) == sorted(view.members)
 
     def _vm_differs(self, vm_id: str) -> list[str]:

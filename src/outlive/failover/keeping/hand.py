@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from outlive.failover.keeping.observe import slot_view
+from outlive.failover.keeping.observe import as_it_stands, slot_view
 from outlive.failover.model import SlotView
 from outlive.resources import Reservation
 
@@ -18,12 +18,15 @@ class Hand:
         objects: Mapping[str, Reservation],
         *,
         around: Callable[[Collection[str]], Iterable[SlotView]] | None = None,
+        closed: Collection[str] = (),
     ) -> None:
-        """``around``: VMs → all slots that list one of them, where ``slots`` are only a part of all."""
+        """``around``: VMs → all slots that list one of them, where ``slots`` are only a part of all. ``closed``: hosts
+        that take no VMs."""
         self._views = {slot.name: slot for slot in slots}
         self._objects = dict(objects)
         self._acknowledged = dict(self._views)
         self._around = around
+        self._closed = closed
         self.changed = False
         """Whether anything is not as it was given."""
 
@@ -56,7 +59,7 @@ class Hand:
 
     def put(self, slot: Reservation, *, confirmed: bool = True) -> SlotView:
         """The slot looks like this now; not ``confirmed`` where its status was not acknowledged."""
-        view = slot_view(slot)
+        view = as_it_stands(slot_view(slot), self._closed)
         if confirmed:
             self._acknowledged[slot.name] = view
         else:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import serves
-from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.keeping.racks import Racks
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
@@ -40,6 +40,9 @@ class KeptState:
     ) -> None:
         self.sightings = Sightings()
         self.slots: dict[str, SlotView] = {}
+        """As they stand: on hosts that take no VMs they are not ready."""
+        self.written: dict[str, SlotView] = {}
+        """As they are written."""
         self.located: dict[str, VmView] = {}
         self._choice = choice.in_force(compat)
         self._racks = Racks(self._choice)
@@ -62,8 +65,12 @@ class KeptState:
         if self._racks.see(name, host):
             self._racks.tell(name, self.counters)
             self._touch(self.counters.faulty())
+        was_closed = name in self.sightings.closed
         for vm in sorted(self.sightings.see(name, host)):
             self._locate(vm)
+        if was_closed != (name in self.sightings.closed):
+            for slot in [slot for slot in self.slots.values() if slot.host == name]:
+                self._put_slot(slot.name, self.written[slot.name])
 
     def see_vm(self, vm_id: str, view: VmView | None) -> None:
         """The VM source says this of a VM, or no longer knows it."""
@@ -111,15 +118,18 @@ class KeptState:
             self._touched, self._newer = touched, newer
 
     def _see_slot(self, name: str, slot: Reservation | None) -> None:
-        before = self.slots.get(name)
-        now = slot_view(slot) if slot is not None and is_slot(slot) else None
-        if now is None:
-            if before is not None:
-                self.counters.remove_slot(name)
-                del self.slots[name]
-                self._settle(before.members)
+        if slot is not None and is_slot(slot):
+            self._put_slot(name, slot_view(slot))
             return
-        self.slots[name] = now
+        before = self.slots.pop(name, None)
+        self.written.pop(name, None)
+        if before is not None:
+            self.counters.remove_slot(name)
+            self._settle(before.members)
+
+    def _put_slot(self, name: str, written: SlotView) -> None:
+        before, now = self.slots.get(name), as_it_stands(written, self.sightings.closed)
+        self.written[name], self.slots[name] = written, now
         if before is None:
             self._add_slot(now)
         elif (before.host, before.cpu_milli, before.memory_bytes) != (now.host, now.cpu_milli, now.memory_bytes):
@@ -314,8 +324,12 @@ class KeptState:
                 racks.see(host.name, host)
             yield
         views: dict[str, SlotView] = {}
+        written: dict[str, SlotView] = {}
         for some in portioned(slots, SLOTS):
-            views.update((slot.name, slot_view(slot)) for slot in some if is_slot(slot))
+            written.update((slot.name, slot_view(slot)) for slot in some if is_slot(slot))
+            yield
+        for named in portioned(written.items(), SLOTS):
+            views.update((name, as_it_stands(slot, sightings.closed)) for name, slot in named)
             yield
         located: dict[str, VmView] = {}
         for known in portioned(attributes.values()):
@@ -337,6 +351,7 @@ class KeptState:
                 if vm.server_group:
                     separating.put(vm, needs.get(vm.id, 0))
             yield
-        self._attributes, self.sightings, self.slots = attributes, sightings, views
+        self._attributes, self.sightings = attributes, sightings
+        self.slots, self.written = views, written
         self.located, self.strangers, self.counters = located, strangers, counters
         self._racks, self.separating = racks, separating

@@ -198,6 +198,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     merged: OnHypervisors = OnHypervisors()
 
     @property
+    def closed(self) -> frozenset[str]:
+        """Hosts that take no VMs."""
+        return frozenset(host.name for host in self.hosts if host.closed)
+
+    @property
     def active(self) -> Collection[str]:
         """VMs that any host reports as active."""
         return self.merged.sightings.keys()
@@ -225,11 +230,12 @@ class Looking:
         slots = await _step(Step.SLOTS, self._world.slots())
         listing = await _step(Step.VMS, self._source.list_vms())
         merged = await self._merged(hosts, listing)
+        closed = frozenset(host.name for host in hosts.views if host.closed)
         self._last = Observation(
             hypervisors=hosts.objects,
             hosts=hosts.views,
             vms=merged.vms,
-            slots=slots.views,
+            slots=tuple(as_it_stands(slot, closed) for slot in slots.views) if closed else slots.views,
             objects={slot.metadata.name: slot for slot in slots.objects},
             listing=listing,
             merged=merged,
@@ -297,6 +303,11 @@ def slot_view(slot: Reservation) -> SlotView:
         uid=meta.uid,
         version=meta.resource_version,
     )
+
+
+def as_it_stands(slot: SlotView, closed: Collection[str]) -> SlotView:
+    """The slot in view of the hosts that take no VMs: on one of these it is not ready, whatever its condition says."""
+    return msgspec.structs.replace(slot, ready=False) if slot.host in closed else slot
 
 
 def is_slot(reservation: Reservation) -> bool:

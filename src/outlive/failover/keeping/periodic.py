@@ -109,7 +109,7 @@ class PeriodicCycle:
         required = demanded.required
         self._parts.reporter.unknown_levels(demanded.unknown)
         await self._watcher.cycle_seen(seen)
-        hand = Hand(seen.slots, seen.objects)
+        hand = Hand(seen.slots, seen.objects, closed=seen.closed)
         views = await self._share(_by_id(seen.vms))
         cleaned, broken = await self._clean_up(seen, views, hand)
         slots_kept = len(hand)

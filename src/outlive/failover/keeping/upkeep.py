@@ -328,7 +328,7 @@ class Upkeep(Watcher):
         """These slots, with the objects that the informer holds; those that are gone meanwhile are missing."""
         objects = {name: slot for name in names if (slot := self._following.reservations.get(name)) is not None}
         views = [self._state.slots[name] for name in objects if name in self._state.slots]
-        return Hand(views, objects, around=self._state.slots_of)
+        return Hand(views, objects, around=self._state.slots_of, closed=self._state.sightings.closed)
 
     async def _tell(self, concerned: Iterable[str]) -> None:
         state, told = self._state, dict[str, CoverageStatus]()

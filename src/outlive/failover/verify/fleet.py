@@ -48,7 +48,7 @@ class FleetSlot(msgspec.Struct, frozen=True):
     memory_bytes: int
     allocations: dict[str, str]
     ready: bool
-    """Whether it is not said to be otherwise."""
+    """Whether it is not said to be otherwise, and its host takes VMs."""
 
 
 class StateFleet:
@@ -75,8 +75,21 @@ class StateFleet:
         self.places = self._places(vms, trusting)
         """Located VM → its host."""
         self.slots = {
-            name: _slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
+            name: self._slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
         }
+
+    def _slot(self, found: Facts) -> FleetSlot:
+        resources, status = found.spec.resources, found.status
+        members = status.failover_reservation if status.consumer is None else None
+        host = self.hosts.get(status.host)
+        return FleetSlot(
+            name=found.metadata.name,
+            host=status.host,
+            cpu_milli=resources.cpu_milli,
+            memory_bytes=resources.memory_bytes,
+            allocations=members.allocations if members is not None else {},
+            ready=_ready(found) is not False and status.consumer is None and not (host is not None and _closed(host)),
+        )
 
     def _places(self, vms: list[Facts], trusting: bool) -> dict[str, str]:
         first, further = self._sightings()
@@ -179,17 +192,9 @@ def why_no_slot(reservation: Facts | None) -> str | None:
     return None
 
 
-def _slot(found: Facts) -> FleetSlot:
-    resources, status = found.spec.resources, found.status
-    members = status.failover_reservation if status.consumer is None else None
-    return FleetSlot(
-        name=found.metadata.name,
-        host=status.host,
-        cpu_milli=resources.cpu_milli,
-        memory_bytes=resources.memory_bytes,
-        allocations=members.allocations if members is not None else {},
-        ready=_ready(found) is not False and status.consumer is None,
-    )
+def _closed(host: Facts) -> bool:
+    """Whether the host takes nobody: it is lost, or being emptied."""
+    return bool(host.status.lost) or host.status.domain_state in ("flush", "flushed") or bool(host.spec.drain)
 
 
 def _comes_up(vm: Facts) -> bool:
