@@ -49,6 +49,8 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     autostart: bool = False
     """Start at the next ``ready`` of its host, if it was stopped there by a request; ``powerState: stopped`` wins."""
     migration_method: Literal["", "live", "shutdown"] = ""
+    migration_downtime_ms: int | None = None
+    """The longest pause while it moves live; absent: as the daemon is set (``node.downtimeMs``)."""
     selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
     """How a host is chosen for it; empty: as the cluster says."""
     host_limit: tuple[str, ...] = ()

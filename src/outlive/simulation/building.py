@@ -96,6 +96,7 @@ def vm_of(vm: VmSpec) -> VirtualMachine:
         network_policy=vm.network_policy,
         autostart=vm.autostart,
         migration_method=vm.migration_method,
+        migration_downtime_ms=vm.migration_downtime_ms,
         server_group=vm.server_group,
         server_group_policy=vm.server_group_policy,
     )

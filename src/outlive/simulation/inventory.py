@@ -215,6 +215,7 @@ def _vm(vm: VirtualMachine, host: str) -> VmSpec:
         power_state="stopped" if stopped else "running",
         autostart=spec.autostart,
         migration_method=spec.migration_method,
+        migration_downtime_ms=spec.migration_downtime_ms,
         server_group=spec.server_group,
         server_group_policy=spec.server_group_policy,
     )

@@ -89,6 +89,7 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     power_state: Literal["running", "stopped"] = "running"
     autostart: bool = False
     migration_method: Literal["", "live", "shutdown"] = ""
+    migration_downtime_ms: int | None = None
     server_group: str = ""
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
     shutdown_s: Seconds = 5.0

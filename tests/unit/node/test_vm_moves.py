@@ -9,6 +9,7 @@ from tests.support.node_worlds import at, condemn, holders, host_of, set_status,
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import HOST_LABEL, Holder, Membership
 from outlive.simulation.history import HistoryEvent
+from outlive.simulation.hypervisors import HypervisorClient
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -43,6 +44,27 @@ def test_cold_move_shuts_the_guest_down_and_starts_it_there() -> None:
         assert vm_of(world).status.home == "kvm-2"
 
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 300), (900, 900), (-1, 300)])
+def test_guest_stands_still_no_longer_than_its_owner_allows(
+    asked: int | None, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    real = HypervisorClient.migrate
+
+    async def recorded(self: HypervisorClient, vm: str, target: str, *, max_downtime_ms: int) -> None:
+        told.append(max_downtime_ms)
+        await real(self, vm, target, max_downtime_ms=max_downtime_ms)
+
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})
+        await at(world, 20)
+        _ended_well(world, "kvm-2")
+
+    monkeypatch.setattr(HypervisorClient, "migrate", recorded)
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_downtime_ms=asked),))
+    assert told == [given]
 
 
 @pytest.mark.parametrize("phase", ["precopy", "paused", "sent", "last"])

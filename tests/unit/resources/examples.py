@@ -297,6 +297,7 @@ FULL: tuple[r.Resource, ...] = (
             network_policy="accept-duplicate",
             autostart=True,
             migration_method="live",
+            migration_downtime_ms=500,
             selector="mem",
             host_limit=("h1",),
             request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True),

@@ -107,16 +107,18 @@ class Sender:
         try:
             begun = await self._move.advance(name, move, "transferring", attempts=move.attempts + 1)
             if begun:
-                await self._transfer(name, move, memory)
+                await self._transfer(vm, move, memory)
         finally:
             self._outgoing.pop(name, None)
         return 0.0
 
-    async def _transfer(self, name: str, move: Migration, memory: VmMemory) -> None:
-        shared = self._shared
+    async def _transfer(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> None:
+        shared, name = self._shared, vm.name
+        asked = vm.spec.migration_downtime_ms
+        downtime_ms = asked if asked is not None and asked > 0 else shared.settings.downtime_ms
         try:
             async with asyncio.timeout(float(shared.settings.transfer_limit)):
-                await shared.here.hypervisor.migrate(name, move.target, max_downtime_ms=shared.settings.downtime_ms)
+                await shared.here.hypervisor.migrate(name, move.target, max_downtime_ms=downtime_ms)
         except Refused as error:
             _log.warning("move.attempt_failed", vm=name, target=move.target, why=error.message)
             await shared.clock.sleep(ATTEMPT_PAUSE_S)
