@@ -11,7 +11,6 @@ from outlive.resources import ZONE_LABEL, Hypervisor, condition
 _REQUIRED: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 _HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
 _OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
-_EMPTIED: Final = frozenset({"flush", "flushed"})
 _TENANT_KEY: Final = "filter_tenant_id"
 
 
@@ -96,7 +95,7 @@ def _bad_condition(host: Hypervisor) -> tuple[str, str, str] | None:
     """
     if host.status.lost:
         return "Lost", "True", f"fence {host.status.lost}"
-    if host.status.domain_state in _EMPTIED or host.spec.drain:
+    if host.closed():
         return "Emptied", "True", host.status.domain_state or "drain"
     for kind, wanted in _REQUIRED:
         found = condition(host.status.conditions, kind)
