@@ -42,6 +42,8 @@ class HostState(Part, frozen=True, kw_only=True):
     """How many it reports."""
     unconfirmed: bool = False
     """Condemned, and no proof was found yet."""
+    unattended: bool = False
+    """Silent for long, and no coordinator lives who could condemn it."""
 
     @property
     def takes(self) -> bool:

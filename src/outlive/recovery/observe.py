@@ -6,7 +6,7 @@ whoever writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -52,6 +52,8 @@ from outlive.resources import (
 
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
+UNATTENDED_S: Final = 60.0
+"""How long a host has to be silent before it is told that no coordinator attends to it."""
 FORGIVE_S: Final = 30.0
 """After so long without any other place the hosts that refused are asked again."""
 
@@ -90,7 +92,8 @@ class Lookout:
 
     def look(self) -> RecoveryView:
         """Every VM with a mute or condemned holder, with an unfinished recovery, or with a slot as its consumer."""
-        vms = self._concerned()
+        unattended = self._unattended()
+        vms = self._concerned(unattended)
         slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
         gone = [name for name in self._informers.reservations.index_keys(CONSUMER_INDEX) if name not in vms]
         for name in gone:
@@ -106,7 +109,7 @@ class Lookout:
             vms=states,
             gone=tuple(gone),
             slots=tuple(map(_slot_state, shown)),
-            hosts=tuple(self.host(name) for name in sorted(names) if name),
+            hosts=tuple(self.host(name, unattended) for name in sorted(names) if name),
             unsettled=self.unsettled(),
             incarnation=self._incarnation() or (cluster.status.store_incarnation if cluster is not None else ""),
             start_limit_s=START_LIMIT_S,
@@ -117,22 +120,37 @@ class Lookout:
         informer = self._informers.reservations
         return [*informer.by_index(MEMBER_INDEX, vm), *informer.by_index(CONSUMER_INDEX, vm)]
 
-    def _concerned(self) -> dict[str, VirtualMachine]:
+    def _concerned(self, unattended: Collection[str]) -> dict[str, VirtualMachine]:
         vms = self._informers.vms
         found: dict[str, VirtualMachine] = {vm.name: vm for vm in vms.by_index(RECOVERY_INDEX, UNFINISHED_KEY)}
         for place in vms.index_keys(HOLDER_INDEX):
             host, _, uid = place.partition("/")
             if self._may_have_died(host, uid):
                 found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if self._concerns(vm, host))
+        for place in vms.index_keys(HOLDER_INDEX) if unattended else ():
+            if place.partition("/")[0] in unattended:
+                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if wanted(vm))
         for host in vms.index_keys(ASSIGNED_INDEX):
             member = self.member(host)
-            if member is not None and member.record.state != "Held":
+            if (member is not None and member.record.state != "Held") or host in unattended:
                 found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if wanted(vm))
         for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
             vm = vms.get(name)
             if vm is not None:
                 found[name] = vm
         return {name: found[name] for name in sorted(found)}
+
+    def _unattended(self) -> frozenset[str]:
+        """Hosts that are silent for long while no coordinator lives: nobody would condemn them, or say a word."""
+        hosts = self._informers.hypervisors.items()
+        if not hosts or any(one.spec.mode == "coordinator" and self.lives(one.name) for one in hosts):
+            return frozenset()
+        return frozenset(
+            one.name
+            for one in self._informers.memberships.items()
+            if self.silence.unchanged_s(one.name) >= UNATTENDED_S
+            and self._standing(one.name, self.member(one.name), None) is Standing.SILENT
+        )
 
     def _may_have_died(self, host: str, uid: str) -> bool:
         member = self.member(host)
@@ -170,13 +188,14 @@ class Lookout:
         views = [view for holder, view in found if view is not None and of_holder(holder, (view,)) is not None]
         return tuple({view.host: view for view in views}.values())
 
-    def host(self, name: str) -> HostState:
+    def host(self, name: str, unattended: Collection[str] = ()) -> HostState:
         """A host as the plan sees it."""
         member, host = self.member(name), self._informers.hypervisors.get(name)
         return HostState(
             name=name,
             standing=self._standing(name, member, host),
             refuses=_refuses(host),
+            unattended=name in unattended,
             unconfirmed=member is not None
             and member.record.state == "Revoked"
             and member.record.fence.phase == "unconfirmed",

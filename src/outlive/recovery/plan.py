@@ -77,7 +77,7 @@ class _Planner:
 
     def _settled(self, vm: VmState) -> Action | None:
         """What is done about a VM that needs no other host now; ``None`` where it does."""
-        if vm.running:
+        if vm.running and not self._host(vm.assigned).unattended:
             return _action(vm, ActionKind.DONE if vm.unfinished else ActionKind.WAIT, "running", host=vm.assigned)
         loud = [holder for holder in vm.holders if not holder.mute]
         if loud:
@@ -111,6 +111,8 @@ class _Planner:
                     host=host.name,
                     remedy=f'outlive fence {host.name} --confirm-off --reason "..." once you know that it is off',
                 )
+            if host.unattended:
+                return _unattended(vm, host)
         host = self._host(loud[0].host)
         why = "its fence is under way" if host.standing is Standing.REVOKED else f"{host.name} holds it"
         return _action(vm, ActionKind.WAIT, "held-by-host", why, host=host.name)
@@ -157,6 +159,8 @@ class _Planner:
             )
         if host.standing in (Standing.REVOKED, Standing.DEAD):
             return None
+        if host.unattended:
+            return _unattended(vm, host)
         return _action(vm, ActionKind.WAIT, "not-ours", f"it is {host.name}'s to start", host=host.name)
 
     # VMs that need another host
@@ -333,6 +337,18 @@ def _may_take(vm: VmState, slot: SlotState) -> bool:
     free = slot.consumer is None or (slot.consumer.vm, slot.consumer.fence) == (vm.id, vm.fence)
     able = slot.host not in vm.avoid and may_run_on(vm, slot.host) and fits(vm, slot)
     return vm.id in slot.members and free and able
+
+
+def _unattended(vm: VmState, host: HostState) -> Action:
+    return _action(
+        vm,
+        ActionKind.HOLD,
+        "unattended",
+        f"{host.name} is silent, and no coordinator lives that could prove that it is off",
+        host=host.name,
+        remedy=f"start the daemon of a coordinator, or of {host.name}; "
+        "or set spec.mode of a living host to coordinator and restart its daemon",
+    )
 
 
 def _action(

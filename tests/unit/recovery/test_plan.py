@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,6 +117,15 @@ def test_vm_of_an_unconfirmed_fence_is_held_and_the_remedy_names_the_host() -> N
     action = only(plan([vm("a", host="h1", mute=False)], [slot("s1", "h2", "a")], hosts))
     assert (action.kind, action.reason) == (ActionKind.HOLD, "fence-unconfirmed")
     assert "outlive fence h1 --confirm-off --reason" in action.remedy
+
+
+def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_last_seen_running() -> None:
+    hosts = (HostState(name="h1", standing=Standing.SILENT, unattended=True), *live("h2"))
+    lost = vm("a", host="h1", mute=False)
+    for state in (lost, msgspec.structs.replace(lost, running=True)):
+        action = only(plan([state], [slot("s1", "h2", "a")], hosts))
+        assert (action.kind, action.reason) == (ActionKind.HOLD, "unattended")
+        assert "start the daemon of a coordinator" in action.remedy
 
 
 def test_move_whose_sides_are_all_mute_is_recovered() -> None:
