@@ -176,7 +176,7 @@ class Daemon:
     async def _revive(self) -> None:
         """The hypervisor service may have been stopped by the guard; this host holds its membership again."""
         try:
-            await self.here.hypervisor.start_service()
+            await self.here.start_service()
         except OutliveError as error:
             _log.error("daemon.no_hypervisor", host=self.wishes.host, error=str(error))
 
