@@ -24,6 +24,7 @@ from outlive.failover.eligibility.check import CheckInput, Fault, check
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import counts, find_eligible_reservations, may_run_on, serves
 from outlive.failover.keeping.calls import Caller, placement_class
+from outlive.failover.keeping.observe import as_it_stands
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail, Join, Offer, Open
 from outlive.failover.planning.cleanup import CleanInput, clean
@@ -166,24 +167,30 @@ def test_what_coverage_promises_recovery_assigns_and_the_host_admits_whatever_fa
         for vm in vms
     ]
     slots = tuple(_replace(slot, ready=random.random() > 0.1) for slot in slots)
-    told = assess_state(CoverageInput(vms=tuple(vms), required=needs, slots=slots))
+    closed = frozenset(random.sample(on, random.randint(0, 1)))
+    standing = tuple(as_it_stands(slot, closed) for slot in slots)
+    told = assess_state(CoverageInput(vms=tuple(vms), required=needs, slots=standing))
     for size in (1, 2):
         for failed in combinations(on, size):
-            actions = recovered(vms, slots, on, failed)
+            actions = recovered(vms, slots, on, failed, closed)
             for vm in vms:
                 if vm.host in failed and told[vm.id].covered and needs[vm.id] >= size:
                     action = actions[vm.id]
                     assert action.kind is ActionKind.SLOT, action
                     assert action.slot in told[vm.id].slots
-                    assert action.host not in failed
+                    assert action.host not in {*failed, *closed}
                     slot = next(one for one in slots if one.name == action.slot)
                     assert admitted(vm, slot, {one.slot for one in actions.values() if one.vm != vm.id})
 
 
 def recovered(
-    vms: list[VmView], slots: tuple[SlotView, ...], on: list[str], failed: tuple[str, ...]
+    vms: list[VmView],
+    slots: tuple[SlotView, ...],
+    on: list[str],
+    failed: tuple[str, ...],
+    closed: frozenset[str] = frozenset(),
 ) -> dict[str, Action]:
-    """What recovery does about the VMs of these hosts, which are proven dead."""
+    """What recovery does about the VMs of hosts that are proven dead, while others take nobody."""
     view = RecoveryView(
         vms=tuple(
             VmState(
@@ -209,7 +216,14 @@ def recovered(
             )
             for slot in slots
         ),
-        hosts=tuple(HostState(name=host, standing=Standing.DEAD if host in failed else Standing.LIVE) for host in on),
+        hosts=tuple(
+            HostState(
+                name=host,
+                standing=Standing.DEAD if host in failed else Standing.LIVE,
+                refuses="it is to be emptied" if host in closed else "",
+            )
+            for host in on
+        ),
     )
     return {action.vm: action for action in plan_recovery(view).actions}
 
