@@ -189,11 +189,9 @@ class Greedy:
         blocked = counters.blocked_units(number)
         limit = counters.host_limit(number)
         if limit:
-            possible &= np.isin(offer.hosts, list(limit))
+            possible &= _marked(len(counters.host_names), limit)[offer.hosts]
         if counters.has_units:
-            counts = np.zeros(len(counters.unit_names), dtype=bool)
-            counts[list(blocked)] = True
-            possible &= ~counts[counters.units_at(offer.hosts)]
+            possible &= ~_marked(len(counters.unit_names), blocked)[counters.units_at(offer.hosts)]
         else:
             possible[offer.places(blocked)] = False
         closed = self.separating.closed(vm)
@@ -293,11 +291,10 @@ class Greedy:
         """For each of these hosts whether the VM may not run there, or the rules or separation forbid a new slot."""
         counters = self.counters
         number = counters.vm(vm)
-        blocked = np.fromiter(counters.blocked_units(number), dtype=np.int64)
-        found: NDArray[np.bool_] = np.isin(counters.units_at(hosts), blocked)
+        found = _marked(len(counters.unit_names), counters.blocked_units(number))[counters.units_at(hosts)]
         limit = counters.host_limit(number)
         if limit:
-            found |= ~np.isin(hosts, list(limit))
+            found |= ~_marked(len(counters.host_names), limit)[hosts]
         closed = self.separating.closed(vm)
         return found if closed is None else found | closed[hosts]
 
@@ -329,3 +326,10 @@ class Greedy:
             return ""
         host, cpu, memory = found
         return f"{self.counters.host_names[host]} with {amounts(cpu, memory)}"
+
+
+def _marked(count: int, numbers: Iterable[int]) -> NDArray[np.bool_]:
+    """For each of so many, whether its number is among these."""
+    found = np.zeros(count, dtype=bool)
+    found[list(numbers)] = True
+    return found
