@@ -13,6 +13,8 @@ from outlive.resources import Consumer, Part
 
 HOST_STOPPED: Final = "host-stopped"
 """Why a VM is held whose host left in good order; all that is done is to wait for it."""
+HOST_NOT_JOINED: Final = "host-not-joined"
+"""Why a VM is held whose host has no membership, and so starts nothing; all that is done is to wait for it."""
 
 
 class Standing(enum.StrEnum):

@@ -29,6 +29,7 @@ from outlive.recovery.caches import (
     RecoveryInformers,
 )
 from outlive.recovery.model import (
+    HOST_NOT_JOINED,
     HOST_STOPPED,
     HolderState,
     HostState,
@@ -132,13 +133,19 @@ class Lookout:
                 found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if wanted(vm))
         for host in vms.index_keys(ASSIGNED_INDEX):
             member = self.member(host)
-            if (member is not None and member.record.state != "Held") or host in unattended:
+            starts = member.record.state == "Held" if member is not None else not self._ours(host)
+            if not starts or host in unattended:
                 found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if wanted(vm))
         for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
             vm = vms.get(name)
             if vm is not None:
                 found[name] = vm
         return {name: found[name] for name in sorted(found)}
+
+    def _ours(self, host: str) -> bool:
+        """Whether our daemon is to start what is assigned to it; of other hosts VMs are only told."""
+        known = self._informers.hypervisors.get(host)
+        return known is not None and known.spec.management == "node"
 
     def _unattended(self) -> frozenset[str]:
         """Hosts that are silent for long while no coordinator lives: nobody would condemn them, or say a word."""
@@ -271,7 +278,9 @@ class Lookout:
             assigned=where.hypervisor if where is not None else "",
             slot=where.slot.name if where is not None and where.slot is not None else "",
             unfinished=begun is not None,
-            waits_for_host=begun is not None and begun.phase == "held" and begun.reason.startswith(HOST_STOPPED),
+            waits_for_host=begun is not None
+            and begun.phase == "held"
+            and begun.reason.startswith((HOST_STOPPED, HOST_NOT_JOINED)),
             running=done(DoneView(vm=vm.name, assigned=where, holders=status.holders, members=members)).recovered
             and not any(dead(one, members) for one in status.holders),
             refusal=refusal,

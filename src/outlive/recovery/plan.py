@@ -20,6 +20,7 @@ from outlive.failover.protection import restart_order
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
+    HOST_NOT_JOINED,
     HOST_STOPPED,
     Action,
     ActionKind,
@@ -159,6 +160,15 @@ class _Planner:
             )
         if host.standing in (Standing.REVOKED, Standing.DEAD):
             return None
+        if host.standing is Standing.UNKNOWN and vm.waited_s >= self._view.start_limit_s:
+            return _action(
+                vm,
+                ActionKind.HOLD,
+                HOST_NOT_JOINED,
+                f"{host.name}, which it is assigned to, has no Membership and starts nothing",
+                host=host.name,
+                remedy=f"see why {host.name} does not join, or move the VM to another host",
+            )
         if host.unattended:
             return _unattended(vm, host)
         return _action(vm, ActionKind.WAIT, "not-ours", f"it is {host.name}'s to start", host=host.name)

@@ -105,7 +105,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         "Hypervisors do as told and do not say so.",
     ),
     "unkillable": Verb({"vms": _VMS}, "The processes of guests hang in the kernel: no signal ends them."),
-    "kill-guard": Verb({"hosts": _HOSTS}, "The guard dies, and nobody feeds the watchdog."),
+    "kill-guard": Verb({"hosts": _HOSTS}, "The guard dies; its service manager starts it again, unarmed."),
     "cut": Verb(
         {"network": _NETWORK, "hosts": _HOSTS, "direction": Argument(Kind.CHOICE, words=("both", "in", "out"))},
         "Hosts do not reach a network any more.",
