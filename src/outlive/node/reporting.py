@@ -251,6 +251,7 @@ class Reporter:
             "allocatedCpu": round(result.vcpu_allocated * 1000),
             "provisionedMemory": round(result.provisioned * MEBIBYTE),
             "running": len(result.running),
+            "load": self._machine.load(),
         }
 
     def _accounted(self, name: str) -> AccountedVm:
@@ -278,6 +279,7 @@ class Reporter:
             used=allocated,
             allocated=allocated,
             provisioned=Amounts(cpu=allocated.cpu_milli, memory=figures.get("provisionedMemory", 0)),
+            load=figures.get("load", 0.0),
             running=figures.get("running", 0),
         )
         try:

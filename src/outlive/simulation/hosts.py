@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from outlive.node.ports.hypervisor import DomainState
 from outlive.runtime.parts import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.guards import GuardSlot, SimGuard
@@ -19,6 +20,8 @@ from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process
 from outlive.simulation.spec import HostSpec
 
+BUSY_SHARE: Final = 0.25
+"""How much of its cores a guest keeps busy."""
 START_S: Final = 0.2
 """From the boot of the kernel to the start of the daemon."""
 RESTART_S: Final = 2.0
@@ -163,6 +166,7 @@ class SimHost:
         self.name = spec.name
         self.spec = spec
         self.machine = machine
+        machine.load = self._load
         self.hypervisor = hypervisor
         self.bmc = bmc
         self.guard_slot = GuardSlot()
@@ -174,6 +178,10 @@ class SimHost:
         self.second: Service | None = None
         """A daemon that somebody started beside the first, by hand: no boot starts it again."""
         self._history = history
+
+    def _load(self) -> float:
+        running = [one for one in self.hypervisor.domains.values() if one.state is DomainState.RUNNING]
+        return BUSY_SHARE * sum(one.cpu_milli for one in running) / 1000
 
     @property
     def services(self) -> tuple[Service, ...]:

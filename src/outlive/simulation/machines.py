@@ -93,6 +93,8 @@ class Machine:
         self.autostart = autostart
         self.clock = HostClock()
         self.capacity = capacity
+        self.load: Callable[[], float] = lambda: 0.0
+        """How many cores its guests keep busy; said by whoever has the guests."""
         self.remembered: Remembered | None = None
         self.lock: Process | None = None
         """Who has the lock that admits one daemon."""
@@ -209,3 +211,7 @@ class MachineClient:
     def capacity(self) -> Amounts:
         """What it has for VMs."""
         return self._machine.capacity
+
+    def load(self) -> float:
+        """What its guests keep busy."""
+        return self._machine.load()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.support.node_worlds import at, faults, host_of, record, tell, vm_of
 
-from outlive.resources import Membership
+from outlive.resources import Membership, VirtualMachine
 from outlive.simulation.spec import VmSpec
+from outlive.simulation.verbs.operating import change_spec
 from outlive.simulation.world import World
 
 TWO = (VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1"))
@@ -24,6 +26,19 @@ def test_drained_host_is_empty_and_takes_its_vms_back_when_it_is_ready() -> None
         assert world.running("vm-1") == world.running("vm-2") == ("kvm-1",)
 
     tell(story, hosts=3, vms=TWO)
+
+
+def test_vm_that_asks_for_the_least_load_goes_where_guests_compute_least() -> None:
+    async def story(world: World) -> None:
+        await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, selector="load"))
+        await at(world, 40)
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert world.running("vm-1") == ("kvm-3",)
+
+    busy = VmSpec(name="vm-2", host="kvm-2", cpu="8", memory="1Gi")
+    idle = VmSpec(name="vm-3", host="kvm-3", cpu="1", memory="16Gi")
+    tell(story, hosts=3, vms=(TWO[0], busy, idle))
 
 
 def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:

@@ -14,7 +14,7 @@ from outlive.node.faults import FaultRecorder
 from outlive.node.ports.hypervisor import Domain
 from outlive.node.reporting import FIGURES_STALE, STALE_CYCLES, Reporter
 from outlive.node.vm.local import LocalDomains
-from outlive.resources import Amounts, Fault
+from outlive.resources import Amounts, Fault, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
@@ -35,6 +35,9 @@ class Service:
 
     def capacity(self) -> Amounts:
         return Amounts(cpu=1000, memory=1 << 30)
+
+    def load(self) -> float:
+        return 0.75
 
 
 class NoVms:
@@ -76,6 +79,7 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
             seen.append([one.name async for one in list_all(memory, Fault) if not one.ended])
 
         await intervals(1)
+        assert (await memory.get(HypervisorUsage, "h1")).usage.load == 0.75
         service.answers = False
         await intervals(STALE_CYCLES - 1)
         await intervals(1)

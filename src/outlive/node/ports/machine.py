@@ -34,3 +34,7 @@ class MachinePort(Protocol):
     def capacity(self) -> Amounts:
         """What the machine has for VMs."""
         ...
+
+    def load(self) -> float:
+        """How many of its cores are busy, as the kernel averages it."""
+        ...
