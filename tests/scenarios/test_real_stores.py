@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from outlive.base.logging import silenced
 from outlive.runtime.hastened import run_hastened
 from outlive.simulation.live import on
 from outlive.simulation.scenario import read_scenario
@@ -33,6 +34,7 @@ KINDS = {
     "a host that comes back": "host-returns-after-the-proof",
     "lost answers": "answers-of-the-store-are-lost",
     "an outage of the store": "store-is-away-for-half-a-minute",
+    "a promise that is broken on purpose, which the judges notice": "lying-power-controller-is-found-out",
 }
 
 
@@ -45,7 +47,8 @@ def played(folder: Path, real: RealStore, path: Path) -> Ended:
             story = Story(scenario, seed=scenario.seed, replay=replay, store=on(connect), tolerance_s=real.tolerance_s)
             return await story.play()
 
-    return run_hastened(play(), speed=SPEED)
+    with silenced():
+        return run_hastened(play(), speed=SPEED)
 
 
 @pytest.mark.parametrize("real", REAL_STORES, ids=lambda real: real.name)
