@@ -15,12 +15,24 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.node.fencing.condemning import CondemnView, FenceOutcome
-from outlive.resources import DecisionRecord, Hypervisor, Membership, Proof, Reservation, VirtualMachine
+from outlive.resources import DecisionRecord, Hypervisor, Membership, Proof, RecoveryStep, Reservation, VirtualMachine
 from outlive.resources.codec import decode_as
 from outlive.store import Store, list_all
 
 DECISIONS_LIMIT: Final = 200
 """Decisions that one answer tells, the last ones."""
+
+
+_ORDER: Final = ("safety.condemn", "safety.attempt", "safety.claim", "safety.assign", "safety.hold", "safety.create")
+"""In this order decisions follow each other, whatever clocks say."""
+_STEPS: Final = {
+    "claimed": "its slot is claimed",
+    "assigned": "it is assigned",
+    "running": "it is seen running",
+    "held": "it is held",
+    "rejected": "a host did not start it",
+}
+"""Steps of a recovery, as they are told."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -79,8 +91,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     mine = [one for one in records if one.subject == vm.name]
     chain: list[Link] = [*_condemned(fenced, await _fencer(store, recovery.origin, recovery.fence))]
     chain += _proofs(recovery.proofs)
-    chain += [Link(at=step.at, text=f"{step.what}: {step.detail}" if step.detail else step.what)
-              for step in recovery.steps]  # fmt: skip
+    chain += [Link(at=step.at, text=_step(step)) for step in recovery.steps]
     if recovery.slot:
         chain += await _slot(store, recovery.slot)
     chain += _held(vm)
@@ -92,6 +103,13 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         remedy=recovery.remedy,
         decisions=_told([*fenced, *mine]),
     )
+
+
+def _step(step: RecoveryStep) -> str:
+    if step.what == "mute":  # what proves it stands above
+        return f"an earlier copy of it can do no harm any more, proven by {step.detail.partition(':')[0]}"
+    said = _STEPS.get(step.what, step.what)
+    return f"{said}: {step.detail}" if step.detail else said
 
 
 def _summary(vm: VirtualMachine) -> str:
@@ -240,7 +258,9 @@ async def _moved(store: Store, fence: str) -> list[Link]:
     async for vm in list_all(store, VirtualMachine):
         recovery = vm.status.recovery
         if recovery is not None and recovery.fence == fence:
-            links.append(Link(at=recovery.steps[-1].at if recovery.steps else None, text=_summary(vm)))
+            remedy = f" ({recovery.remedy})" if recovery.phase in ("held", "waiting") and recovery.remedy else ""
+            at = recovery.steps[-1].at if recovery.steps else None
+            links.append(Link(at=at, text=_summary(vm) + remedy))
     return links
 
 
@@ -255,8 +275,15 @@ def _is_fence(record: DecisionRecord, fence: str) -> bool:
     return record.decision.startswith("safety.") and f'"{fence}"' in record.input
 
 
+def _order(record: DecisionRecord) -> tuple[datetime, int, datetime, str]:
+    """By time; those of different processes in one millisecond as the protocol goes on."""
+    moment = record.at.replace(microsecond=record.at.microsecond // 1000 * 1000)
+    place = _ORDER.index(record.decision) if record.decision in _ORDER else len(_ORDER)
+    return moment, place, record.at, record.name
+
+
 def _told(records: Iterable[DecisionRecord]) -> tuple[Told, ...]:
-    ordered = sorted(records, key=lambda one: (one.at, one.decision, one.name))[-DECISIONS_LIMIT:]
+    ordered = sorted(records, key=_order)[-DECISIONS_LIMIT:]
     return tuple(
         Told(
             name=one.name,

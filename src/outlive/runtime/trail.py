@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from datetime import UTC, datetime
 from typing import Final
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import DecisionRecord, ObjectMeta
@@ -32,6 +33,8 @@ RETRY_S: Final = 0.5
 """The wait before another attempt; it doubles."""
 FLUSH_S: Final = 10.0
 """How long the end of a process waits for its last records."""
+TICK_S: Final = 1e-6
+"""By so much later at least each record of a process is than the one before."""
 RECORDED: Final = ("safety.", "recovery.", "fence.")
 """Beginnings of the names of decisions that are recorded."""
 NOT_RECORDED: Final = frozenset({"safety.renew"})
@@ -49,6 +52,7 @@ class Trail:
         self._store = store
         self._by = by
         self._clock = clock
+        self._last = 0.0
         self._waiting: deque[Use] = deque()
         self._some = asyncio.Event()
 
@@ -87,13 +91,18 @@ class Trail:
         self._waiting.append(use)
         self._some.set()
 
+    def _moment(self, at: float) -> datetime:
+        """When it was decided; later than what this process decided before, so that whoever reads sees the order."""
+        self._last = max(at, self._last + TICK_S)
+        return datetime.fromtimestamp(self._last, UTC)
+
     async def _write(self, use: Use) -> None:
         record = DecisionRecord(
             metadata=ObjectMeta(generate_name=f"{use.name.replace('.', '-').replace('_', '-')}-"),
             decision=use.name,
             subject=use.subject,
             by=self._by,
-            at=as_datetime(use.at),
+            at=self._moment(use.at),
             request_id=use.request,
             input=_kept(use.input),
             output=_kept(use.output),

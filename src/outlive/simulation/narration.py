@@ -243,7 +243,7 @@ def _hypervisor(before: Hypervisor | None, after: Hypervisor | None) -> list[Tol
     return told
 
 
-_TOLD_OTHERWISE: Final = ("host-dead", "fence-unconfirmed")
+_TOLD_OTHERWISE: Final = ("host-dead", "fence-unconfirmed", "vm-held")
 """Faults whose beginning is told by another sentence already."""
 
 

@@ -88,7 +88,7 @@ def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
     assert texts[0] == "the last renewal of h1 that h2 saw is number 41 of epoch 3, version 77"
     assert "7.2 s (limit 7 s)" in texts[1]
     assert texts[2] == "proof of epoch 3 by power: said off twice, recorded by h2"
-    assert texts[3:6] == ["claimed: slot-1", "assigned: h3", "running"]
+    assert texts[3:6] == ["its slot is claimed: slot-1", "it is assigned: h3", "it is seen running"]
     assert texts[-1] == "h3 holds it in epoch 1, run r, seen running"
     assert answer.settled
     assert "in its promised slot slot-1" in answer.summary

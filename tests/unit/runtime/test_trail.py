@@ -88,3 +88,18 @@ def test_records_are_swept_after_a_week() -> None:
         assert await recorded(store) == []
 
     run(scene())
+
+
+def test_records_of_one_moment_keep_the_order_in_which_they_were_decided() -> None:
+    async def scene() -> list[float]:
+        clock = LoopClock()
+        store = MemoryStore(clock, SeededIds(Random(1)))
+        log, trail = DecisionLog(clock), Trail(store, by="h2", clock=clock)
+        trail.follow(log)
+        for unchanged_s in (9.0, 8.0, 7.5):
+            log.use(CONDEMN.decision, silent(unchanged_s), subject="h1")
+        await trail.flush()
+        found = sorted(await recorded(store), key=lambda one: one.at)
+        return [msgspec.json.decode(one.input)["unchangedS"] for one in found]
+
+    assert run(scene()) == [9.0, 8.0, 7.5]

@@ -19,10 +19,10 @@ CHAIN = (
     r"the last renewal of kvm-4 that (\S+) saw is number \d+ of epoch 1",
     r"(\S+) had seen it unchanged for [\d.]+ s \(limit 5 s\) and condemned kvm-4 on exactly that version",
     r"proof of epoch 1 by power: the controller of system .* said off .*, recorded by \S+",
-    r"mute: power: .*",
-    r"claimed: slot (\S+)",
-    r"assigned: (\S+)",
-    r"running: (\S+)",
+    r"an earlier copy of it can do no harm any more, proven by power",
+    r"its slot is claimed: slot (\S+)",
+    r"it is assigned: (\S+)",
+    r"it is seen running: (\S+)",
     r"(\S+) holds it in epoch 1, run \S+, seen running",
 )
 UNDATED = (0, len(CHAIN) - 1)
