@@ -99,6 +99,8 @@ class Reporter:
         self._needs: dict[str, Amounts] = {}
         """What each virtual machine here takes, kept while it is on its way to another host."""
         self._figures: dict[str, Any] = {}
+        self._present: tuple[str, ...] | None = None
+        """What was here at the look for the latest figures; ``None``: the hypervisor did not say."""
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
@@ -201,8 +203,10 @@ class Reporter:
             return
         self._usage_due_s = now_s + self._usage_s
         began_s = now_s
+        self._present = None
         try:
             await self._here.look()
+            self._present = self._here.names()
             collected = Collected(
                 start="ok", duration=max(0.0, self._clock.monotonic() - began_s), values=self._account()
             )
@@ -281,6 +285,7 @@ class Reporter:
             provisioned=Amounts(cpu=allocated.cpu_milli, memory=figures.get("provisionedMemory", 0)),
             load=figures.get("load", 0.0),
             running=figures.get("running", 0),
+            present=self._present,
         )
         try:
             try:

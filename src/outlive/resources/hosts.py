@@ -185,3 +185,5 @@ class HostUsage(Part, frozen=True, kw_only=True):
     """Of the VMs that run here or are assigned here, whatever their state."""
     load: float = 0.0
     running: int = 0
+    present: tuple[str, ...] | None = None
+    """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""

@@ -199,7 +199,15 @@ FULL: tuple[r.Resource, ...] = (
     ),
     r.HypervisorUsage(
         metadata=META,
-        usage=r.HostUsage(sampled_at=MOMENT, used=AMOUNTS, allocated=AMOUNTS, provisioned=AMOUNTS, load=0.5, running=3),
+        usage=r.HostUsage(
+            sampled_at=MOMENT,
+            used=AMOUNTS,
+            allocated=AMOUNTS,
+            provisioned=AMOUNTS,
+            load=0.5,
+            running=3,
+            present=("vm-1", "vm-2"),
+        ),
     ),
     r.Membership(
         metadata=META,

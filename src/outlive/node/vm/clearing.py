@@ -1,7 +1,8 @@
 """Clearing a virtual machine's disks of stale locks before it starts, and saying what stands in the way.
 
-Which locks are stale is decided by ``outlive.node.vm.locks``. Locks are the second line of defence: the hold was
-acknowledged before they are looked at. What this does not give: a lock that is taken right after the look.
+Which locks are stale is decided by ``outlive.node.vm.locks``, on what ``outlive.node.vm.owners`` knows of the hosts
+that they name. Locks are the second line of defence: the hold was acknowledged before they are looked at. What this
+does not give: a lock that is taken right after the look.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from outlive.base.errors import NotFound, OutliveError
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.decisions import START_LOCKS
-from outlive.node.membership.death import Reach, cut_off, member_view
 from outlive.node.ports.storage import DiskLock
-from outlive.node.vm.locks import StartLocksInput, StartLocksResult, VolumeLock
+from outlive.node.vm.locks import StartLocksInput, StartLocksResult, VolumeLock, lock_owner
+from outlive.node.vm.owners import LockOwners
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.states import state_of
-from outlive.resources import Holder, Membership, VirtualMachine
+from outlive.resources import VirtualMachine
 
 NO_ANSWER: Final = "no answer in time"
 
@@ -35,6 +36,8 @@ class ObstacleKind(StrEnum):
     """This host could not remove a stale lock; another one may."""
     FOREIGN = "foreign"
     """Somebody who is not proven dead has a lock: no host may start it."""
+    UNTOLD = "untold"
+    """A host that lives has a lock, and has not said yet whether the virtual machine is on it: it soon will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Clearer:
 
     def __init__(self, shared: VmHost) -> None:
         self._shared = shared
+        self._owners = LockOwners(shared)
 
     async def obstacle(self, vm: VirtualMachine) -> Obstacle | None:
         """What stands in the way on its disks; ``None``: nothing does any more. Stale locks are removed."""
@@ -60,7 +64,8 @@ class Clearer:
                 locks = await self._shared.storage.locks(vm.spec.disks)
             if not locks:
                 return None
-            result = await self._judged(vm, locks)
+            fenced, silent = await self._fenced(locks, vm)
+            result = self._judged(vm, locks, fenced)
         except (OutliveError, TimeoutError) as error:
             why = f"the locks on its disks could not be looked at: {error or NO_ANSWER}"
             return Obstacle(ObstacleKind.UNSEEN, why)
@@ -71,16 +76,19 @@ class Clearer:
             return None
         kept = next((lock for lock in locks if lock.id == result.lock), None)
         owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
+        if kept is not None and kept.id in silent:
+            why = f"lock {kept.id}{owner} may be in use: {silent[kept.id]} lives, and its figures have yet to say that "
+            return Obstacle(ObstacleKind.UNTOLD, f"{why}{vm.name} is not on it")
         return Obstacle(ObstacleKind.FOREIGN, f"lock {result.lock}{owner} says that somebody else may be writing")
 
-    async def _judged(self, vm: VirtualMachine, locks: tuple[DiskLock, ...]) -> StartLocksResult:
+    def _judged(self, vm: VirtualMachine, locks: tuple[DiskLock, ...], fenced: tuple[str, ...]) -> StartLocksResult:
         shared = self._shared
         view = StartLocksInput(
             storage_ip=shared.storage.address(),
             volumes=vm.spec.disks,
             locks=tuple(_as_input(lock) for lock in locks),
             vm_state=state_of(vm),
-            fenced_ips=await self._fenced(locks, vm),
+            fenced_ips=fenced,
         )
         return shared.decisions.use(START_LOCKS, view, subject=vm.name)
 
@@ -96,34 +104,23 @@ class Clearer:
                 stuck = stuck or lock.id
         return stuck
 
-    async def _fenced(self, locks: tuple[DiskLock, ...], vm: VirtualMachine) -> tuple[str, ...]:
-        """Addresses whose host is proven dead (or was since it took the lock), or is cut off from these disks.
-
-        The store has acknowledged that this host alone holds the virtual machine, so a host with a proven epoch that
-        is not among the holders cannot have taken the lock since; and one that is cut off can do nothing with it.
-        """
+    async def _fenced(self, locks: tuple[DiskLock, ...], vm: VirtualMachine) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Addresses whose host can write these disks no more, and locks of hosts that have not said yet."""
         found: list[str] = []
-        holders = {one.hypervisor for one in vm.status.holders}
+        silent: dict[str, str] = {}
+        mine = lock_owner(self._shared.storage.address())
         for lock in locks:
             owner = _owner(lock.address)
+            if lock_owner(lock.address) == mine:
+                continue
             for host in dict.fromkeys((lock.locker, lock.locker.removeprefix("client."), owner)):
-                if not host or host in holders:
-                    continue
-                try:
-                    member = await self._shared.daemon.get(Membership, host, fresh=True)
-                except NotFound:
-                    continue
-                if member.record.dead_through > 0 or _shut_out(member, vm):
+                stale = await self._owners.stale(vm, lock, host) if host else False
+                if stale:
                     found.append(owner)
                     break
-        return tuple(found)
-
-
-def _shut_out(member: Membership, vm: VirtualMachine) -> bool:
-    """Whether the host's present epoch is cut off from every disk of the virtual machine."""
-    view = member_view(member)
-    entry = Holder(hypervisor=view.host, member_uid=view.uid, epoch=view.record.epoch)
-    return cut_off(entry, (view,), Reach(disks=vm.spec.disks))
+                if stale is None:
+                    silent[lock.id] = host
+        return tuple(found), silent
 
 
 def _as_input(lock: DiskLock) -> VolumeLock:

@@ -135,15 +135,18 @@ class Starter:
         only this host cannot do makes room for the next slot.
         """
         shared, name = self._shared, vm.name
-        unseen = obstacle.kind is ObstacleKind.UNSEEN
+        unseen, untold = obstacle.kind is ObstacleKind.UNSEEN, obstacle.kind is ObstacleKind.UNTOLD
         memory.unseen = memory.unseen + 1 if unseen else 0
         _log.warning("vm.obstructed", vm=name, host=shared.host, kind=obstacle.kind.value, why=obstacle.reason)
         if unseen and not (_brought(vm) and memory.unseen >= UNSEEN_TRIES):
             await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
             return self._not_before(memory)
+        if untold and not _brought(vm):
+            await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
+            return self._not_before(memory)
         if not _brought(vm):
             return None if await self._ender.release(name, phase=FAIL, reason=obstacle.reason) else SOON_S
-        stays = obstacle.kind is ObstacleKind.FOREIGN
+        stays = untold or obstacle.kind is ObstacleKind.FOREIGN
         memory.unseen = 0
         rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=obstacle.reason, stays=stays)
         why = f"{obstacle.reason}; it is tried again" if stays else ""

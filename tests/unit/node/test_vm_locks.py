@@ -1,0 +1,65 @@
+"""Locks of hosts on the disks of a virtual machine that is to start: the second line of defence."""
+
+from __future__ import annotations
+
+from tests.support.node_worlds import at, holders, record, tell, vm_of
+
+from outlive.node.ports.hypervisor import DomainState
+from outlive.simulation.domains import domain_of
+from outlive.simulation.world import World
+
+
+async def _reboot(world: World, host: str) -> None:
+    await world.do("power-off", {"hosts": [host]})
+    await world.do("power-on", {"hosts": [host]})
+
+
+def test_lock_of_a_host_that_lives_is_kept_though_an_earlier_epoch_of_it_is_dead() -> None:
+    """It runs what the store does not know of: nothing but its lock speaks of that."""
+
+    async def story(world: World) -> None:
+        await _reboot(world, "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 110)
+        assert (record(world, "kvm-2").state, record(world, "kvm-2").dead_through) == ("Held", 1)
+        hypervisor = world.hosts["kvm-2"].hypervisor
+        hypervisor.faults.unkillable["vm-1"] = True
+        hypervisor.has(domain_of(vm_of(world), "unknown-run", 2, DomainState.RUNNING))
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 260)
+        assert world.running("vm-1") == ("kvm-2",)
+        assert vm_of(world).status.phase == "fail"
+        assert "says that somebody else may be writing" in vm_of(world).status.reason
+
+    tell(story, violations=True)
+
+
+def test_lock_that_a_host_left_behind_in_a_dead_epoch_goes_once_its_figures_say_that_nothing_is_on_it() -> None:
+    async def story(world: World) -> None:
+        await _reboot(world, "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 110)
+        world.disks.lock(vm_of(world).spec.disks[0], "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 115)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
+        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.reason
+        await at(world, 200)
+        assert holders(world) == [("kvm-1", 1, "running")]
+        assert vm_of(world).status.reason == ""
+
+    tell(story)
+
+
+def test_lock_of_a_host_that_says_nothing_and_is_not_proven_dead_stays() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        await world.do("pause-daemon", {"hosts": ["kvm-2"]})
+        world.disks.lock(vm_of(world).spec.disks[0], "kvm-2")
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 200)
+        assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
+        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.reason
+
+    tell(story)
