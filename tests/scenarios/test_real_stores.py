@@ -25,6 +25,7 @@ SPEED = 60.0
 
 KINDS = {
     "recovery": "host-loses-power",
+    "recovery that hosts reject": "every-host-rejects-once",
     "recovery of a rack": "rack-loses-power",
     "a fence that another host takes over": "fencer-dies-right-after-the-proof",
     "a live move": "live-move",

@@ -13,7 +13,7 @@ from yarl import URL
 
 from outlive.api import Role
 from outlive.base.clock import LoopClock
-from outlive.base.ids import SystemIds
+from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.simulation.live import TOLERANCE_S, Connect
 from outlive.store import Store
@@ -39,7 +39,7 @@ class RealStore:
 @asynccontextmanager
 async def sqlite(path: Path) -> AsyncIterator[Connect]:
     """All processes as parts of the one that has the file."""
-    store = await SqliteStore.open(path, clock=LoopClock(), ids=SystemIds())
+    store = await SqliteStore.open(path, clock=LoopClock(), ids=SeededIds(Random(1)))
     try:
         yield lambda: store
     finally:
