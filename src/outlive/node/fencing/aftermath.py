@@ -1,4 +1,4 @@
-"""What is left to do around fences: faults that end, cuts that are kept and lifted, and trust.
+"""What is left to do around fences: faults that are told and end, and trust.
 
 None of it is urgent, and all of it is found again by looking. What everybody could do is done by the first of the
 coordinators; a second one doing the same would change nothing.
@@ -11,9 +11,8 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.carrying import Desk
+from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.health import FaultCode
-from outlive.node.fencing.proving import LIFT_CUT, LiftView
 from outlive.node.fencing.trusting import TRUST_AGAIN, TrustView
 from outlive.resources import MemberRecord, ObjectRef
 
@@ -44,13 +43,9 @@ class Aftermath:
         """Why nobody is condemned, and what helps."""
         self._said: dict[FaultCode, None] = {}
         """Faults of these kinds that I raised."""
-        self._cuts: dict[str, float] = {}
-        """Cut hosts, and when the cut is due to be renewed."""
 
     def changed(self, host: str, before: MemberRecord | None, now: MemberRecord) -> None:
         """A Membership that has had a fence changed."""
-        if now.cut.through:
-            self._cuts.setdefault(host, 0.0)
         if now.state == "Held":
             if before is None or before.state == "Revoked":
                 self._back[host] = None
@@ -103,8 +98,6 @@ class Aftermath:
         for host in list(self._distrusted) if leads else ():
             if self._asked_to_trust(host):
                 await self._trust(host)
-        for host in list(self._cuts):
-            await self._mind_cut(host, leads)
 
     async def _tell_holds(self) -> None:
         for code, (message, remedy) in list(self._holds.items()):
@@ -146,47 +139,3 @@ class Aftermath:
         if written.refused is None:
             _log.info("fence.trusted_again", host=host, word=word)
             await self._desk.faults.end(FaultCode.CONTRADICTED, ObjectRef(kind="Hypervisor", name=host))
-
-    # Cuts
-
-    async def _mind_cut(self, host: str, leads: bool) -> None:
-        """Renew a cut whose host came back before it was proven dead; lift one whose host is back for good."""
-        seen, cutting = self._desk.watching.get(host), self._desk.cutting
-        if seen is None or not seen.record.cut.through:
-            del self._cuts[host]
-            return
-        if cutting is None or not leads or seen.record.state != "Held":
-            return
-        record, now = seen.record, self._desk.clock.monotonic()
-        if record.dead_through >= record.cut.through:
-            await self._lift(host, record.cut.through)
-        elif now >= self._cuts[host]:
-            result = await cutting.renew(host, record.cut.through, record.cut.scope)
-            self._cuts[host] = now + result.renew_in_s
-            if set(result.scope) < set(record.cut.scope):
-                await self._tell_failing(host, result.why_not or "a part of it could not be read back")
-
-    async def _lift(self, host: str, epoch: int) -> None:
-        assert self._desk.cutting is not None
-        why = await self._desk.cutting.lift(host, epoch)
-        if why:
-            _log.warning("fence.cut_not_lifted", host=host, why=why)
-            return
-        written = await self._desk.writer.take(
-            host,
-            LIFT_CUT,
-            lambda record: LiftView(host=host, record=record, observer=self._desk.me, epoch=epoch),
-            lambda record: record.cut.through != epoch,
-        )
-        if written.refused is None:
-            _log.info("fence.cut_lifted", host=host)
-            await self._desk.faults.end(FaultCode.CUT_FAILING, ObjectRef(kind="Hypervisor", name=host))
-
-    async def _tell_failing(self, host: str, why: str) -> None:
-        await self._desk.faults.raise_(
-            FaultCode.CUT_FAILING,
-            ObjectRef(kind="Hypervisor", name=host),
-            f"what keeps {host} off its VMs' disks and networks could not be renewed: {why}",
-            remedy=f"see to it that {host} is off, at once",
-            delta=FaultCode.CUT_FAILING.delta,
-        )

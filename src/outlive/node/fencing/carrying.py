@@ -10,36 +10,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.condemning import ATTEMPT, AttemptView, FenceOutcome
-from outlive.node.fencing.cutting import CutResult, Cutting
+from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.keeping_out import CUT_OFF, FenceCut
 from outlive.node.fencing.opening import assertion
-from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.proving import (
-    PROVE_CUT,
     PROVE_OPERATOR,
     PROVE_POWER,
     PROVE_WATCHDOG,
-    CutView,
     FencedView,
     OperatorView,
     PowerView,
     WatchdogView,
     safe_after_s,
 )
-from outlive.node.fencing.rehearsing import Rehearsals
-from outlive.node.fencing.rules import HostSettings, Rules
-from outlive.node.fencing.watching import HAIR_S, Watching, is_open
-from outlive.node.fencing.writing import FenceWriter, Written
+from outlive.node.fencing.rules import HostSettings
+from outlive.node.fencing.watching import HAIR_S, is_open
+from outlive.node.fencing.writing import Written
 from outlive.resources import MemberRecord, ObjectRef, ProofKind
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -53,28 +47,10 @@ LOOK_S: Final = 5.0
 POWER_AT_ONCE: Final = 64
 """Power sequences of one fencer at the same time."""
 
-CUT_OFF: Final = "it is cut off, and may still run"
-
 V = TypeVar("V", bound=FencedView)
 
 _replace = msgspec.structs.replace
 _log = get_logger("fencing")
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What all fences of one fencer share."""
-
-    me: str
-    clock: Clock
-    watching: Watching
-    rules: Rules
-    writer: FenceWriter
-    power: PowerSequence
-    power_slots: asyncio.Semaphore
-    cutting: Cutting | None
-    rehearsals: Rehearsals
-    faults: FaultRecorder
 
 
 class OpenFence:
@@ -88,7 +64,8 @@ class OpenFence:
         """Whether it ended in a proof."""
         self._desk = desk
         self._clock = desk.clock
-        self._record = record
+        self.record = record
+        """As it was last seen."""
         self._quiet_since = quiet_since
         self._over = asyncio.Event()
         self._stir = asyncio.Event()
@@ -109,9 +86,9 @@ class OpenFence:
             self.dead = self.dead or (record is not None and record.dead_through >= self.epoch)
             self._over.set()
             return
-        if record.distrusted != self._record.distrusted:
+        if record.distrusted != self.record.distrusted:
             self._stir.set()
-        self._record = record
+        self.record = record
 
     def stir(self) -> None:
         """What operators want has changed."""
@@ -145,17 +122,17 @@ class OpenFence:
     async def _by_power(self) -> None:
         tries = 0
         while True:
-            settings = await self._unless_maintenance()
+            settings = await self.unless_maintenance()
             if "power" not in self._found():
                 why = await self._attempt(settings)
                 if self._over.is_set():
                     return
-                await self._nothing_by("power", why)
+                await self.nothing_by("power", why)
             elif tries == 0:
-                await self._nothing_by("power", "it is off, and another kind of proof is demanded")
+                await self.nothing_by("power", "it is off, and another kind of proof is demanded")
             pause = BACKOFF_S[min(tries, len(BACKOFF_S) - 1)]
             tries += 1
-            await self._pause(pause)
+            await self.pause(pause)
 
     async def _attempt(self, settings: HostSettings) -> str:
         """One attempt with the power controller; why it proved nothing, where it did not.
@@ -163,7 +140,7 @@ class OpenFence:
         It is written down even where there is nothing to command: others see that somebody minds this fence.
         """
         desk, host = self._desk, settings.hypervisor
-        tried = self._record.fence.attempt
+        tried = self.record.fence.attempt
         written = await desk.writer.take(
             self.host,
             ATTEMPT,
@@ -172,7 +149,7 @@ class OpenFence:
         )
         if self._learn(written) or written.refused is not None:
             return "another fencer carries it on"
-        if "power" in self._record.distrusted:
+        if "power" in self.record.distrusted:
             return "a power proof of it was contradicted before"
         if host is None:
             return "nothing is known of its power controller"
@@ -189,7 +166,7 @@ class OpenFence:
         if not attempt.fenced:
             await self._tell_power(attempt.why)
             return attempt.why
-        return await self._prove(
+        return await self.prove(
             "power",
             PROVE_POWER,
             lambda record, demanded: PowerView(
@@ -206,23 +183,23 @@ class OpenFence:
         )
 
     async def _by_watchdog(self) -> None:
-        if not self._record.guard.armed:
-            await self._nothing_by("watchdog", "its guard was not armed")
+        if not self.record.guard.armed:
+            await self.nothing_by("watchdog", "its guard was not armed")
             return
         while True:
             why = "a watchdog proof of it was contradicted before"
-            if "watchdog" not in self._record.distrusted:
+            if "watchdog" not in self.record.distrusted:
                 await self._wait_for_guard()
-                await self._unless_maintenance()
-                why = await self._prove("watchdog", PROVE_WATCHDOG, self._watchdog_view)
-            await self._nothing_by("watchdog", why)
+                await self.unless_maintenance()
+                why = await self.prove("watchdog", PROVE_WATCHDOG, self._watchdog_view)
+            await self.nothing_by("watchdog", why)
             if "watchdog" in self._found():
                 return
-            await self._pause(BACKOFF_S[0])
+            await self.pause(BACKOFF_S[0])
 
     async def _wait_for_guard(self) -> None:
         """Return once the host's guard has had all its time, by my clock."""
-        need = safe_after_s(self._record)
+        need = safe_after_s(self.record)
         while (quiet := self._clock.monotonic() - self._quiet_since) < need:
             await self._clock.sleep(need - quiet + HAIR_S)
 
@@ -237,41 +214,10 @@ class OpenFence:
         )
 
     async def _by_cut(self) -> None:
-        cutting = self._desk.cutting
-        if cutting is None:
-            await self._nothing_by("cut", "nobody here can shut it out")
+        if self._desk.cutting is None:
+            await self.nothing_by("cut", "nobody here can shut it out")
             return
-        while True:
-            while "cut" in self._record.distrusted:
-                await self._nothing_by("cut", "a cut of it was contradicted before")
-                await self._pause(BACKOFF_S[-1])
-            cut = self._record.cut
-            kept = cut.scope if cut.through > self._record.dead_through else ()
-            if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
-                await self._unless_maintenance()
-            report = await cutting.cut(self.host, self.epoch, kept)
-            await self._nothing_by("cut", report.why_not or await self._prove_cut(report))
-            await self._pause(report.renew_in_s)
-
-    async def _prove_cut(self, report: CutResult) -> str:
-        cut = self._record.cut
-        if cut.through >= self.epoch and set(report.scope) <= set(cut.scope):
-            return CUT_OFF
-        return await self._prove(
-            "cut",
-            PROVE_CUT,
-            lambda record, demanded: CutView(
-                host=self.host,
-                record=record,
-                observer=self._desk.me,
-                epoch=self.epoch,
-                demanded=demanded,
-                scope=report.scope,
-                written=report.written,
-                read_back=report.read_back,
-                evidence=report.evidence,
-            ),
-        )
+        await FenceCut(self._desk, self._desk.cutting, self).run()
 
     async def _by_operator(self) -> None:
         """An operator's word counts in maintenance too: somebody stands before the machine."""
@@ -279,10 +225,10 @@ class OpenFence:
             said = assertion(self._desk.rules.settings(self.host).fencing.operator_proof)
             if said is not None and said[0] == self.id and "operator" not in self._found():
                 await self._prove_word(*said)
-            await self._pause(LOOK_S)
+            await self.pause(LOOK_S)
 
     async def _prove_word(self, fence: str, name: str, reason: str) -> None:
-        why = await self._prove(
+        why = await self.prove(
             "operator",
             PROVE_OPERATOR,
             lambda record, demanded: OperatorView(
@@ -301,9 +247,9 @@ class OpenFence:
     # What they share
 
     def _found(self) -> set[str]:
-        return {one.kind for one in self._record.fence.findings}
+        return {one.kind for one in self.record.fence.findings}
 
-    async def _prove(
+    async def prove(
         self,
         kind: ProofKind,
         step: ProtocolStep[V, FenceOutcome],
@@ -338,7 +284,7 @@ class OpenFence:
             self._over.set()
         return self._over.is_set()
 
-    async def _nothing_by(self, kind: ProofKind, why: str) -> None:
+    async def nothing_by(self, kind: ProofKind, why: str) -> None:
         """This kind proves nothing for now. If that holds for all, the fence is unconfirmed, and people are told."""
         if self._over.is_set():
             return
@@ -346,7 +292,7 @@ class OpenFence:
         if any(one not in self._why_not for one in self._kinds):
             return
         reason = "; ".join(f"{one}: {self._why_not[one]}" for one in self._kinds)
-        fence = self._record.fence
+        fence = self.record.fence
         if fence.phase != "unconfirmed" or reason != fence.reason:
             written = await self._desk.writer.take(
                 self.host,
@@ -370,7 +316,7 @@ class OpenFence:
         )
 
     def _how_it_stands(self, reason: str) -> str:
-        if self._record.cut.through >= self.epoch:
+        if self.record.cut.through >= self.epoch:
             return f"{self.host} is silent, cut off, and not proven dead; VMs that it can still reach wait: {reason}"
         return f"{self.host} is silent and cannot be proven dead, so its VMs wait: {reason}"
 
@@ -384,7 +330,7 @@ class OpenFence:
             delta=code.delta,
         )
 
-    async def _unless_maintenance(self) -> HostSettings:
+    async def unless_maintenance(self) -> HostSettings:
         """Wait until neither the cluster nor the host is in maintenance, by a fresh look; what operators want."""
         while True:
             settings = await self._desk.writer.settings(self.host)
@@ -392,9 +338,9 @@ class OpenFence:
             if not why:
                 return settings
             _log.info("fence.waits", host=self.host, fence=self.id, why=why)
-            await self._pause(LOOK_S)
+            await self.pause(LOOK_S)
 
-    async def _pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Rest, or until operators change something."""
         self._stir.clear()
         async with OrderedTaskGroup() as group:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
-from outlive.base.errors import OutliveError
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports.fencing import CutPort, CutReport
 from outlive.resources import VirtualMachine
 from outlive.store import Store, list_all
@@ -27,6 +29,11 @@ AGAIN_S: Final = 10.0
 """When a cut that failed is tried again."""
 LEAST_S: Final = 1.0
 """Renewals lie at least so far apart."""
+SCOPE_LIMIT_S: Final = 5.0
+"""How long the store may take to say what a host holds."""
+LEAST_LASTS_S: Final = RENEW_S + TAKE_OVER_RESTING_S + 3 * CALL_LIMIT_S
+"""A cut that ends sooner by itself proves nothing: it was renewed up to so long ago when its fencer is stuck, and
+another has to find that out and renew it in its place."""
 
 _log = get_logger("fencing.cut")
 
@@ -44,6 +51,8 @@ class CutResult:
     """What was said afterwards to be shut out, ordered now or not."""
     evidence: str = ""
     renew_in_s: float = AGAIN_S
+    lasts_s: float = inf
+    """How long that is so, from before it was ordered."""
 
 
 class Cutting:
@@ -68,10 +77,11 @@ class Cutting:
         ``kept``: what it is shut out of already, which others may use since, so that nobody's entry says so any more.
         """
         try:
-            found = await self.scope(host, epoch)
-        except OutliveError as error:
+            async with asyncio.timeout(SCOPE_LIMIT_S):
+                found = await self.scope(host, epoch)
+        except (OutliveError, TimeoutError) as error:
             if not kept:
-                raise
+                raise Unavailable(f"what {host} holds could not be read: {error or 'no answer in time'}") from error
             _log.warning("fence.cut_scope_not_read", host=host, epoch=epoch, error=str(error))
             found = ()
         return await self.renew(host, epoch, tuple(sorted({*found, *kept})))
@@ -95,12 +105,17 @@ class Cutting:
         there = tuple(one for one in scope if one in set(report.scope))
         if not there:
             return CutResult(why_not="nothing was found shut out when it was read back")
+        lasts_s = inf if report.expires_in_s is None else report.expires_in_s
+        if lasts_s < LEAST_LASTS_S:
+            why = f"what shuts it out ends {lasts_s:g} s after it was renewed, and has to last {LEAST_LASTS_S:g} s"
+            return CutResult(why_not=why, renew_in_s=_renew_in_s(report))
         return CutResult(
             scope=there,
             written=scope,
             read_back=report.scope,
             evidence=report.evidence,
             renew_in_s=_renew_in_s(report),
+            lasts_s=lasts_s,
         )
 
     async def lift(self, host: str, epoch: int) -> str:

@@ -22,10 +22,12 @@ from outlive.base.natural import natural_key
 from outlive.base.random import Random
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.aftermath import Aftermath
-from outlive.node.fencing.carrying import POWER_AT_ONCE, Desk, OpenFence
+from outlive.node.fencing.carrying import POWER_AT_ONCE, OpenFence
 from outlive.node.fencing.cutting import Cutting
+from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.evaluate import Why
 from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.keeping_out import ReturnedCuts
 from outlive.node.fencing.opening import Opened, Opening, asked_for
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
@@ -111,6 +113,7 @@ class Fencer:
             faults=faults,
         )
         self._aftermath = Aftermath(self._desk, self._leads)
+        self._cuts = ReturnedCuts(self._desk, self._leads)
         self._returns = Returns(self._desk, store, self._leads)
         self._suspicions = Suspicions(self.watching, self._rules)
         self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
@@ -139,6 +142,7 @@ class Fencer:
             self._clusters.subscribe(self._cluster_changed)
             group.create_task(self._rehearsals.run(), name="fencer rehearses")
             group.create_task(self._aftermath.run(), name="fencer tidies up")
+            group.create_task(self._cuts.run(), name="fencer keeps out")
             group.create_task(self._returns.run(), name="fencer switches on")
             while True:
                 with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
@@ -162,6 +166,7 @@ class Fencer:
         if _moved(before, record):
             self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
         self._aftermath.changed(host, before, record)
+        self._cuts.changed(host, record)
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         name = new.name if new is not None else old.name if old is not None else ""

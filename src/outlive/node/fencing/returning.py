@@ -15,8 +15,8 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.carrying import Desk
 from outlive.node.fencing.condemning import FenceOutcome
+from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.health import FaultCode
 from outlive.resources import MemberRecord, ObjectRef, Part, VirtualMachine
 from outlive.runtime.steps import Precondition, ProtocolStep

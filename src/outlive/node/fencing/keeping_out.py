@@ -1,0 +1,274 @@
+"""Keeping hosts out that were cut off: while their fence is open, and after they came back undead.
+
+Others may be using what a host was shut out of, so a cut is renewed by a task that does nothing else: no write, no
+fault and no look at anybody's wishes comes between two renewals. What was recorded as shut out stays recorded, because
+VMs may have been recovered on its strength; where a part of it cannot be renewed any more people are told, at once and
+whatever the host's membership says (docs/concepts/safety.md#proofs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.fencing.cutting import CutResult, Cutting
+from outlive.node.fencing.desk import Desk
+from outlive.node.fencing.health import FaultCode
+from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, CutView, LiftView
+from outlive.resources import MemberRecord, ObjectRef, ProofKind
+from outlive.runtime.steps import ProtocolStep
+from outlive.runtime.tasks import OrderedTaskGroup
+
+CUT_OFF: Final = "it is cut off, and may still run"
+LOOK_S: Final = 2.0
+"""How often is looked for cuts that are due."""
+RETRY_S: Final = 1.0
+"""Pause after the store failed."""
+DISTRUSTED_S: Final = 300.0
+"""How often is looked whether a cut is trusted again."""
+AT_ONCE: Final = 64
+"""Cuts that are renewed at the same time."""
+NAMED: Final = 3
+"""Disks and ports that are named."""
+
+_log = get_logger("fencing.cut")
+
+
+def recorded(record: MemberRecord) -> tuple[str, ...]:
+    """What the host has to stay shut out of."""
+    return record.cut.scope if record.cut.through > record.dead_through else ()
+
+
+class Failing:
+    """Tells of cuts that cannot be renewed, and when that is over."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._told: dict[str, bool] = {}
+        """Host → whether its cut was failing when it was last told of."""
+
+    async def tell(self, host: str, wanted: tuple[str, ...], result: CutResult) -> str:
+        """Say how the cut stands, whoever said something else before; what fails, empty for nothing."""
+        subject = ObjectRef(kind="Hypervisor", name=host)
+        left = [one for one in wanted if one not in set(result.scope)]
+        if not left:
+            if wanted and self._told.get(host, True):
+                await self._desk.faults.end(FaultCode.CUT_FAILING, subject)
+                self._told[host] = False
+            return ""
+        self._told[host] = True
+        why = result.why_not or f"{', '.join(left[:NAMED])} could not be read back"
+        await self._desk.faults.raise_(
+            FaultCode.CUT_FAILING,
+            subject,
+            f"what keeps {host} off its VMs' disks and networks could not be renewed: {why}",
+            remedy=f"see to it that {host} is off, at once",
+            delta=FaultCode.CUT_FAILING.delta,
+        )
+        return f"what keeps it off could not be renewed: {why}"
+
+    def forget(self, host: str) -> None:
+        """It is not cut off any more."""
+        self._told.pop(host, None)
+
+
+class Fence(Protocol):
+    """The open fence that a cut belongs to."""
+
+    host: str
+    epoch: int
+    record: MemberRecord
+
+    async def unless_maintenance(self) -> Any:
+        """Wait until there is no maintenance."""
+        ...
+
+    async def pause(self, seconds: float) -> None:
+        """Rest, or until operators change something."""
+        ...
+
+    async def nothing_by(self, kind: ProofKind, why: str) -> None:
+        """This kind proves nothing for now."""
+        ...
+
+    async def prove(
+        self, kind: ProofKind, step: ProtocolStep[CutView, Any], view: Callable[[MemberRecord, int], CutView]
+    ) -> str:
+        """Write the proof; why the fence is still open."""
+        ...
+
+
+class FenceCut:
+    """The cut of one open fence: one task keeps it, another one writes it down and tells."""
+
+    def __init__(self, desk: Desk, cutting: Cutting, fence: Fence) -> None:
+        self._desk = desk
+        self._cutting = cutting
+        self._fence = fence
+        self._failing = Failing(desk)
+        self._latest = CutResult()
+        self._until = 0.0
+        """Until when that is so, on my monotonic clock."""
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with OrderedTaskGroup() as group:
+            for part in (self._keep, self._tell):
+                group.create_task(self._persist(part), name=f"cut {self._fence.host} {part.__name__}")
+
+    async def _persist(self, part: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await part()
+            except OutliveError as error:
+                _log.warning("fence.store_failed", host=self._fence.host, error=str(error))
+            await self._desk.clock.sleep(RETRY_S)
+
+    async def _keep(self) -> None:
+        fence = self._fence
+        while True:
+            kept = recorded(fence.record)
+            if not kept and "cut" in fence.record.distrusted:
+                self._learn(CutResult(why_not="a cut of it was contradicted before"))
+                await fence.pause(DISTRUSTED_S)
+                continue
+            if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
+                await fence.unless_maintenance()
+            began = self._desk.clock.monotonic()
+            result = await self._cutting.cut(fence.host, fence.epoch, kept)
+            self._learn(result, began + result.lasts_s)
+            await fence.pause(result.renew_in_s)
+
+    def _learn(self, result: CutResult, until: float = 0.0) -> None:
+        self._latest, self._until = result, until
+        self._news.set()
+
+    async def _tell(self) -> None:
+        fence = self._fence
+        while True:
+            await self._news.wait()
+            result = self._latest
+            failing = await self._failing.tell(fence.host, recorded(fence.record), result)
+            await fence.nothing_by("cut", failing or result.why_not or await self._prove(result))
+            if result is self._latest:  # else, or where the store failed, once more
+                self._news.clear()
+
+    async def _prove(self, result: CutResult) -> str:
+        cut = self._fence.record.cut
+        if cut.through >= self._fence.epoch and set(result.scope) <= set(cut.scope):
+            return CUT_OFF
+        return await self._fence.prove("cut", PROVE_CUT, self._view)
+
+    def _view(self, record: MemberRecord, demanded: int) -> CutView:
+        """What is shut out at the moment of the write; nothing, if a part of what was recorded is not."""
+        result, fence = self._latest, self._fence
+        holds = self._desk.clock.monotonic() < self._until and set(recorded(record)) <= set(result.scope)
+        return CutView(
+            host=fence.host,
+            record=record,
+            observer=self._desk.me,
+            epoch=fence.epoch,
+            demanded=demanded,
+            scope=result.scope if holds else (),
+            written=result.written,
+            read_back=result.read_back,
+            evidence=result.evidence,
+        )
+
+
+class ReturnedCuts:
+    """Cuts of hosts that came back: kept until the epoch is dead, and lifted then.
+
+    ``leads``: whether this fencer is the one that does what everybody could.
+    """
+
+    def __init__(self, desk: Desk, leads: Callable[[], bool]) -> None:
+        self._desk = desk
+        self._leads = leads
+        self._failing = Failing(desk)
+        self._cuts: dict[str, float] = {}
+        """Cut hosts, and when the cut is due to be renewed."""
+        self._telling: dict[str, CutResult] = {}
+        """Hosts whose cut was renewed, or was to be: people are to know how it stands."""
+
+    def changed(self, host: str, now: MemberRecord) -> None:
+        """A Membership that has had a fence changed."""
+        if now.cut.through:
+            self._cuts.setdefault(host, 0.0)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with OrderedTaskGroup() as group:
+            group.create_task(self._renewals(), name="fencer renews cuts")
+            while True:
+                for host in list(self._cuts):
+                    try:
+                        await self._tidy(host)
+                    except OutliveError as error:
+                        _log.info("fence.cut_put_off", host=host, error=str(error))
+                await self._desk.clock.sleep(LOOK_S)
+
+    async def _renewals(self) -> None:
+        """Nothing else comes between them."""
+        slots = asyncio.Semaphore(AT_ONCE)
+        while True:
+            async with OrderedTaskGroup() as group:
+                for host in [one for one in self._cuts if self._due(one)]:
+                    group.create_task(self._renew(host, slots), name=f"renew the cut of {host}")
+            await self._desk.clock.sleep(LOOK_S)
+
+    def _returned(self, host: str) -> MemberRecord | None:
+        """The record of a host that came back while cut off, if that is for me to see to."""
+        seen = self._desk.watching.get(host)
+        if seen is None or self._desk.cutting is None or seen.record.state != "Held" or not self._leads():
+            return None
+        return seen.record
+
+    def _due(self, host: str) -> bool:
+        record = self._returned(host)
+        return record is not None and recorded(record) != () and self._desk.clock.monotonic() >= self._cuts[host]
+
+    async def _renew(self, host: str, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            record, cutting = self._returned(host), self._desk.cutting
+            if record is None or cutting is None or host not in self._cuts or not recorded(record):
+                return
+            result = await cutting.renew(host, record.cut.through, record.cut.scope)
+            self._cuts[host] = self._desk.clock.monotonic() + result.renew_in_s
+            self._telling[host] = result
+
+    async def _tidy(self, host: str) -> None:
+        seen = self._desk.watching.get(host)
+        if seen is None or not seen.record.cut.through:
+            self._cuts.pop(host, None)
+            self._telling.pop(host, None)
+            self._failing.forget(host)
+            return
+        record = self._returned(host)
+        result = self._telling.pop(host, None)
+        if record is None:
+            return
+        if record.dead_through >= record.cut.through:
+            await self._lift(host, record.cut.through)
+        elif result is not None:
+            await self._failing.tell(host, recorded(record), result)
+
+    async def _lift(self, host: str, epoch: int) -> None:
+        assert self._desk.cutting is not None
+        why = await self._desk.cutting.lift(host, epoch)
+        if why:
+            _log.warning("fence.cut_not_lifted", host=host, why=why)
+            return
+        written = await self._desk.writer.take(
+            host,
+            LIFT_CUT,
+            lambda record: LiftView(host=host, record=record, observer=self._desk.me, epoch=epoch),
+            lambda record: record.cut.through != epoch,
+        )
+        if written.refused is None:
+            _log.info("fence.cut_lifted", host=host)
+            await self._desk.faults.end(FaultCode.CUT_FAILING, ObjectRef(kind="Hypervisor", name=host))
