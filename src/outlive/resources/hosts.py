@@ -113,6 +113,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """The fence that proved this host dead; empty once it is back. A lost host takes nothing and holds nothing."""
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
+    rehearsed_seq: int = 0
+    """``record.seq`` of its Membership when that began: how old it is, in the host's own renewals."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     observed_at: datetime | None = None
@@ -130,6 +132,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "status": ("daemon", "mirror", "import"),
                 "status.lost": ("recovery", "daemon"),
                 "status.rehearsed": ("fencer",),
+                "status.rehearsedSeq": ("fencer",),
             }
         ),
         columns=(

@@ -8,7 +8,7 @@ import pytest
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
-from outlive.resources import Membership
+from outlive.resources import Hypervisor, Membership
 
 BEFORE_S = 20.0
 """Long enough for every fencer's grace and first rehearsals."""
@@ -421,5 +421,46 @@ def test_switching_on_does_not_count_as_one_more_fence():
             await s.until("d", lambda record: record.fence.power_on.result == "ok")
             await asyncio.sleep(1)
             assert s.fencers["a"].fencer._rules.rate._at == before != {}
+
+    run(story())
+
+
+def _written(seq: int) -> dict:
+    return {"rehearsed": "ok", "rehearsed_seq": seq}
+
+
+@pytest.mark.parametrize(("lived_s", "counts"), [(500, True), (700, False)])
+def test_written_rehearsal_counts_for_ten_minutes_of_the_hosts_own_life_and_however_long_it_lies_dead(
+    lived_s: int, counts: bool
+):
+    """Nobody rehearses while no fencer runs; this one was started long after the host fell silent."""
+
+    async def story():
+        async with site() as s:
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            await s.report("d", **_written(1))
+            await asyncio.sleep(lived_s)
+            s.silence("d")
+            await asyncio.sleep(3600)
+            s.watch("a")
+            await s.until("d", lambda record: record.fence.attempt > 0, limit_s=120)
+            await asyncio.sleep(30)
+            record = await s.record("d")
+            assert (record.dead_through == 1) is counts
+            if not counts:
+                assert "before it fell silent, and not since" in record.fence.reason
+
+    run(story())
+
+
+def test_good_rehearsals_are_written_again_while_their_host_lives():
+    async def story():
+        async with site() as s:
+            await _four(s)
+            await asyncio.sleep(1200)
+            host = await s.store.get(Hypervisor, "d")
+            assert host.status.rehearsed == "ok"
+            assert (await s.record("d")).seq - host.status.rehearsed_seq <= 400
 
     run(story())

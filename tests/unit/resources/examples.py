@@ -193,6 +193,7 @@ FULL: tuple[r.Resource, ...] = (
             domain_state="flushed",
             lost="h1.3.abc",
             rehearsed="ok",
+            rehearsed_seq=7,
             source="import",
             observed_at=MOMENT,
         ),

@@ -155,7 +155,9 @@ class OpenFence:
             return "nothing is known of its power controller"
         async with desk.power_slots:
             look = await desk.power.look(host)
-            unrehearsed = "" if look.why_not else desk.rehearsals.vouch(host, self._quiet_since)
+            renew_s = desk.rules.profile(self.host, self.record).renew_s
+            vouched = desk.rehearsals.vouch(host, self._quiet_since, self.record, renew_s)
+            unrehearsed = "" if look.why_not else vouched
             why = look.why_not or unrehearsed
             if why:
                 await self._tell_power(why)

@@ -98,7 +98,7 @@ class Fencer:
         self._rules = Rules(host, observer, self.watching, self._clusters, self._hypervisors, clock)
         self._writer = FenceWriter(store, self._memberships, clock, decisions)
         sequence = PowerSequence(power, clock, decisions)
-        self._rehearsals = Rehearsals(sequence, self._hypervisors, store, clock, self._leads)
+        self._rehearsals = Rehearsals(sequence, self._hypervisors, store, clock, self._leads, self._renewal)
         self._cutting = None if cut is None else Cutting(cut, store)
         self._desk = Desk(
             me=host,
@@ -195,6 +195,11 @@ class Fencer:
             if self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen):
                 return False
         return True
+
+    def _renewal(self, host: str) -> tuple[int, float] | None:
+        """Number and pace of the last renewal that was seen of a host."""
+        seen = self.watching.get(host)
+        return None if seen is None else (seen.record.seq, float(self._rules.profile(host, seen.record).renew_s))
 
     # One round
 

@@ -3,7 +3,8 @@
 Each fencer rehearses for itself and remembers on its own clock; the first of the coordinators also writes the
 result to ``Hypervisor.status.rehearsed``. A power proof needs a rehearsal that was in date when its host fell silent,
 so a controller that was re-wired while its host lay dead proves nothing. A fencer that was started since then goes by
-the result that others wrote (docs/concepts/safety.md#proofs).
+the result that others wrote. How old that was when the host fell silent is counted in the host's own renewals: no two
+machines' clocks are compared, and it does not age while the host lies dead (docs/concepts/safety.md#proofs).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.fencing.powering import PowerSequence
-from outlive.resources import Hypervisor
+from outlive.resources import Hypervisor, MemberRecord
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
@@ -28,6 +29,8 @@ EVERY_S: Final = 60.0
 """Between two rehearsals of one controller."""
 IN_DATE_S: Final = 600.0
 """For how long a rehearsal counts."""
+SAID_AGAIN_S: Final = 300.0
+"""When a good result is written once more, so that it stays in date for others."""
 TRIES: Final = 3
 """Readings of one rehearsal before it failed."""
 TRY_LIMIT_S: Final = 2.0
@@ -52,7 +55,9 @@ class _Result:
 
 
 class Rehearsals:
-    """See the module. ``leads``: whether this fencer writes the results."""
+    """See the module. ``leads``: whether this fencer writes the results; ``renewal``: number and pace of the last
+    renewal that was seen of a host, ``None`` for one that has no membership.
+    """
 
     def __init__(
         self,
@@ -61,24 +66,25 @@ class Rehearsals:
         store: Store,
         clock: Clock,
         leads: Callable[[], bool],
+        renewal: Callable[[str], tuple[int, float] | None],
     ) -> None:
         self._power = power
         self._hypervisors = hypervisors
         self._store = store
         self._clock = clock
         self._leads = leads
+        self._renewal = renewal
         self._results: dict[str, _Result] = {}
 
-    def vouch(self, host: Hypervisor, silent_since: float) -> str:
+    def vouch(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
         """Why the host's controller proves nothing; empty if it was rehearsed when the host fell silent.
 
-        ``silent_since`` is on my monotonic clock.
+        ``silent_since`` is on my monotonic clock; ``record`` is the host's, with its last renewal, which came every
+        ``renew_s``.
         """
         mine = self._results.get(host.name)
-        if mine is None or mine.good is None or mine.good[0] > silent_since:
-            # Nothing of my own from before: what was written down by whoever rehearsed then.
-            said = host.status.rehearsed
-            return "" if said == OK else f"its power controller was not rehearsed in time ({said or 'never'})"
+        if mine is None or mine.good is None or mine.good[0] >= silent_since:
+            return _vouched(host, record, renew_s)
         past_s = silent_since - mine.good[1]
         if past_s > IN_DATE_S:
             return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.said})"
@@ -105,7 +111,7 @@ class Rehearsals:
                 task.add_done_callback(lambda _: slots.release())
 
     async def _rehearse(self, host: Hypervisor) -> None:
-        began = self._clock.monotonic()
+        began, renewal = self._clock.monotonic(), self._renewal(host.name)
         said = await self._said(host)
         before = self._results.get(host.name)
         good = None if before is None else before.good
@@ -115,8 +121,11 @@ class Rehearsals:
         if before is None or before.said != said:
             log = _log.info if said == OK else _log.warning
             log("fence.rehearsed", host=host.name, result=said)
-        if self._leads() and host.status.rehearsed != said:
-            await self._write(host.name, said)
+        kept = host.status
+        seq, renew_s = renewal or (kept.rehearsed_seq, 0.0)
+        old = seq < kept.rehearsed_seq or (seq - kept.rehearsed_seq) * renew_s >= SAID_AGAIN_S
+        if self._leads() and (kept.rehearsed != said or (old and said == OK)):
+            await self._write(host.name, said, seq)
 
     async def _said(self, host: Hypervisor) -> str:
         why = ""
@@ -134,13 +143,13 @@ class Rehearsals:
             why = look.why_not
         return why
 
-    async def _write(self, name: str, said: str) -> None:
+    async def _write(self, name: str, said: str, seq: int) -> None:
         try:
             for _ in range(WRITE_TRIES):
                 host = await self._store.get(Hypervisor, name, fresh=True)
-                if host.status.rehearsed == said:
+                status = msgspec.structs.replace(host.status, rehearsed=said, rehearsed_seq=seq)
+                if status == host.status:
                     return
-                status = msgspec.structs.replace(host.status, rehearsed=said)
                 try:
                     await self._store.replace_status(msgspec.structs.replace(host, status=status))
                 except (Conflict, Unknown):
@@ -150,3 +159,15 @@ class Rehearsals:
             return
         except OutliveError as error:
             _log.warning("fence.rehearsal_not_written", host=name, result=said, error=str(error))
+
+
+def _vouched(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
+    """Nothing of my own from before: what was written down by whoever rehearsed then."""
+    said, later = host.status.rehearsed, record.seq - host.status.rehearsed_seq
+    if said != OK:
+        return f"its power controller was not rehearsed in time ({said or 'never'})"
+    if later < 0:
+        return "its power controller was rehearsed under another membership, or before a backup was restored"
+    if later * renew_s > IN_DATE_S:
+        return f"its power controller was rehearsed {later * renew_s:.0f} s before it fell silent, and not since"
+    return ""
