@@ -126,6 +126,7 @@ def test_a_packed_plan_holds_and_is_never_worse_than_one_without_search(seed: in
         assert memory(packed) <= memory(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_topping_up_leaves_what_is_there_in_place(seed: int) -> None:
     later = random_fleet(seed)

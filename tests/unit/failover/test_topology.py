@@ -56,6 +56,7 @@ def wild(seed: int) -> tuple[list[VmView], list[SlotView], Topology]:
     return vms, slots, racked(random, on, random.randint(1, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(250))
 def test_with_units_every_verdict_is_that_of_the_literal_rules_on_hosts_that_are_mapped(seed: int) -> None:
     vms, slots, topology = wild(seed)
@@ -148,6 +149,7 @@ def planned(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_with_racks_as_units_survives_every_set_of_so_many_racks(seed: int) -> None:
     _, vms, hosts, _ = fleet(seed, grouped=False)

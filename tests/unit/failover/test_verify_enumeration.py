@@ -56,6 +56,7 @@ def levels(objects: list[Resource], need: dict[str, int]) -> dict[str, int]:
     return tolerance(ToleranceInput(vms=merged.vms, required=need, slots=tuple(slots))).vms
 
 
+@pytest.mark.slow
 def test_counters_on_bits_are_the_formula_to_the_letter() -> None:
     for seed in range(40):
         case = Case(seed % 8)

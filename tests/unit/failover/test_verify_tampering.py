@@ -279,6 +279,7 @@ CERTIFICATE: tuple[Tampering, ...] = (
 ROUNDS = 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tamper", STATE, ids=lambda tamper: tamper.__name__.strip("_"))
 def test_a_state_that_was_tampered_with_is_noticed(tamper: Tampering) -> None:
     for seed in range(ROUNDS):
@@ -295,6 +296,7 @@ def test_a_state_that_was_tampered_with_is_noticed(tamper: Tampering) -> None:
         assert verdict.violation.code != "digest"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tamper", CERTIFICATE, ids=lambda tamper: tamper.__name__.strip("_"))
 def test_a_certificate_that_was_tampered_with_is_noticed(tamper: Tampering) -> None:
     for seed in range(ROUNDS):

@@ -240,6 +240,7 @@ def changed(document: Any, at: tuple[Any, ...], value: Any, *, removed: bool) ->
 
 
 class TestAllDecisions:
+    @pytest.mark.slow
     def test_each_is_registered_and_has_an_example_and_a_schema(self) -> None:
         assert set(TABLE.names()) == set(EXAMPLES)
         assert set(TABLE.names()) <= set(decision_table().names())

@@ -124,6 +124,7 @@ class TestSuspicion:
         ]
         assert evaluate(*nodes)["adopt"] == ["hv2", "hv10"]
 
+    @pytest.mark.slow
     @given(
         nodes=st.lists(
             st.builds(

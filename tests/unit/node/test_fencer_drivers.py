@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.support.fencing import site
 from tests.support.loops import run
 
 from outlive.resources import GuardRecord
 
 
+@pytest.mark.slow
 def test_driver_that_breaks_for_one_host_harms_no_other_fence_and_no_other_kind_of_proof():
     async def story():
         async with site() as s:
@@ -29,6 +31,7 @@ def test_driver_that_breaks_for_one_host_harms_no_other_fence_and_no_other_kind_
     run(story())
 
 
+@pytest.mark.slow
 def test_fence_of_a_host_whose_driver_breaks_says_so():
     async def story():
         async with site() as s:

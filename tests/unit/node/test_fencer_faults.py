@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from tests.support.fencing import site
 from tests.support.loops import run
 
@@ -130,6 +131,7 @@ def test_dead_and_unconfirmed_hosts_take_half_of_the_health():
     assert all(code.delta > 0 for code in FaultCode)
 
 
+@pytest.mark.slow
 def test_that_a_host_is_dead_is_told_although_the_fencer_that_proved_it_dies_right_then():
     async def story():
         async with site() as s:

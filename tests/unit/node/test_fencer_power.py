@@ -161,6 +161,7 @@ def test_restarted_fencer_goes_on_with_its_own_fence_at_once():
     run(story())
 
 
+@pytest.mark.slow
 def test_dead_controller_proves_nothing_and_is_tried_again_after_30_60_120_and_300_seconds():
     async def story():
         async with site() as s:
@@ -363,6 +364,7 @@ def test_host_is_switched_on_again_by_the_next_fencer_where_the_first_one_died()
     run(story())
 
 
+@pytest.mark.slow
 def test_host_that_was_switched_on_once_and_off_by_hand_is_left_alone():
     async def story():
         async with site() as s:
@@ -377,6 +379,7 @@ def test_host_that_was_switched_on_once_and_off_by_hand_is_left_alone():
     run(story())
 
 
+@pytest.mark.slow
 def test_switching_on_is_tried_a_few_times_whoever_tries_and_then_told():
     async def story():
         async with site() as s:

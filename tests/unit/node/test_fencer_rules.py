@@ -210,6 +210,7 @@ def test_fencer_that_was_cut_off_waits_a_whole_silence_limit_after_it_sees_again
     run(story())
 
 
+@pytest.mark.slow
 def test_nobody_is_condemned_in_maintenance_and_no_fault_is_raised():
     async def story():
         async with site() as s:

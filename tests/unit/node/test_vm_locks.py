@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.node_worlds import at, holders, record, tell, vm_of
 
 from outlive.node.ports.hypervisor import DomainState
@@ -14,6 +15,7 @@ async def _reboot(world: World, host: str) -> None:
     await world.do("power-on", {"hosts": [host]})
 
 
+@pytest.mark.slow
 def test_lock_of_a_host_that_lives_is_kept_though_an_earlier_epoch_of_it_is_dead() -> None:
     """It runs what the store does not know of: nothing but its lock speaks of that."""
 

@@ -51,6 +51,7 @@ def compare(engine: Engine, name: str, random: Random, intent: Intent | None = N
     return len(ranking)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [PlacementSettings(), REFERENCE], ids=["product", "reference"])
 @pytest.mark.parametrize("name", sorted(FILTERS))
 def test_each_filter_says_the_same_over_columns_and_host_by_host(name: str, settings: PlacementSettings) -> None:

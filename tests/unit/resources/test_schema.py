@@ -68,6 +68,7 @@ def check(value: Any, schema: Schema, path: str) -> None:
                 check(part, schema["properties"][name], f"{path}.{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obj", [*FULL, *SMALL], ids=lambda obj: obj.kind())
 def test_what_is_encoded_is_what_the_schema_describes(obj: Resource) -> None:
     check(to_builtins(obj), kind_schema(type(obj)), obj.kind())

@@ -76,6 +76,7 @@ def judged(gathered: Gathered, reservations: tuple[Reservation, ...]) -> dict[st
     return {vm: len(status.slots) for vm, status in told.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(seed: int) -> None:
     unit = "rack" if seed % 3 == 0 else "host"

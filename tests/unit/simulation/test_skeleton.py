@@ -70,6 +70,7 @@ def test_armed_host_off_the_store_loses_its_vm_to_another_by_its_watchdog() -> N
     run(story())
 
 
+@pytest.mark.slow
 def test_unarmed_host_without_a_power_controller_keeps_its_vm() -> None:
     async def story() -> None:
         world = _world(bmc="none")
@@ -83,6 +84,7 @@ def test_unarmed_host_without_a_power_controller_keeps_its_vm() -> None:
     run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_same_seed_gives_the_same_run(seed: int) -> None:
     def trace() -> str:

@@ -52,6 +52,7 @@ def test_the_chain_of_a_recovered_vm_has_every_link_with_its_time_and_its_slot()
     assert times == sorted(times, key=lambda one: one.timestamp() if one is not None else 0.0)
 
 
+@pytest.mark.slow
 def test_every_decision_of_the_chain_answers_the_same_again() -> None:
     answer = told("vm-4-1")
     names = {one.decision for one in answer.decisions}
