@@ -214,3 +214,14 @@ def test_the_same_input_gives_the_same_answer() -> None:
     assert [scarce(seed, (0, 1)).served() for seed in range(20)] == [
         scarce(seed, (0, 1)).served() for seed in range(20)
     ]
+
+
+def test_every_failure_says_why_whichever_way_of_serving_was_kept() -> None:
+    failed = 0
+    for seed in range(20):
+        fleet = scarce(seed, (0, 1, 2))
+        for action in fleet.served().actions:
+            if isinstance(action, Fail):
+                failed += 1
+                assert action.detail and action.remedy, f"seed {seed}: {action.vm}"
+    assert failed

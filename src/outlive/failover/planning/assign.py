@@ -111,10 +111,12 @@ class Serving:
         self.greedy = greedy
         self._needs = needs
 
-    def give(self, vm: VmView, needed: int) -> list[Action]:
+    def give(self, vm: VmView, needed: int, *, worded: bool) -> list[Action]:
         """So many slots for the VM."""
         need = self._needs[vm.id]
-        return self.greedy.serve(vm, need if need.needed == needed else msgspec.structs.replace(need, needed=needed))
+        if need.needed != needed:
+            need = msgspec.structs.replace(need, needed=needed)
+        return self.greedy.serve(vm, need, worded=worded)
 
 
 def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:

@@ -18,7 +18,7 @@ from outlive.failover.eligibility.counters import Counters
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
-from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host
+from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host, refused_for_capacity, unworded
 from outlive.failover.planning.separating import Separating
 from outlive.failover.sizing import resource_group
 
@@ -99,15 +99,18 @@ class Greedy:
         self._key_prefix = prefix
         self._serial = 0
 
-    def serve(self, vm: VmView, need: Need) -> list[Action]:
-        """Give the VM what it needs, as far as that is possible; the last action is ``Fail`` where it is not."""
+    def serve(self, vm: VmView, need: Need, *, worded: bool = True) -> list[Action]:
+        """Give the VM what it needs, as far as that is possible; the last action is ``Fail`` where it is not.
+
+        Without ``worded`` a failure for want of hosts does not count them (``reasons.unworded``).
+        """
         actions: list[Action] = []
         self.counters.place_vm(vm)
         refusal = self._refusal(vm, need)
         if refusal is not None:
             return [refusal]
         for done in range(need.needed):
-            action = self._join(vm, need) or self._open(vm, need, need.needed - done)
+            action = self._join(vm, need) or self._open(vm, need, need.needed - done, worded=worded)
             actions.append(action)
             if isinstance(action, Fail):
                 break
@@ -163,7 +166,7 @@ class Greedy:
         if self.counters.slot_members(slot) >= self._most_members:
             self._full |= self.counters.slot_bit(slot)
 
-    def _open(self, vm: VmView, need: Need, missing: int) -> Open | Fail:
+    def _open(self, vm: VmView, need: Need, missing: int, *, worded: bool) -> Open | Fail:
         offer = self._new_hosts(need.offer_class)
         if offer is None or offer.error:
             detail = offer.error if offer is not None else f"placement was not asked for {need.offer_class}"
@@ -173,13 +176,19 @@ class Greedy:
             return self._clash(vm, missing)
         self.ledger.grow()
         size = need.size
-        possible = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
+        room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
+        allowed = np.ones(len(room), dtype=bool)
+        self._exclude(vm.id, offer, allowed)
+        possible = room & allowed
         if self._one_new_per_host:
             possible &= ~self.ledger.new_here(offer.hosts)
-        self._exclude(vm.id, offer, possible)
         place = offer.best(vm.id, possible)
         if place is None:
-            return no_host(vm.id, size.cpu_milli, size.memory_bytes, self._count(vm, need, offer), missing)
+            if not worded and (offer.names or len(self._everywhere())):
+                return unworded(vm.id, missing)
+            return no_host(
+                vm.id, size.cpu_milli, size.memory_bytes, self._count(vm, need, offer, allowed, room), missing
+            )
         return self._opened(vm, need, offer.names[place])
 
     def _exclude(self, vm: str, offer: NewHosts, possible: NDArray[np.bool_]) -> None:
@@ -255,28 +264,27 @@ class Greedy:
             missing=missing,
         )
 
-    def _count(self, vm: VmView, need: Need, offer: NewHosts) -> HostCount:
+    def _count(
+        self, vm: VmView, need: Need, offer: NewHosts, allowed: NDArray[np.bool_], room: NDArray[np.bool_]
+    ) -> HostCount:
         """Each offered host by what keeps it from holding the slot."""
-        counters, size = self.counters, need.size
-        own = counters.host(vm.host)
-        rest = np.ones(len(offer.hosts), dtype=bool)
-        self._exclude(vm.id, offer, rest)
-        excluded = np.nonzero(~rest)[0]
-        room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
-        new_here = self.ledger.new_here(offer.hosts) if self._one_new_per_host else np.zeros(len(rest), dtype=bool)
         everywhere = self._everywhere()
-        open_hosts = everywhere[~self._barred(vm.id, everywhere)]
-        runs_here = bool(len(offer.places([own])))
-        others = [offer.names[place] for place in excluded.tolist() if offer.names[place] != vm.host]
+        own = offer.places([self.counters.host(vm.host)])
+        others = [name for place in np.nonzero(~allowed)[0].tolist() if (name := offer.names[place]) != vm.host]
+        full = int(np.count_nonzero(allowed & ~room))
+        already_new = 0
+        if self._one_new_per_host:
+            already_new = int(np.count_nonzero(allowed & room & self.ledger.new_here(offer.hosts)))
+        short = full > 0 or refused_for_capacity(offer.rejected) > 0
         return HostCount(
             total=max(len(everywhere), len(offer.hosts)),
             offered=len(offer.hosts),
-            own=int(runs_here),
+            own=len(own),
             by_rules=len(others),
             example=self._example(vm.id, min(others)) if others else "",
-            already_new=int((rest & new_here & room).sum()),
-            full=int((rest & ~room).sum()),
-            roomiest=self._roomiest(open_hosts, size.cpu_milli, size.memory_bytes),
+            already_new=already_new,
+            full=full,
+            roomiest=self._roomiest(vm.id, everywhere, need) if short else "",
             rejected=offer.rejected,
         )
 
@@ -320,8 +328,9 @@ class Greedy:
     def _unit_of(self, host: str) -> int:
         return self.counters.unit_of(self.counters.host(host))
 
-    def _roomiest(self, hosts: Ints, cpu_milli: int, memory_bytes: int) -> str:
-        found = self.ledger.roomiest(hosts, cpu_milli, memory_bytes)
+    def _roomiest(self, vm: str, hosts: Ints, need: Need) -> str:
+        """Of these hosts, where the VM may have a slot, the one with the most room for it."""
+        found = self.ledger.roomiest(hosts[~self._barred(vm, hosts)], need.size.cpu_milli, need.size.memory_bytes)
         if found is None:
             return ""
         host, cpu, memory = found

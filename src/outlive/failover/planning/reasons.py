@@ -43,7 +43,7 @@ class HostCount(msgspec.Struct, frozen=True, kw_only=True):
     full: int = 0
     """Offered hosts that have no room any more."""
     roomiest: str = ""
-    """The host that comes closest, with its free amounts."""
+    """The host that comes closest, with its free amounts, where some are full."""
     rejected: Mapping[str, int] = {}
     """Filter step → hosts that it refused."""
 
@@ -57,13 +57,19 @@ def no_host(vm: str, cpu_milli: int, memory_bytes: int, hosts: HostCount, missin
     )
 
 
+def unworded(vm: str, missing: int) -> Fail:
+    """There are hosts, and none can take a new slot: all that an attempt has to know which may be dropped."""
+    return Fail(vm=vm, reason=Reason.NO_CAPACITY, detail="", remedy="", missing=missing)
+
+
 def amounts(cpu_milli: int, memory_bytes: int) -> str:
     """A size for people: cores and bytes as quantities."""
     return f"{format_milli(cpu_milli)} cpu and {format_bytes(memory_bytes)} memory"
 
 
-def _refused_for_capacity(hosts: HostCount) -> int:
-    return sum(count for step, count in hosts.rejected.items() if "capacity" in step)
+def refused_for_capacity(rejected: Mapping[str, int]) -> int:
+    """Hosts that were refused because they are full."""
+    return sum(count for step, count in rejected.items() if "capacity" in step)
 
 
 def _main_reason(hosts: HostCount) -> Reason:
@@ -71,7 +77,7 @@ def _main_reason(hosts: HostCount) -> Reason:
         return Reason.NO_HOSTS
     if hosts.already_new:
         return Reason.ONE_PER_HOST
-    if hosts.full or _refused_for_capacity(hosts):
+    if hosts.full or refused_for_capacity(hosts.rejected):
         return Reason.NO_CAPACITY
     if hosts.offered < hosts.total - (0 if hosts.own else 1):
         return Reason.REFUSED
@@ -95,7 +101,7 @@ def _sentence(hosts: HostCount, size: str) -> str:
         parts.append(f"{hosts.full} without room for {size}")
     if parts:
         text += f"; of these {', '.join(parts)}"
-    if hosts.roomiest and (hosts.full or _refused_for_capacity(hosts)):
+    if hosts.roomiest and (hosts.full or refused_for_capacity(hosts.rejected)):
         text += f"; the most room is on {hosts.roomiest}"
     return text
 

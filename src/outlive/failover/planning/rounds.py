@@ -5,6 +5,9 @@ somebody fails for want of room or of hosts it would give some VMs two slots and
 somebody failed, from the highest down, is served again in rounds, and again with the largest first, and keeps the way
 that leaves the fewest of it without any slot, then the fewest slots missing. What lower priorities want never changes
 what a higher one is given at its turn (docs/reference/failover.md#scarce-capacity).
+
+To find words for a failure costs more than to fail: attempts that are mostly dropped go without, and one that is kept
+after all is made again.
 """
 
 from __future__ import annotations
@@ -55,8 +58,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class Server(Protocol):
     """A state to serve from, changed by each VM that is served."""
 
-    def give(self, vm: VmView, needed: int) -> list[Action]:
-        """So many slots for the VM, as far as possible; the last action is ``Fail`` where it is not."""
+    def give(self, vm: VmView, needed: int, *, worded: bool) -> list[Action]:
+        """So many slots for the VM, as far as possible; the last action is ``Fail`` where it is not.
+
+        Without ``worded`` the failure need not say more than whether another order of service might avoid it.
+        """
         ...
 
 
@@ -70,9 +76,10 @@ def serve_all(turns: Sequence[Turn], begin: Callable[[], S], compat: Compat) -> 
     VM gets all its slots at its turn.
     """
     groups = [list(group) for _, group in groupby(turns, key=lambda turn: turn.priority)]
-    server, actions = _attempt(groups, begin(), {})
     if compat.reverted("D19"):
-        return server, actions
+        return _attempt(groups, begin(), {})
+    worded = all(len(group) == 1 for group in groups)
+    server, actions = _attempt(groups, begin(), {}, worded=worded)
     few = sum(turn.needed for turn in turns) <= MANY_SLOTS
     ways: dict[int, Way] = {}
     for _ in range(min(len(groups), GROUPS_TRIED if few else 1)):
@@ -82,10 +89,13 @@ def serve_all(turns: Sequence[Turn], begin: Callable[[], S], compat: Compat) -> 
         ways[number] = Way.AT_ONCE
         best = (*shortfall(groups[number], actions), Way.AT_ONCE)
         for way in (Way.ROUNDS, Way.LARGEST) if few else (Way.ROUNDS,):
-            other, others = _attempt(groups, begin(), {**ways, number: way})
+            told = way is Way.ROUNDS  # kept wherever no other way is better
+            other, others = _attempt(groups, begin(), {**ways, number: way}, worded=told)
             found = (*shortfall(groups[number], others), way)
             if found < best:
-                best, server, actions, ways[number] = found, other, others, way
+                best, server, actions, ways[number], worded = found, other, others, way, told
+    if not worded and any(map(_for_room, actions)):
+        server, actions = _attempt(groups, begin(), ways)
     return server, _asked_again(turns, server, actions)
 
 
@@ -96,7 +106,7 @@ def _asked_again(turns: Sequence[Turn], server: Server, actions: Sequence[Action
     kept = [action for action in actions if not (isinstance(action, Fail) and action.vm in failed)]
     for turn in turns:
         if turn.vm.id in failed:
-            kept += server.give(turn.vm, failed[turn.vm.id])
+            kept += server.give(turn.vm, failed[turn.vm.id], worded=True)
     return kept
 
 
@@ -132,19 +142,21 @@ def _first_failing(groups: Sequence[Sequence[Turn]], actions: Sequence[Action], 
     return None
 
 
-def _attempt(groups: Sequence[Sequence[Turn]], server: S, ways: Mapping[int, Way]) -> tuple[S, list[Action]]:
+def _attempt(
+    groups: Sequence[Sequence[Turn]], server: S, ways: Mapping[int, Way], *, worded: bool = True
+) -> tuple[S, list[Action]]:
     actions: list[Action] = []
     for number, group in enumerate(groups):
         way = ways.get(number, Way.AT_ONCE)
         if way is Way.ROUNDS:
-            actions += _rounds(group, server)
+            actions += _rounds(group, server, worded=worded)
             continue
         for turn in sorted(group, key=_size) if way is Way.LARGEST else group:
-            actions += server.give(turn.vm, turn.needed)
+            actions += server.give(turn.vm, turn.needed, worded=worded)
     return server, actions
 
 
-def _rounds(turns: Sequence[Turn], server: Server) -> list[Action]:
+def _rounds(turns: Sequence[Turn], server: Server, *, worded: bool) -> list[Action]:
     """One slot at a time, always for those who have the fewest. Whoever fails is asked once more at the end, when
     others have opened slots that it may join, and then for all that it misses."""
     actions: list[Action] = []
@@ -155,7 +167,7 @@ def _rounds(turns: Sequence[Turn], server: Server) -> list[Action]:
     while waiting:
         present = min(waiting)
         for turn in sorted(waiting.pop(present), key=_rank):
-            served = server.give(turn.vm, 1)
+            served = server.give(turn.vm, 1, worded=False)  # who fails is asked again
             if any(isinstance(action, Fail) for action in served):
                 failed.append(turn)
                 continue
@@ -164,7 +176,7 @@ def _rounds(turns: Sequence[Turn], server: Server) -> list[Action]:
                 more = msgspec.structs.replace(turn, present=present + 1, needed=turn.needed - 1)
                 waiting.setdefault(present + 1, []).append(more)
     for turn in sorted(failed, key=_rank):
-        actions += server.give(turn.vm, turn.needed)
+        actions += server.give(turn.vm, turn.needed, worded=worded)
     return actions
 
 
