@@ -114,7 +114,7 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
-    """``record.seq`` of its Membership when that began: how old it is, in the host's own renewals."""
+    """``record.seq`` of its Membership at the last good rehearsal that it lived on after; 0: none."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     observed_at: datetime | None = None

@@ -77,6 +77,7 @@ def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine
             source="daemon",
             domain_state="ready",
             rehearsed="ok" if controlled and host.rehearsed else "",
+            rehearsed_seq=1 if controlled and host.rehearsed else 0,
         ),
     )
 

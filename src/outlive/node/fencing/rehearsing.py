@@ -41,6 +41,8 @@ AT_ONCE: Final = 64
 """Rehearsals at the same time."""
 WRITE_TRIES: Final = 4
 """Writes of one result."""
+LOOKS_FOR_LIFE: Final = 2
+"""Looks, a renewal apart, for whether a host has lived on after its first good rehearsal."""
 OK: Final = "ok"
 """The result of a good one."""
 
@@ -52,6 +54,8 @@ class _Result:
     said: str
     good: tuple[float, float] | None
     """First and last of the latest good ones in a row."""
+    seq: int = 0
+    """The host's renewal at the last one, if that was good; what it does after that shows that it lived on."""
 
 
 class Rehearsals:
@@ -117,15 +121,35 @@ class Rehearsals:
         good = None if before is None else before.good
         if said == OK:
             good = (good[0] if good is not None and before is not None and before.said == OK else began, began)
-        self._results[host.name] = _Result(said, good)
+        self._results[host.name] = _Result(said, good, renewal[0] if said == OK and renewal is not None else 0)
         if before is None or before.said != said:
             log = _log.info if said == OK else _log.warning
             log("fence.rehearsed", host=host.name, result=said)
+        if self._leads():
+            await self._tell(host, said, before, renewal)
+
+    async def _tell(
+        self, host: Hypervisor, said: str, before: _Result | None, renewal: tuple[int, float] | None
+    ) -> None:
+        """Write a result that differs; and that a good one is in date, once the host has lived on after one."""
         kept = host.status
-        seq, renew_s = renewal or (kept.rehearsed_seq, 0.0)
-        old = seq < kept.rehearsed_seq or (seq - kept.rehearsed_seq) * renew_s >= SAID_AGAIN_S
-        if self._leads() and (kept.rehearsed != said or (old and said == OK)):
+        seq = 0 if kept.rehearsed != said else kept.rehearsed_seq
+        if said == OK and renewal is not None and before is not None and 0 < before.seq < renewal[0]:
+            late_s = (renewal[0] - seq) * renewal[1]
+            seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= SAID_AGAIN_S else seq
+        elif said == OK and renewal is not None and seq == 0 and await self._lives_on(host.name, *renewal):
+            seq = renewal[0]
+        if (kept.rehearsed, kept.rehearsed_seq) != (said, seq):
             await self._write(host.name, said, seq)
+
+    async def _lives_on(self, host: str, seq: int, renew_s: float) -> bool:
+        """Whether it renews once more, so that what was found before it did is of its own life."""
+        for _ in range(LOOKS_FOR_LIFE):
+            await self._clock.sleep(renew_s)
+            now = self._renewal(host)
+            if now is None or now[0] > seq:
+                return now is not None
+        return False
 
     async def _said(self, host: Hypervisor) -> str:
         why = ""
@@ -164,7 +188,7 @@ class Rehearsals:
 def _vouched(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
     """Nothing of my own from before: what was written down by whoever rehearsed then."""
     said, later = host.status.rehearsed, record.seq - host.status.rehearsed_seq
-    if said != OK:
+    if said != OK or host.status.rehearsed_seq == 0:
         return f"its power controller was not rehearsed in time ({said or 'never'})"
     if later < 0:
         return "its power controller was rehearsed under another membership, or before a backup was restored"
