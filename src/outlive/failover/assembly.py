@@ -120,7 +120,11 @@ class Failover:
             free=lambda: free_amounts(fleet, keep_unknown=compat.reverted("D13")),
             writer=writer,
             decider=Decider(decisions, computer, clock=clock, inline_needs=settings.inline_planning_vms),
-            coverage=CoverageWriter(store, clock),
+            coverage=CoverageWriter(
+                store,
+                clock,
+                store_is=lambda: (getattr(store, "incarnation", ""), informers.reservations.figures.resets),
+            ),
             reporter=reporter,
             clock=clock,
             random=random.fork("failover-cycle"),

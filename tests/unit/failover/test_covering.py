@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -7,11 +9,22 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.keeping.covering import REREAD_S, CoverageWriter
 from outlive.resources import Coverage, CoverageStatus
+from outlive.store import Store
 from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
 
 YES = CoverageStatus(required=1, slots=("s",), covered=True, host="h1")
 NO = CoverageStatus(required=1, covered=False, reason="no-capacity", host="h1")
+
+
+class Restorable:
+    """A store that is replaced by an older one."""
+
+    def __init__(self, kept: MemoryStore) -> None:
+        self.kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kept, name)
 
 
 def test_who_leads_again_tells_what_another_leader_told_otherwise():
@@ -38,6 +51,22 @@ def test_what_somebody_deleted_is_told_again_after_a_while():
         await clock.sleep(REREAD_S + 1)
         await writer.tell({"v": YES})
         assert (await store.get(Coverage, "v")).status.covered
+
+    run(story())
+
+
+def test_what_a_restored_store_says_otherwise_is_told_again_at_once():
+    async def story() -> None:
+        clock = LoopClock()
+        past, present = MemoryStore(clock, SeededIds(Random(1))), MemoryStore(clock, SeededIds(Random(2)))
+        await CoverageWriter(past, clock).tell({"v": YES, "gone": YES})
+        store = Restorable(present)
+        writer = CoverageWriter(cast("Store", store), clock, store_is=lambda: store.kept.incarnation)
+        await writer.tell({"v": NO})
+        store.kept = past
+        assert await writer.tell({"v": NO}) == 0
+        assert not (await past.get(Coverage, "v")).status.covered
+        assert await writer.told() == ("gone", "v")
 
     run(story())
 

@@ -7,7 +7,7 @@ deleted with its VM. It is a report: nothing is decided from it, and it may be l
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -31,13 +31,17 @@ _log = get_logger("failover.coverage")
 class CoverageWriter:
     """Keeps the objects as told.
 
-    It remembers what it wrote, and reads all of them before its first write, whenever it is told to ``forget``, and
-    every ``REREAD_S``: somebody else may have led meanwhile, or deleted some.
+    It remembers what it wrote, and reads all of them before its first write, whenever it is told to ``forget``, when
+    the store may be another one than it was, and every ``REREAD_S``: somebody else may have led meanwhile, or deleted
+    some.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, store_is: Callable[[], object] = lambda: None) -> None:
+        """``store_is`` answers otherwise once the store may have been restored from a backup."""
         self._store = store
         self._clock = clock
+        self._store_is = store_is
+        self._read_from: object = None
         self._known: dict[str, Coverage] | None = None
         self._read_at = 0.0
         self._refused: set[str] = set()
@@ -89,10 +93,10 @@ class CoverageWriter:
         return known.status if known is not None else None
 
     async def _all(self) -> dict[str, Coverage]:
-        now = self._clock.monotonic()
-        if self._known is None or now - self._read_at > REREAD_S:
+        now, source = self._clock.monotonic(), self._store_is()
+        if self._known is None or now - self._read_at > REREAD_S or source != self._read_from:
             self._known = {one.name: one async for one in list_all(self._store, Coverage)}
-            self._read_at = now
+            self._read_at, self._read_from = now, source
         return self._known
 
     async def _write(self, vm: str, status: CoverageStatus) -> None:
