@@ -147,7 +147,7 @@ class NodeRole:
             )
         try:
             async with OrderedTaskGroup() as group:
-                tasks = [group.create_task(self._trail.run(), name="trail")]
+                tasks = [group.create_task(self.daemon.keep("trail", self._trail.run), name="trail")]
                 entering = group.create_task(self._enter(), name="entering")
                 await self._first_of(entering)
                 if entering.done():

@@ -8,6 +8,8 @@ resets the machine W seconds after it was fed last. Its clock is the loop's, wha
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -96,6 +98,8 @@ class Machine:
         self.load: Callable[[], float] = lambda: 0.0
         """How many cores its guests keep busy; said by whoever has the guests."""
         self.remembered: Remembered | None = None
+        self.disk_full = False
+        """Whether its own disk takes nothing more."""
         self.lock: Process | None = None
         """Who has the lock that admits one daemon."""
         self.fed = False
@@ -198,6 +202,8 @@ class MachineClient:
         self._process.check()
         await asyncio.sleep(0.001)
         self._process.check()
+        if self._machine.disk_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._machine.remembered = remembered
 
     def lock(self) -> bool:

@@ -171,3 +171,50 @@ def test_restored_store_gets_all_running_vms_registered_again() -> None:
         assert record(world).incarnation == record(world, "kvm-2").incarnation == world.store.incarnation
 
     tell(story)
+
+
+def test_daemon_of_a_host_whose_own_disk_is_full_starts_again_because_nothing_is_new_to_it() -> None:
+    async def story(world: World) -> None:
+        world.hosts["kvm-1"].machine.disk_full = True
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 10)
+        before = record(world).seq
+        await at(world, 20)
+        assert record(world).seq >= before + 8
+        assert (record(world).epoch, faults(world)) == (1, set())
+        assert holders(world) == [("kvm-1", 1, "running")]
+
+    tell(story)
+
+
+def test_host_whose_own_disk_is_full_enters_no_new_epoch_and_says_why_and_its_daemon_does_not_end() -> None:
+    async def story(world: World) -> None:
+        world.hosts["kvm-1"].machine.disk_full = True
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert faults(world) == {"host-cannot-join.kvm-1"}
+        assert world.running("vm-1") == ()
+        assert not told_of(world, "kvm-1/daemon", "process")[2:]
+        world.hosts["kvm-1"].machine.disk_full = False
+        await at(world, 70)
+        assert faults(world) == set()
+        assert holders(world) == [("kvm-1", 2, "running")]
+
+    tell(story)
+
+
+def test_membership_does_not_end_with_the_writing_down_of_decisions() -> None:
+    class Broken:
+        async def create(self, obj: object) -> object:
+            raise KeyError("a driver that breaks")
+
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-1"].daemon.role
+        before, role._trail._store = record(world).nonce, Broken()
+        await world.do("request", {"vm": "vm-1", "verb": "restart"})
+        await at(world, 30)
+        assert record(world).nonce == before
+        assert holders(world) == [("kvm-1", 1, "running")]
+
+    tell(story)

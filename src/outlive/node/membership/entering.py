@@ -9,12 +9,13 @@ backup: the host then enters with an epoch that was never used.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import record_of
 from outlive.node.membership.dating import dated
@@ -29,6 +30,11 @@ from outlive.store import Store
 
 EMPTYING_ROUNDS: Final = 20
 """How often the daemon tries to empty the host before it says that it cannot."""
+
+DISK_LIMIT_S: Final = 10.0
+"""How long the host's own disk may take."""
+
+_T = TypeVar("_T")
 
 JOIN: Final = Decision("safety.join", join, JoinView, JoinOutcome, "How a host enters its membership", is_empty=refuses)
 
@@ -89,6 +95,8 @@ class Entrance:
         self._ran: dict[int, bool] = {}
         """Epoch → whether a domain of it was there when this daemon first looked after that epoch."""
         self._emptied = 0
+        self._restored = False
+        """Whether a try that did not get to its end found that the store had gone back."""
 
     async def enter(self, *, restored: bool) -> Entered | None:
         """One try; ``None``: look again at once.
@@ -96,9 +104,9 @@ class Entrance:
         ``Refused``: this daemon must not run. ``Blocked``: not now. Errors of the store, as they come.
         """
         found = await self.read()
-        remembered = await self._machine.remembered()
+        remembered = await self._on_disk(self._machine.remembered())
         view = await self._view(found, remembered)
-        restored = restored or _goes_back(view)
+        self._restored = restored = restored or self._restored or _goes_back(view)
         if restored and self._was_member_since_boot(view):
             view = lifted(view)
         outcome = self._decisions.use(JOIN, view, subject=self._host)
@@ -109,7 +117,10 @@ class Entrance:
             raise _refusal(outcome, view)
         assert outcome.record is not None
         written = await self._write(found, outcome.record)
-        await self._machine.remember(Remembered(uid=written.metadata.uid, epoch=written.record.epoch))
+        entered = Remembered(uid=written.metadata.uid, epoch=written.record.epoch)
+        if entered != remembered:
+            await self._on_disk(self._machine.remember(entered))
+        self._restored = False
         old = view.record.epoch if outcome.row == "J3" and view.record is not None else 0
         return Entered(
             membership=written,
@@ -129,6 +140,23 @@ class Entrance:
             return None
         except TimeoutError:
             raise Unavailable("the store did not answer in time") from None
+
+    async def _on_disk(self, call: Awaitable[_T]) -> _T:
+        """What the host's own disk answers; ``Blocked`` where it does not.
+
+        Nothing may use an epoch that is not written down, so the host waits, and says so; a daemon that ended instead
+        would end again and again, until its host counts as dead.
+        """
+        try:
+            async with asyncio.timeout(DISK_LIMIT_S):
+                return await call
+        except (OSError, OutliveError) as error:
+            why = str(error) or f"no answer in {DISK_LIMIT_S:g} s"
+            raise Blocked(
+                "host-cannot-join",
+                f"{self._host} cannot read or write down on its own disk what it is a member of: {why}",
+                f"see to the disk of {self._host}: whether it is full, and whether it can be written",
+            ) from error
 
     async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
         try:
