@@ -223,5 +223,6 @@ def test_every_failure_says_why_whichever_way_of_serving_was_kept() -> None:
         for action in fleet.served().actions:
             if isinstance(action, Fail):
                 failed += 1
-                assert action.detail and action.remedy, f"seed {seed}: {action.vm}"
+                assert action.detail, f"seed {seed}: {action.vm}"
+                assert action.remedy, f"seed {seed}: {action.vm}"
     assert failed
