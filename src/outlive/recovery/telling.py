@@ -17,11 +17,13 @@ from outlive.resources import ObjectRef, Proof, VirtualMachine
 from outlive.runtime.metrics import Metrics
 
 HELD_FAULT: Final = "vm-held"
-"""A VM that should run and cannot, for a reason of its own; that of a whole host is the fencer's to tell."""
+"""A VM that cannot be restarted, for a reason of its own; that of a whole host is the fencer's to tell."""
 HELD_DELTA: Final = 5
 """What one held VM takes off the cluster's health."""
 TOLD_ELSEWHERE: Final = frozenset({"fence-unconfirmed", "store-restored"})
 """Reasons that are a fault of the host, or of the store, and not of each VM."""
+MAY_RUN: Final = frozenset({"membership-missing", "unattended"})
+"""Reasons that say of a host that it may be running the VM: that the VM is down would be a guess."""
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 _log = get_logger("recovery")
@@ -128,7 +130,8 @@ class Teller:
         self._events.emit(vm.ref, "RecoveryHeld", note, type="Warning", action="Recover")
         _log.warning("recovery.held", vm=vm.name, reason=action.reason, detail=action.detail, remedy=action.remedy)
         if action.reason not in TOLD_ELSEWHERE:
-            message = f"VM {vm.name} is not running: {action.detail}"
+            what = "is not restarted elsewhere" if action.reason in MAY_RUN else "is not running"
+            message = f"VM {vm.name} {what}: {action.detail}"
             await self._faults.raise_(HELD_FAULT, vm.ref, message, remedy=action.remedy, delta=HELD_DELTA)
 
     async def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
