@@ -11,7 +11,7 @@ from outlive.node.fencing.profile import Profile, profile_of
 from outlive.resources import Cluster, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import ClusterSpec
 from outlive.resources.hosts import HypervisorSpec
-from outlive.store import Store
+from outlive.store import Store, answered
 
 CLUSTER = "default"
 
@@ -29,9 +29,11 @@ class Wishes:
 
     async def look(self) -> None:
         """Read again; errors of the store are the caller's, except that there may be no ``Cluster``."""
-        self.hypervisor = await self._store.get(Hypervisor, self.host)
+        async with answered(f"Hypervisor/{self.host}"):
+            self.hypervisor = await self._store.get(Hypervisor, self.host)
         try:
-            self.cluster = await self._store.get(Cluster, CLUSTER)
+            async with answered(f"Cluster/{CLUSTER}"):
+                self.cluster = await self._store.get(Cluster, CLUSTER)
         except NotFound:
             self.cluster = None
 

@@ -16,7 +16,7 @@ from outlive.recovery.caches import CLUSTER, RecoveryInformers
 from outlive.recovery.observe import Lookout
 from outlive.recovery.telling import Faults
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
-from outlive.store import Store
+from outlive.store import Store, answered
 
 RESTORED_FAULT: Final = "store-restored"
 RESTORED_DELTA: Final = 30
@@ -62,12 +62,14 @@ class LostHosts:
 
     async def put_right(self, name: str) -> None:
         """Write what the Membership says now, read afresh."""
-        member = await self._store.get(Membership, name, fresh=True)
-        host = await self._store.get(Hypervisor, name, fresh=True)
+        async with answered(f"host {name}"):
+            member = await self._store.get(Membership, name, fresh=True)
+            host = await self._store.get(Hypervisor, name, fresh=True)
         wanted = lost_by(member.record)
         if wanted is None or bool(wanted) == bool(host.status.lost):
             return
-        written = await self._store.replace_status(_replace(host, status=_replace(host.status, lost=wanted)))
+        async with answered(f"host {name}"):
+            written = await self._store.replace_status(_replace(host, status=_replace(host.status, lost=wanted)))
         self._informers.hypervisors.note(written, replaced=host.metadata.resource_version)
         _log.info("recovery.host_lost" if wanted else "recovery.host_back", host=name, fence=wanted)
 
@@ -133,12 +135,14 @@ class Incarnation:
 
     async def _write(self, says: str) -> None:
         try:
-            cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
+            async with answered(f"Cluster/{CLUSTER}"):
+                cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
         except NotFound:
             return
         if cluster.status.store_incarnation == says:
             return
         status = _replace(cluster.status, store_incarnation=says)
-        written = await self._store.replace_status(_replace(cluster, status=status))
+        async with answered(f"Cluster/{CLUSTER}"):
+            written = await self._store.replace_status(_replace(cluster, status=status))
         self._informers.clusters.note(written, replaced=cluster.metadata.resource_version)
         _log.info("recovery.store_incarnation", incarnation=says, before=cluster.status.store_incarnation)

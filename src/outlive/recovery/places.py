@@ -5,6 +5,7 @@ An answer is a ranking, not a promise of room: the plan books what it gives away
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,6 +23,8 @@ from outlive.resources import VirtualMachine
 
 SEARCHES: Final = 100
 """VMs that one look asks placement about; the others follow in the next."""
+OFFERS_S: Final = 20.0
+"""How long placement may take for all VMs of one look: recoveries into slots wait for it, and so does failover."""
 
 _log = get_logger("recovery")
 
@@ -42,9 +45,14 @@ class Places:
     async def offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:
         """VM → hosts that may take it, best first; a VM that could not be asked about is left out."""
         found: dict[str, tuple[str, ...]] = {}
+        until_s = asyncio.get_running_loop().time() + OFFERS_S
         for vm in vms[:SEARCHES]:
             try:
-                found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
+                async with asyncio.timeout_at(until_s):
+                    found[vm.name] = (await self._placement.offer(self._call(vm))).hosts
+            except TimeoutError:
+                _log.warning("recovery.not_placed", vm=vm.name, error=f"placement took longer than {OFFERS_S:g} s")
+                break
             except OutliveError as error:
                 _log.warning("recovery.not_placed", vm=vm.name, error=str(error))
         return found

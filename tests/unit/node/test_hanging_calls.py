@@ -63,3 +63,44 @@ def test_daemon_goes_on_looking_though_the_start_of_the_service_is_never_answere
         assert record(world).seq > before
 
     tell(story, vms=VMS, node=LIMITS)
+
+
+class DeafOnce:
+    """A store that never answers its first call."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._heard = False
+
+    async def get(self, kind: type, name: str, **how: Any) -> Any:
+        if not self._heard:
+            self._heard = True
+            await asyncio.get_running_loop().create_future()
+        return await self._inner.get(kind, name, **how)
+
+
+def test_wishes_are_read_again_though_one_reading_was_never_answered() -> None:
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-1"].daemon.role
+        wishes = role.daemon.wishes
+        wishes._store = DeafOnce(wishes._store)
+        await at(world, 10)
+        await world.do("drain", {"host": "kvm-1"})
+        await at(world, 30)
+        assert wishes.spec.drain
+
+    tell(story, vms=VMS)
+
+
+def test_vm_starts_though_the_question_whether_the_store_is_settled_was_once_never_answered() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 10)
+        role: Any = world.hosts["kvm-1"].daemon.role
+        settling = role.daemon.shared.settling
+        settling._store = DeafOnce(settling._store)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 30)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story, vms=VMS)

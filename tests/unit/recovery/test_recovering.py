@@ -262,7 +262,7 @@ def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says
 
 
 class Deaf:
-    """A store that never answers the first reading, or the first write, of one VM."""
+    """A store that never answers the first reading, or the first write, of one VM or host."""
 
     def __init__(self, inner: Any, call: str) -> None:
         self._inner = inner
@@ -272,12 +272,12 @@ class Deaf:
         return getattr(self._inner, name)
 
     async def get(self, kind: type, name: str, **how: Any) -> Any:
-        if name == "a" and self._call == "get":
+        if (kind.__name__, name, self._call) in (("VirtualMachine", "a", "get"), ("Hypervisor", "h1", "get host")):
             await self._never()
         return await self._inner.get(kind, name, **how)
 
     async def replace_status(self, obj: Any) -> Any:
-        if obj.name == "a" and self._call == "replace_status":
+        if (obj.name, self._call) in (("a", "replace_status"), ("h1", "replace_status host")):
             await self._never()
         return await self._inner.replace_status(obj)
 
@@ -286,7 +286,7 @@ class Deaf:
         await asyncio.get_running_loop().create_future()
 
 
-@pytest.mark.parametrize("call", ["get", "replace_status"])
+@pytest.mark.parametrize("call", ["get", "replace_status", "get host", "replace_status host"])
 def test_call_that_is_never_answered_holds_up_no_other_vm_for_long(call: str) -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.hosts("h1", "h2", "h3", "h4")

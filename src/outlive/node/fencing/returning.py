@@ -21,7 +21,7 @@ from outlive.node.fencing.health import FaultCode
 from outlive.resources import MemberRecord, ObjectRef, Part, VirtualMachine
 from outlive.runtime.steps import Precondition, ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store, list_all
+from outlive.store import LIST_S, Store, answered, list_all
 
 LOOK_S: Final = 5.0
 """How often is looked for hosts to be switched on."""
@@ -171,10 +171,11 @@ class Returns:
         """Host → VMs that are held there in its dead epoch or before."""
         found: dict[str, list[str]] = {host: [] for host in hosts}
         epochs = {host: self._epoch(host) for host in hosts}
-        async for vm in list_all(self._store, VirtualMachine):
-            for one in vm.status.holders:
-                if one.hypervisor in found and one.epoch <= epochs[one.hypervisor]:
-                    found[one.hypervisor].append(vm.name)
+        async with answered("all virtual machines", LIST_S):
+            async for vm in list_all(self._store, VirtualMachine):
+                for one in vm.status.holders:
+                    if one.hypervisor in found and one.epoch <= epochs[one.hypervisor]:
+                        found[one.hypervisor].append(vm.name)
         return found
 
     def _epoch(self, host: str) -> int:

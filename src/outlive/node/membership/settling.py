@@ -13,7 +13,7 @@ from outlive.base.errors import NotFound
 from outlive.node.membership.keeper import Keeper
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, Membership
-from outlive.store import Store, list_all
+from outlive.store import LIST_S, Store, answered, list_all
 
 
 class Settling:
@@ -28,7 +28,8 @@ class Settling:
     async def settled(self) -> bool:
         """Whether that is so now; errors of the store are the caller's."""
         try:
-            cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
+            async with answered(f"Cluster/{CLUSTER}"):
+                cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
         except NotFound:
             return True
         incarnation = cluster.status.store_incarnation
@@ -43,8 +44,9 @@ class Settling:
         if not first:
             if record.incarnation != incarnation:
                 return False
-            async for member in list_all(self._store, Membership):
-                if member.record.incarnation != incarnation:
-                    return False  # dead or released as it is called: the backup may be older than its return
+            async with answered("all memberships", LIST_S):
+                async for member in list_all(self._store, Membership):
+                    if member.record.incarnation != incarnation:
+                        return False  # dead or released as it is called: the backup may be older than its return
         self._known = incarnation
         return True
