@@ -29,6 +29,7 @@ from outlive.node.wishes import Wishes
 from outlive.resources import VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime.within import within
 from outlive.store import Store
 
 RESTART_S: Final = 5.0
@@ -127,7 +128,7 @@ class Daemon:
             self.wake.clear()
             await self._look()
             try:
-                async with asyncio.timeout(float(self.shared.settings.look)):
+                with within(float(self.shared.settings.look)):
                     await self.wake.wait()
             except TimeoutError:
                 continue

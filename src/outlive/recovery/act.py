@@ -7,7 +7,6 @@ the target finds the VM, the assignment. What a step refuses is left to the next
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final, assert_never
 
@@ -26,6 +25,7 @@ from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachi
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
+from outlive.runtime.within import within
 from outlive.store import Store
 
 CALL_S: Final = 5.0
@@ -254,7 +254,7 @@ class Acting:
 
     async def _fresh(self, kind: type[R], name: str) -> R:
         try:
-            async with asyncio.timeout(CALL_S):
+            with within(CALL_S):
                 return await self._store.get(kind, name, fresh=True)
         except TimeoutError:
             raise Unavailable(f"the store did not answer about {kind.kind()}/{name} within {CALL_S:g} s") from None
@@ -278,7 +278,7 @@ class Acting:
     ) -> R:
         """Compare-and-swap; after a lost answer a fresh read says whether it was applied."""
         try:
-            async with asyncio.timeout(CALL_S):
+            with within(CALL_S):
                 written: R = await write(wanted)
         except (Unknown, TimeoutError):
             written = await self._fresh(type(before), before.name)

@@ -30,6 +30,7 @@ from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Res
 from outlive.resources.codec import encode_canonical
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime.within import within
 
 SETTLE_S: Final = 0.2
 """After a proof: how long to wait for others."""
@@ -111,7 +112,7 @@ class RecoveryLoop:
 
     async def _woken(self, tick_s: float) -> None:
         try:
-            async with asyncio.timeout(tick_s):
+            with within(tick_s):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -17,6 +17,7 @@ from outlive.runtime.controller import Controller, Requeue, Watch
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.queue import KEYS_LIMIT, QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime.within import within
 
 DEADLINE_S: Final = 300.0
 """How long one reconcile may take, unless its controller is given another limit."""
@@ -190,10 +191,10 @@ class ControllerRun:
 
     async def _reconcile(self, key: str) -> tuple[str, Requeue | None]:
         """One reconcile, and its result: ok, conflict, refused (an error of ours), deadline or crash."""
-        limit = asyncio.timeout(self._options.deadline_s)
+        limit = within(self._options.deadline_s)
         log: Callable[..., Any] = _log.warning
         try:
-            async with limit:
+            with limit:
                 return "ok", await self._controller.reconcile(key)
         except Conflict as error:
             _log.info("reconcile.conflict", controller=self.name, key=key, error=str(error))
@@ -202,7 +203,7 @@ class ControllerRun:
             log("reconcile.refused", controller=self.name, key=key, error=str(error), code=error.code)
             return "refused", None
         except TimeoutError:
-            if limit.expired():
+            if limit.expired:
                 log("reconcile.deadline", controller=self.name, key=key, deadline_s=self._options.deadline_s)
                 return "deadline", None
             _log.exception("reconcile.crashed", controller=self.name, key=key)

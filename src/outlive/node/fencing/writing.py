@@ -7,7 +7,6 @@ the caller hears ``Unavailable`` and tries later.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -23,6 +22,7 @@ from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord, Me
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import ProtocolStep, Refusal
+from outlive.runtime.within import within
 from outlive.store import Store
 
 TRIES: Final = 6
@@ -77,7 +77,7 @@ class FenceWriter:
     async def swap(self, on: Membership, record: MemberRecord) -> Membership:
         """One compare-and-swap on exactly this version. ``Conflict``, ``Unknown``, ``Unavailable``."""
         try:
-            async with asyncio.timeout(CALL_LIMIT_S):
+            with within(CALL_LIMIT_S):
                 written = await self._store.replace(msgspec.structs.replace(on, record=record))
         except TimeoutError:
             raise Unknown(f"no answer to a write of Membership/{on.name} in {CALL_LIMIT_S:g} s") from None
@@ -113,7 +113,7 @@ class FenceWriter:
 
     async def _read(self, kind: type[R], name: str) -> R | None:
         try:
-            async with asyncio.timeout(CALL_LIMIT_S):
+            with within(CALL_LIMIT_S):
                 return await self._store.get(kind, name, fresh=True)
         except NotFound:
             return None

@@ -17,6 +17,7 @@ from outlive.node.vm.looking import Looker
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.resources import VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.runtime.within import within
 
 RETRY_BASE_S: Final = 0.5
 """The first wait after an error; it doubles."""
@@ -141,7 +142,7 @@ class Workers:
     async def _calm(self, seconds: float) -> None:
         """Wait whatever changes meanwhile: a look that failed may itself have changed the virtual machine before."""
         try:
-            async with asyncio.timeout(seconds):
+            with within(seconds):
                 await self._closing.wait()
         except TimeoutError:
             return
@@ -150,7 +151,7 @@ class Workers:
 async def _changed_within(memory: VmMemory, seconds: float) -> None:
     """Until something changes, or so long."""
     try:
-        async with asyncio.timeout(seconds):
+        with within(seconds):
             await memory.changed.wait()
     except TimeoutError:
         return
