@@ -25,6 +25,10 @@ MIGRATION_LOOK_S: Final = 0.2
 """How often a migration looks whether both sides are still there."""
 SETTLE_LOOKS: Final = 10_000
 LIVE: Final = (DomainState.RUNNING, DomainState.PAUSED)
+GONE_WITH_HOST: Final = "gone with the host"
+CRASHED: Final = "crashed"
+ACCIDENTS: Final = (GONE_WITH_HOST, CRASHED)
+"""Ends of domains that nobody asks for."""
 
 
 class SimHypervisor:
@@ -73,7 +77,7 @@ class SimHypervisor:
         self.domains.clear()
         self._creates.clear()
         for vm in gone:
-            self._changed(vm, "gone with the host")
+            self._changed(vm, GONE_WITH_HOST)
 
     def pause(self) -> None:
         """The machine stands still, its domains as well."""
@@ -131,7 +135,7 @@ class SimHypervisor:
         domain = self.domains.get(vm)
         if domain is not None and domain.state in LIVE:
             domain.crashed = True
-            self._to(domain, DomainState.OFF, "crashed")
+            self._to(domain, DomainState.OFF, CRASHED)
 
     # Calls
 

@@ -1,7 +1,8 @@
 """Which VMs ran nowhere although somebody wants them to, from when to when: the truth of the machines, not the store's.
 
 A VM is lost at the moment its last running domain ends without anybody having asked for that, and is back at the moment
-one runs again. Ends that were asked for (a stop, a cold move, a restart) are no losses.
+one runs again. Ends that were asked for (a stop, a cold move, a restart) are no losses; what dies in the middle of one,
+with its host or by itself, is lost all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final, Protocol
 
 from outlive.resources import Fault, VirtualMachine
 from outlive.simulation.history import HistoryEvent
+from outlive.simulation.hypervisors import ACCIDENTS
 from outlive.simulation.invariants.resting import wanted
 from outlive.simulation.spec import WorldSpec, hosts_of
 from outlive.simulation.stores import WorldStore
@@ -67,17 +69,22 @@ class Losses:
         runs = bool(self._world.running(vm))
         before = self._running.get(vm, False)
         self._running[vm] = runs
-        if before and not runs and self._missed(vm):
+        accident = event.text.endswith(ACCIDENTS)
+        if not runs and (before or accident) and vm not in self._lost_at and self._missed(vm, accident):
             self._lost_at[vm] = event.at_s
             self._ever[vm] = None
         elif runs and vm in self._lost_at:
             took_s = event.at_s - self._lost_at.pop(vm)
             self._longest[vm] = max(took_s, self._longest.get(vm, 0.0))
 
-    def _missed(self, name: str) -> bool:
-        """Whether nobody asked for its end."""
+    def _missed(self, name: str, accident: bool) -> bool:
+        """Whether it should run, and nobody asked for its end."""
         vm = self._world.store.look(VirtualMachine, name)
-        if vm is None or not wanted(vm) or vm.status.phase in _ASKED_PHASES:
+        if vm is None or not wanted(vm):
+            return False
+        if accident:
+            return True
+        if vm.status.phase in _ASKED_PHASES:
             return False
         moved = vm.status.migration
         return moved is None or moved.phase in ("committed", "aborted")
