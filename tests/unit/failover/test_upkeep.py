@@ -193,6 +193,31 @@ def test_removals_between_cycles_are_braked_together():
     run(story())
 
 
+def test_whom_the_brake_leaves_beside_a_vm_that_moved_to_its_host_is_told_so_though_nothing_of_it_changed():
+    async def story() -> None:
+        cloud = LiveCloud({}, {"brakeNumber": 1, "brakeShare": 0.0})
+        async with cloud.running():
+            await started(cloud)
+            for name, host in (("a", "h1"), ("b", "h2"), ("c", "h3")):
+                await cloud.vm(name, host)
+            await cloud.settle()
+            (members,) = (await cloud.members()).values()
+            assert set(members) == {"a", "b", "c"}
+            await cloud.stop("c")
+            await cloud.settle()
+            await cloud.move("b", "h1")
+            await cloud.settle()
+            (members,) = (await cloud.members()).values()
+            assert set(members) == {"a", "b"}, "the brake holds"
+            assert await cloud.covered() == {"a": False, "b": False}
+            assert (await cloud.coverage("a")).reason
+            await cloud.move("b", "h2")
+            await cloud.settle()
+            assert await cloud.covered() == {"a": True, "b": True}
+
+    run(story())
+
+
 def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_mended():
     async def story() -> None:
         async with live({"reconcileInterval": "60s"}) as cloud:
