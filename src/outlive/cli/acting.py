@@ -22,6 +22,12 @@ Host = Annotated[str, typer.Argument(metavar="HOST", help="Which host.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
 
+SomeHosts = Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")]
+SomeDomains = Annotated[
+    list[str] | None,
+    typer.Option("--domain", metavar="rack=r3", help="Only for the hosts of this failure domain."),
+]
+
 
 async def fence(
     access: Access,
@@ -50,28 +56,28 @@ async def fence(
 async def maintenance_on(
     access: Access,
     duration: Annotated[str, typer.Option("--for", metavar="2h", help="End by itself after this time.")] = "",
-    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")] = None,
+    host: SomeHosts = None,
+    domain: SomeDomains = None,
 ) -> None:
     """Nobody is condemned from now on."""
     from outlive.base.duration import duration_of_flag
-    from outlive.roles.operating import set_maintenance
+    from outlive.roles.operating import hosts_of_domains, set_maintenance
 
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
         raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
     async with access.open(write=True) as store:
-        write(await set_maintenance(store, access.clock, True, for_s=for_s, hosts=tuple(host or ())) + "\n")
+        hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
+        write(await set_maintenance(store, access.clock, True, for_s=for_s, hosts=hosts) + "\n")
 
 
-async def maintenance_off(
-    access: Access,
-    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")] = None,
-) -> None:
+async def maintenance_off(access: Access, host: SomeHosts = None, domain: SomeDomains = None) -> None:
     """Silent hosts are condemned again."""
-    from outlive.roles.operating import set_maintenance
+    from outlive.roles.operating import hosts_of_domains, set_maintenance
 
     async with access.open(write=True) as store:
-        write(await set_maintenance(store, access.clock, False, hosts=tuple(host or ())) + "\n")
+        hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
+        write(await set_maintenance(store, access.clock, False, hosts=hosts) + "\n")
 
 
 async def drain(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:

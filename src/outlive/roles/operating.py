@@ -20,8 +20,8 @@ from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
 from outlive.node.maintenance import cluster_maintenance, host_maintenance
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
-from outlive.resources.meta import Resource
-from outlive.store import Store, list_all
+from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
+from outlive.store import Selector, Store, list_all
 
 ATTEMPTS: Final = 5
 """Swaps that are tried before a command gives up against other writers."""
@@ -71,6 +71,27 @@ async def confirm_off(store: Store, host: str, *, name: str, reason: str) -> str
     wish = f"{record.fence.id}|{name}|{reason}"
     await _change_fencing(store, host, lambda fencing: _replace(fencing, operator_proof=wish))
     return f"recorded for fence {record.fence.id}: {name} says that {host} is off"
+
+
+async def hosts_of_domains(store: Store, domains: tuple[str, ...], *, hosts: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """``hosts``, and those that carry the label of one of these failure domains (``rack=r3``) now, each once.
+
+    ``Usage`` for what is no domain, ``NotFound`` for one without hosts.
+    """
+    found = dict.fromkeys(hosts)
+    for domain in domains:
+        what, _, which = domain.partition("=")
+        if not what or not which:
+            raise Usage(f"{domain!r} is no failure domain", place="--domain", remedy="write one such as rack=r3")
+        selector = Selector.parse(f"{DOMAIN_LABEL_PREFIX}{what}={which}")
+        named = [one.name async for one in list_all(store, Hypervisor, selector=selector)]
+        if not named:
+            raise NotFound(
+                f"no host has the label {DOMAIN_LABEL_PREFIX}{what}={which}",
+                remedy="outlive get hypervisors -o wide shows their labels",
+            )
+        found.update(dict.fromkeys(named))
+    return tuple(found)
 
 
 async def set_maintenance(

@@ -15,6 +15,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.condemning import CONDEMN, CondemnView
 from outlive.resources import (
+    DOMAIN_LABEL_PREFIX,
     Cluster,
     Hypervisor,
     HypervisorSpec,
@@ -23,7 +24,8 @@ from outlive.resources import (
     MemberState,
     ObjectMeta,
 )
-from outlive.roles.operating import confirm_off, request_fence, set_armed, set_drain, set_maintenance
+from outlive.roles.operating import confirm_off, hosts_of_domains, request_fence, set_armed, set_drain, set_maintenance
+from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.writers import WriterStore
 
@@ -165,6 +167,31 @@ def test_nobody_is_armed_on_an_embedded_store() -> None:
     store = Embedded(CLOCK, SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
     assert "embedded" in str(refused(set_armed(store, "h1", True), Refused))
+
+
+def test_maintenance_of_a_failure_domain_is_that_of_its_hosts_and_of_those_named_beside_it() -> None:
+    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    racks = {"h1": "r1", "h2": "r1", "h3": "r2", "h4": "r2"}
+    store.load(
+        [
+            Hypervisor(metadata=ObjectMeta(name=name, labels={f"{DOMAIN_LABEL_PREFIX}rack": rack}))
+            for name, rack in racks.items()
+        ]
+    )
+    users = WriterStore(store, writer="users")
+
+    async def scene() -> list[str]:
+        hosts = await hosts_of_domains(users, ("rack=r1",), hosts=("h3", "h1"))
+        await set_maintenance(users, CLOCK, True, hosts=hosts)
+        return [one.name async for one in list_all(users, Hypervisor) if one.spec.fencing.maintenance]
+
+    assert run(scene()) == ["h1", "h2", "h3"]
+    for text, kind in (("rack=r9", NotFound), ("rack", Usage), ("=r1", Usage)):
+
+        async def wrong(text: str = text) -> str:
+            return str(await hosts_of_domains(users, (text,)))
+
+        refused(wrong(), kind)
 
 
 def test_the_end_of_maintenance_says_what_is_still_in_it() -> None:
