@@ -73,8 +73,11 @@ class Daemon:
 
     def _entered(self) -> None:
         entered = self.keeper.entered
-        if entered is not None and entered is not self.swept and entered.row in ("J2", "J3"):
-            self.sweep_due_s = self.clock.monotonic()
+        if entered is not None and entered is not self.swept:
+            if entered.row in ("J2", "J3"):
+                self.sweep_due_s = self.clock.monotonic()
+            if entered.restored:  # what was read before was another store's
+                self.shared.read_in.clear()
         self.swept = entered
         self.looker.cleaned = not self.cleaner.needed
         self.wake.set()
@@ -134,10 +137,13 @@ class Daemon:
                 continue
 
     async def _look(self) -> None:
+        incarnation = self.wishes.incarnation
         try:
             await self.wishes.look()
         except OutliveError as error:
             _log.warning("daemon.wishes_not_read", host=self.wishes.host, error=str(error))
+        if self.wishes.incarnation != incarnation:
+            self.workers.poke_all()
         if not self.keeper.standing:
             return
         if self.cleaner.needed:

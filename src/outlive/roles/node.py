@@ -299,6 +299,7 @@ class NodeRole:
             decisions=self.decisions,
             faults=self.faults,
             done=cleaned,
+            known=shared.known,
         )
         daemon = Daemon(
             shared=shared,

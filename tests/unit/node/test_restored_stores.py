@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.support.node_worlds import at, record, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, faults, record, tell, told_of, vm_of
 
 from outlive.node.fencing.proving import (
     PROVE_OPERATOR,
@@ -128,3 +128,81 @@ async def _says(world: World, incarnation: str) -> str:
     status = _replace(cluster.status, store_incarnation=incarnation)
     await world.store.replace_status(_replace(cluster, status=status))
     return cluster.status.store_incarnation
+
+
+async def _made_since_the_backup(world: World) -> None:
+    """``vm-new`` runs on ``kvm-1``, and the store does not know it any more."""
+    await world.do("store-snapshot", {})
+    await world.do("create-vm", {"vm": "vm-new", "host": "kvm-1"})
+    await at(world, 20)
+    assert world.running("vm-new") == ("kvm-1",)
+    await world.do("store-restore", {})
+    await at(world, 60)
+    assert world.running("vm-new") == ("kvm-1",)
+    assert faults(world) == {"unknown-vm.vm-new"}
+
+
+def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_daemon_is_started_again() -> None:
+    async def story(world: World) -> None:
+        await _made_since_the_backup(world)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 150)
+        assert world.running("vm-new") == ("kvm-1",)
+        assert faults(world) == {"unknown-vm.vm-new"}
+
+    tell(story)
+
+
+def test_vm_that_a_restored_store_does_not_know_runs_on_though_its_host_is_condemned_later() -> None:
+    async def story(world: World) -> None:
+        await _made_since_the_backup(world)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 80)
+        await condemn(world)
+        await at(world, 150)
+        assert (record(world).state, record(world).epoch) == ("Held", 3)
+        assert world.running("vm-new") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_vm_that_is_deleted_in_a_restored_store_is_destroyed() -> None:
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await at(world, 5)
+        await world.do("store-restore", {})
+        await at(world, 60)
+        assert world.running("vm-1") == ("kvm-1",)
+        await world.do("delete-vm", {"vm": "vm-1"})
+        await at(world, 90)
+        assert world.running("vm-1") == ()
+
+    tell(story)
+
+
+def test_vm_that_is_deleted_after_its_daemon_was_started_again_is_destroyed() -> None:
+    async def story(world: World) -> None:
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 20)
+        await world.do("delete-vm", {"vm": "vm-1"})
+        await at(world, 50)
+        assert world.running("vm-1") == ()
+        assert faults(world) == set()
+
+    tell(story)
+
+
+def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody_stops_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("stop-daemon", {"hosts": ["kvm-1"], "leaveVms": True})
+        await at(world, 5)
+        await world.do("delete-vm", {"vm": "vm-1"})
+        await world.do("start-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 60)
+        assert world.running("vm-1") == ("kvm-1",)
+        assert faults(world) == {"unknown-vm.vm-1"}
+        await world.hosts["kvm-1"].hypervisor.destroy("vm-1", "")
+        await at(world, 120)
+        assert faults(world) == set()
+
+    tell(story)

@@ -28,6 +28,7 @@ from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.store import Store
 
+UNKNOWN_VM: Final = "unknown-vm"
 RETRY_S: Final = 1.0
 """The wait between two rounds."""
 TAKEN_OVER: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED, DomainState.INCOMING, DomainState.HANDED_OVER})
@@ -55,7 +56,9 @@ class Cleaner:
         decisions: DecisionLog,
         faults: Faults,
         done: Callable[[bool], None],
+        known: Callable[[str], bool],
     ) -> None:
+        """``known``: whether the store as it is now has had a document of that virtual machine."""
         self._store = store
         self._records = records
         self._here = here
@@ -67,6 +70,7 @@ class Cleaner:
         self._decisions = decisions
         self._faults = faults
         self._done = done
+        self._known = known
 
     @property
     def needed(self) -> bool:
@@ -149,14 +153,8 @@ class Cleaner:
             return None if refused else _replace(now.status, holders=outcome.holders)
 
         vm = await self._records.change(self._store, name, change)
-        if vm is None and register:
-            await self._faults.raise_(
-                "unknown-vm",
-                ObjectRef(kind="VirtualMachine", name=name),
-                f"{self._host} runs {name}, which the restored store does not know",
-                remedy="import it again, or stop it on the host",
-                delta=10,
-            )
+        if vm is None and (register or not self._known(name)):
+            await tell_unknown(self._faults, self._host, name)
             return True
         if vm is not None and not refused:
             return True
@@ -182,6 +180,18 @@ class Cleaner:
             return self._decisions.use(_SELF_CLEAN, view, subject=self._host).record
 
         return await self._keeper.write(change)
+
+
+async def tell_unknown(faults: Faults, host: str, vm: str) -> None:
+    """A domain runs on without a document of which anybody knows that it was deleted."""
+    await faults.raise_(
+        UNKNOWN_VM,
+        ObjectRef(kind="VirtualMachine", name=vm),
+        f"{host} runs {vm}, which the store does not know: it was restored from a backup, or somebody deleted {vm} while "
+        f"the daemon of {host} was away",
+        remedy=f"import it again, or stop it on {host}",
+        delta=10,
+    )
 
 
 def _entry(vm: VirtualMachine, me: Me, run_id: str) -> Holder | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from outlive.base.logging import get_logger
 from outlive.node.decisions import VM_EVENT
+from outlive.node.membership.cleaning import UNKNOWN_VM, tell_unknown
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender, Shutdown
@@ -32,7 +33,7 @@ from outlive.node.vm.states import (
     rejected_by,
     state_of,
 )
-from outlive.resources import HOST_LABEL, VirtualMachine
+from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 
 CRASH_RESET_S: Final = 600.0
@@ -41,6 +42,8 @@ RELABEL_S: Final = 20.0
 """How long a label may name another host than the one that is assigned, as it does for a moment in every move."""
 ORPHAN_S: Final = 10.0
 """How long a document must have been missing before its domain is destroyed."""
+UNKNOWN_S: Final = 30.0
+"""How often is looked for the document of a domain that the store does not know."""
 
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
@@ -108,13 +111,21 @@ class Looker:
             if not await self._creator.followed(name, memory):
                 return SOON_S  # nothing is decided about what may yet run
         cached = shared.informer.get(name)
-        if cached is not None and self._settled(cached):
+        if cached is not None and self._settled(cached) and (shared.known(name) or name not in shared.here.domains):
             return None
+        incarnation = shared.wishes.incarnation
         vm = await shared.records.read(shared.daemon, name)
         domain = shared.here.domains.get(name)
-        if vm is None:
-            return await self._orphan(name, memory) if domain is not None else None
+        if vm is None and domain is not None:
+            return await self._orphan(name, memory)
         memory.orphaned_s = None
+        if memory.unknown:
+            memory.unknown = False
+            await shared.faults.end(UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
+        if vm is None:
+            shared.read_in.pop(name, None)
+            return None
+        shared.read_in[name] = incarnation
         if self._answerer.asked(vm) and assigned_to(vm) == shared.host:
             await self._answerer.answer(vm)
             return 0.0
@@ -175,16 +186,23 @@ class Looker:
         return any(one.run_id == domain.run_id and one.role == "incoming" for one in entries)
 
     async def _orphan(self, name: str, memory: VmMemory) -> float | None:
-        """A domain without a document: destroyed once it is certain that the store did not just go back."""
+        """A domain without a document: destroyed once it is certain that somebody has deleted that.
+
+        That this daemon has read it, in the store as it is now, is the only sign of it: a restored store does not know
+        what was made after its backup. Anything else runs on, and an operator is told.
+        """
         shared = self._shared
         now_s = shared.clock.monotonic()
         if memory.orphaned_s is None:
             memory.orphaned_s = now_s
-        entered = shared.keeper.entered
-        restored = entered is not None and entered.restored
         certain = now_s - memory.orphaned_s >= ORPHAN_S and shared.keeper.acknowledged_since(memory.orphaned_s)
-        if restored or not self.cleaned or not certain:
+        if not self.cleaned or not certain:
             return ORPHAN_S
+        await shared.wishes.look()  # whether it is still the same store
+        if not shared.known(name):
+            memory.unknown = True
+            await tell_unknown(shared.faults, shared.host, name)
+            return UNKNOWN_S
         _log.warning("vm.orphan_destroyed", vm=name, host=shared.host)
         return None if await self._ender.destroy(name) else ORPHAN_S
 

@@ -46,6 +46,8 @@ class VmMemory:
     """Since when its label names another host than the one that it is assigned to."""
     orphaned_s: float | None = None
     """Since when its document is missing while a domain is here."""
+    unknown: bool = False
+    """Whether people were told that the store does not know it."""
     phase: tuple[str, str, int] = ("", "", 0)
     """Move, phase and attempts, as last seen …"""
     phase_since_s: float = 0.0
@@ -82,10 +84,19 @@ class VmHost:
     reported: Callable[[], None]
     """The set of virtual machines here changed: publish it."""
     memories: dict[str, VmMemory] = field(default_factory=dict)
+    read_in: dict[str, str] = field(default_factory=dict)
+    """Virtual machines here whose document this daemon has read, and the store's incarnation then."""
 
     def memory(self, vm: str) -> VmMemory:
         """Of this virtual machine."""
         return self.memories.setdefault(vm, VmMemory())
+
+    def known(self, vm: str) -> bool:
+        """Whether the store as it is now has had a document of it: if that is missing, somebody has deleted it.
+
+        A store that was restored from a backup may miss one that was made since.
+        """
+        return self.read_in.get(vm) == self.wishes.incarnation
 
     def own_member(self) -> tuple[MemberView, ...]:
         """This host's membership, as the store last showed it."""

@@ -6,7 +6,7 @@ Stated here once more, from the words of the promise and not from the steps of t
 from __future__ import annotations
 
 from outlive.node.ports.hypervisor import DomainState
-from outlive.resources import Holder, MemberRecord, VirtualMachine
+from outlive.resources import Fault, Holder, MemberRecord, VirtualMachine
 from outlive.simulation.invariants.truth import Truth
 from outlive.simulation.stores import Author
 
@@ -79,7 +79,7 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
     """A proof says what is so: nothing of the epochs that it declares dead can run any more.
 
     Hosts about which somebody lied on purpose are excepted: there the other kinds of proof, or policy, must do. So is
-    what a restored store does not know: it is in nobody's books, and its host has said so (``unknown-vm``).
+    what the store does not know, or not any more: it is in nobody's books, and its host has said so (``unknown-vm``).
     """
     through = before.dead_through if before is not None else 0
     if after.dead_through <= through or host in truth.lied or host not in truth.hypervisors:
@@ -89,7 +89,7 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
         if domain.state is DomainState.OFF or not hypervisor.powered:
             continue
         found = truth.vm(vm)
-        if found is None and truth.restored:
+        if found is None and (truth.restored or truth.store.look(Fault, f"unknown-vm.{vm}") is not None):
             continue
         entries = found.status.holders if found is not None else ()
         mine = [one.epoch for one in entries if one.hypervisor == host and one.run_id == domain.run_id]
