@@ -4,7 +4,8 @@ A VM in a slot has its room: the slot holds it until the VM is there. Nothing ho
 somewhere, of one on its way in a move, and of those that a host starts again after it has booted and reports nothing;
 whoever places meanwhile (failover, which protects the survivors anew) would give that room away. So the fleet gets a
 block for each, made from the VM's own document and kept in memory only: every process that follows the VMs has the
-same blocks. A VM counts once: as its slot, as its block, or in what its host reports.
+same blocks, and whoever plans from one look at the store makes them of what it saw. A VM counts once: as its slot, as
+its block, or in what its host reports.
 
 Not promised: that the VM comes. A host that is sent more than it has room for is overbooked; then slots give way
 (``outlive.failover.keeping.changed``).
@@ -12,6 +13,7 @@ Not promised: that the VM comes. A host that is sent more than it has room for i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from outlive.node.vm.states import active_move, wanted
@@ -89,7 +91,8 @@ class Arrivals:
 
     def _put_right(self, name: str) -> None:
         vm, before = self._vms.get(name), self._blocks.get(name, {})
-        now = {one.name: one for one in arrivals(vm) if self._is_due(vm, one)} if vm is not None else {}
+        slots = self._slots.by_index(self._consumer_index, name)
+        now = {one.name: one for one in arriving(vm, self._hypervisors.get, slots)} if vm is not None else {}
         for gone in before.keys() - now.keys():
             self._fleet.remove_reservation(gone)
         for block in now.values():
@@ -100,16 +103,24 @@ class Arrivals:
         else:
             self._blocks.pop(name, None)
 
-    def _is_due(self, vm: VirtualMachine, block: Reservation) -> bool:
-        """Whether neither the host's report nor a slot has the room of the VM, and the host is to run it."""
-        name = block.status.host
-        host, recovery = self._hypervisors.get(name), vm.status.recovery
-        sent = recovery is not None and recovery.host == name
-        if not sent and (host is None or host.status.source != DAEMON):
-            return False
-        if host is not None and any(one.id == vm.name for one in host.status.instances):
-            return False
-        return all(one.status.host != name for one in self._slots.by_index(self._consumer_index, vm.name))
+
+def arriving(
+    vm: VirtualMachine, host_of: Callable[[str], Hypervisor | None], consumed: Iterable[Reservation]
+) -> tuple[Reservation, ...]:
+    """The blocks of a VM whose room neither its host's report nor one of the slots has that let it in."""
+    slots = tuple(consumed)
+    return tuple(one for one in arrivals(vm) if _is_due(vm, one, host_of(one.status.host), slots))
+
+
+def _is_due(vm: VirtualMachine, block: Reservation, host: Hypervisor | None, slots: Iterable[Reservation]) -> bool:
+    """Whether neither the host's report nor a slot has the room of the VM, and the host is to run it."""
+    name, recovery = block.status.host, vm.status.recovery
+    sent = recovery is not None and recovery.host == name
+    if not sent and (host is None or host.status.source != DAEMON):
+        return False
+    if host is not None and any(one.id == vm.name for one in host.status.instances):
+        return False
+    return all(one.status.host != name for one in slots)
 
 
 def arrivals(vm: VirtualMachine) -> tuple[Reservation, ...]:

@@ -29,7 +29,8 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
-from outlive.resources import Pipeline, Reservation
+from outlive.recovery.arriving import arriving
+from outlive.resources import Pipeline, Reservation, VirtualMachine
 from outlive.roles.settings import RoleSettings
 from outlive.store import Store, list_all
 
@@ -83,8 +84,7 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
-    async for reservation in list_all(store, Reservation):
-        fleet.upsert_reservation(reservation)
+    await _book(store, fleet)
     pipelines = PipelineTable.shipped(settings.scheduler)
     async for pipeline in list_all(store, Pipeline):
         pipelines.put(pipeline, settings.scheduler)
@@ -100,6 +100,18 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
         settings=settings,
         topology=settings.topology_choice.of(observation.hosts),
     )
+
+
+async def _book(store: Store, fleet: Fleet) -> None:
+    """What reservations hold, and what hosts are to run and do not report yet."""
+    consumed: dict[str, list[Reservation]] = {}
+    async for reservation in list_all(store, Reservation):
+        fleet.upsert_reservation(reservation)
+        if reservation.status.consumer is not None:
+            consumed.setdefault(reservation.status.consumer.vm, []).append(reservation)
+    async for vm in list_all(store, VirtualMachine):
+        for block in arriving(vm, fleet.host, consumed.get(vm.name, ())):
+            fleet.upsert_reservation(block)
 
 
 async def plan_input(gathered: Gathered, placement: PlacementPort | None = None) -> PlanInput:

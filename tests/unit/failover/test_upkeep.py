@@ -9,7 +9,7 @@ from tests.support.failover import GIB, Fault
 from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.random import Random
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
@@ -283,6 +283,24 @@ def test_a_report_that_did_not_get_through_is_told_again_within_seconds():
             await cloud.settle(5)
             assert await cloud.covered() == {"a": True}
             assert cloud.metric("failover_reconciliation_runs_total") == 1
+
+    run(story())
+
+
+def test_a_promise_is_taken_back_before_another_slot_is_looked_for():
+    async def story() -> None:
+        async with live() as cloud:
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (slot,) = (await cloud.slots()).values()
+            slow = Fault("create", OutliveError("slow"), where=lambda one: isinstance(one, Reservation))
+            slow.before = lambda: cloud.clock.sleep(5)
+            cloud.store.faults.append(slow)
+            await cloud.set_host(await cloud.get_host(slot.host), conditions=(Condition(type="Ready", status="False"),))
+            await cloud.settle(3)
+            assert await cloud.covered() == {"a": False}
+            await cloud.settle(5)
+            assert await cloud.covered() == {"a": True}
 
     run(story())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.certified import fleet, settings
+from tests.support.certified import GIB, fleet, settings
 
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
@@ -21,7 +21,19 @@ from outlive.failover.keeping.observe import StoreVMs, slot_view
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planning.plan import plan
 from outlive.failover.planning.repack import repack
-from outlive.resources import Reservation
+from outlive.resources import (
+    ZONE_LABEL,
+    Amounts,
+    Assigned,
+    DomainCapabilities,
+    Hypervisor,
+    HypervisorStatus,
+    ObjectMeta,
+    Reservation,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
 from outlive.roles.planned import write_plan
 from outlive.roles.planning import Gathered, gather, plan_input, repack_input
 from outlive.roles.settings import RoleSettings
@@ -113,5 +125,40 @@ def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(se
             held, moved = memory, moved + 1
         assert made > 0
         assert moved <= 40
+
+    asyncio.run(story())
+
+
+def test_no_slot_is_planned_in_the_room_of_vms_that_a_host_is_about_to_start() -> None:
+    """Hosts that booted report nothing yet; two of three are full of what they will start."""
+
+    async def story() -> None:
+        store = MemoryStore(SystemClock(), SeededIds(Random(1)))
+        objects: list[Any] = [
+            Hypervisor(
+                metadata=ObjectMeta(name=host, labels={ZONE_LABEL: "z"}),
+                status=HypervisorStatus(
+                    capacity=Amounts(cpu=8000, memory=32 * GIB),
+                    allocation=Amounts(cpu=0, memory=0),
+                    domain_capabilities=DomainCapabilities(hypervisor_type="kvm"),
+                    source="daemon",
+                ),
+            )
+            for host in ("h1", "h2", "h3")
+        ]
+        objects += [
+            VirtualMachine(
+                metadata=ObjectMeta(name=f"{host}-{number}"),
+                spec=VirtualMachineSpec(flavor="f", zone="z", resources=Amounts(cpu=2000, memory=4 * GIB)),
+                status=VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=host)),
+            )
+            for host, number in (("h1", 1), ("h1", 2), ("h1", 3), ("h1", 4), ("h2", 1), ("h2", 2), ("h2", 3), ("h2", 4))
+        ]
+        store.load(objects)
+        gathered = await look(store, settings({"f": 1}))
+        assert gathered.fleet.free().tolist() == [[0, 16 * GIB], [0, 16 * GIB], [8000, 32 * GIB]]
+        result = plan(await plan_input(gathered))
+        assert {slot.host for slot in result.slots} == {"h3"}
+        assert len(result.slots) == 4
 
     asyncio.run(story())

@@ -83,6 +83,13 @@ class CoverageWriter:
                 self._untold.pop(vm, None)
         return len(failed)
 
+    async def take_back(self, wanted: Mapping[str, CoverageStatus]) -> None:
+        """Of these tell only those that are told to be covered and are not."""
+        if wanted:
+            known = await self._all()
+            away = [vm for vm, status in wanted.items() if not status.covered and vm in known]
+            await self.tell({vm: wanted[vm] for vm in away if known[vm].status.covered})
+
     async def told(self) -> tuple[str, ...]:
         """The VMs about which something was told."""
         return tuple(await self._all())

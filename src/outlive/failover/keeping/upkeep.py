@@ -213,6 +213,7 @@ class Upkeep(Watcher):
     async def _pass(self, touched: Sequence[str]) -> None:
         concerned = dict.fromkeys(touched)
         concerned.update(dict.fromkeys(await self._clean_up(touched)))
+        await self._take_back(concerned)
         concerned.update(dict.fromkeys(await self._assign(list(concerned))))
         faulty = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
         concerned.update(dict.fromkeys((*self._faulty, *faulty, *self._parts.coverage.untold[:RETOLD])))
@@ -330,23 +331,39 @@ class Upkeep(Watcher):
         views = [self._state.slots[name] for name in objects if name in self._state.slots]
         return Hand(views, objects, around=self._state.slots_of, closed=self._state.sightings.closed)
 
+    async def _take_back(self, concerned: Iterable[str]) -> None:
+        """Tell those that are not covered any more, before they are given anything: giving takes time, and this process
+        may lose its lead meanwhile.
+        """
+        state = self._state
+        exposed = [vm for vm in concerned if vm in state.located and (state.counters.misses(vm) or state.at_fault(vm))]
+        try:
+            await self._parts.coverage.take_back({vm: self._status(vm) for vm in exposed})
+        except OutliveError as error:
+            _log.warning("coverage.not_told", error=str(error))
+
     async def _tell(self, concerned: Iterable[str]) -> None:
         state, told = self._state, dict[str, CoverageStatus]()
         gone: list[str] = []
         for vm_id in concerned:
-            vm = state.located.get(vm_id)
-            if vm is not None:
-                told[vm_id] = status_of(
-                    vm,
-                    state.required(vm),
-                    state.counting(vm_id),
-                    broken=state.at_fault(vm_id),
-                    fail=self._parts.fails.get(vm_id),
-                    idle=state.idle(vm_id),
-                )
+            if vm_id in state.located:
+                told[vm_id] = self._status(vm_id)
             elif state.sightings.first(vm_id) is None:
                 gone.append(vm_id)
         try:
             await self._parts.coverage.tell(told, gone=gone)
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
+
+    def _status(self, vm: str) -> CoverageStatus:
+        """What is true of a located VM."""
+        state = self._state
+        view = state.located[vm]
+        return status_of(
+            view,
+            state.required(view),
+            state.counting(vm),
+            broken=state.at_fault(vm),
+            fail=self._parts.fails.get(vm),
+            idle=state.idle(vm),
+        )
