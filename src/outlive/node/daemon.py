@@ -19,6 +19,7 @@ from outlive.node.draining import Drainer
 from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.entering import Entered
 from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.missing import Missing
 from outlive.node.reporting import Reporter
 from outlive.node.vm.creating import Creator
 from outlive.node.vm.local import LocalDomains
@@ -45,6 +46,7 @@ class Daemon:
     shared: VmHost
     keeper: Keeper
     cleaner: Cleaner
+    missing: Missing
     here: LocalDomains
     wishes: Wishes
     informer: Informer[VirtualMachine]
@@ -86,6 +88,7 @@ class Daemon:
 
     def _lost(self) -> None:
         self.looker.cleaned = False
+        self.wake.set()
         self.reporter.poke()
 
     def cleaned(self, done: bool) -> None:
@@ -144,6 +147,7 @@ class Daemon:
             _log.warning("daemon.wishes_not_read", host=self.wishes.host, error=str(error))
         if self.wishes.incarnation != incarnation:
             self.workers.poke_all()
+        await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.standing)
         if not self.keeper.standing:
             return
         if self.cleaner.needed:

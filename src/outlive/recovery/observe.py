@@ -243,7 +243,8 @@ class Lookout:
         incarnation = self._incarnation() or (cluster.status.store_incarnation if cluster is not None else "")
         if cluster is None or not incarnation or cluster.spec.confirmed_incarnation == incarnation:
             return ()
-        return tuple(one.name for one in self._informers.memberships.items() if one.record.incarnation != incarnation)
+        found = [one.name for one in self._informers.memberships.items() if one.record.incarnation != incarnation]
+        return tuple(dict.fromkeys((*found, *cluster.status.missing(incarnation))))
 
     def state(self, vm: VirtualMachine) -> VmState:
         """A VM as the plan sees it."""

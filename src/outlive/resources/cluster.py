@@ -65,6 +65,12 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     store_incarnation: str = ""
     """Changes when the store was restored from a backup."""
     schema_version: int = 0
+    missing_hosts: dict[str, str] = {}
+    """Hosts that run and have no Membership since the store was restored, and the incarnation in which they said so."""
+
+    def missing(self, incarnation: str) -> tuple[str, ...]:
+        """Hosts that miss themselves in this incarnation."""
+        return tuple(host for host, said in self.missing_hosts.items() if said == incarnation)
 
 
 class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
@@ -72,7 +78,10 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="clusters",
-        writers=Writers(fields={"spec": ("users", "import"), "status": ("controller",)}, labels="refused"),
+        writers=Writers(
+            fields={"spec": ("users", "import"), "status": ("controller",), "status.missingHosts": ("daemon",)},
+            labels="refused",
+        ),
         columns=(("Incarnation", ".status.storeIncarnation", 0), ("Maintenance", ".spec.maintenance", 0)),
     )
 

@@ -25,6 +25,7 @@ from outlive.node.membership.arming import Arming
 from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.entering import Entrance
 from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.missing import Missing
 from outlive.node.membership.settling import Settling
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.node.ports.guard import GuardPort
@@ -305,6 +306,7 @@ class NodeRole:
             shared=shared,
             keeper=keeper,
             cleaner=cleaner,
+            missing=Missing(stores.daemon, self.host),
             here=here,
             wishes=wishes,
             informer=informer,

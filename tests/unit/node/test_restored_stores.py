@@ -206,3 +206,58 @@ def test_vm_whose_document_went_while_its_daemon_was_away_runs_on_until_somebody
         assert faults(world) == set()
 
     tell(story)
+
+
+def _cluster(world: World) -> Cluster:
+    found = world.store.look(Cluster, "default")
+    assert found is not None
+    return found
+
+
+async def _not_in_the_backup(world: World) -> None:
+    """``kvm-2`` runs on in a store that was restored and does not know it."""
+    await world.do("delete-membership", {"host": "kvm-2"})
+    await world.do("store-snapshot", {})
+    await at(world, 5)
+    await world.do("store-restore", {})
+    cluster = _cluster(world)
+    status = _replace(cluster.status, store_incarnation=world.store.incarnation)  # what a controller writes
+    await world.store.replace_status(_replace(cluster, status=status))
+    await at(world, 30)
+
+
+def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_somebody_vouches() -> None:
+    async def story(world: World) -> None:
+        await _not_in_the_backup(world)
+        assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 40)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 80)
+        assert world.running("vm-1") == ()
+        await world.do("confirm-incarnation", {})
+        await at(world, 100)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_registered_anew() -> None:
+    async def story(world: World) -> None:
+        await _not_in_the_backup(world)
+        await world.do("forget-membership", {"host": "kvm-2"})
+        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+        await at(world, 60)
+        assert record(world, "kvm-2").state == "Held"
+        assert _cluster(world).status.missing_hosts == {}
+
+    tell(story)
+
+
+def test_membership_that_is_deleted_in_a_store_that_was_not_restored_holds_up_nobody() -> None:
+    async def story(world: World) -> None:
+        await world.do("delete-membership", {"host": "kvm-2"})
+        await at(world, 30)
+        assert _cluster(world).status.missing_hosts == {}
+
+    tell(story)

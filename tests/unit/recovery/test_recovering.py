@@ -245,6 +245,32 @@ def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joine
     play(story)
 
 
+def test_nothing_is_recovered_while_a_host_misses_itself_in_a_restored_store() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.cluster()
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        for name in ("h1", "h2"):
+            found = await cloud.memory.get(Membership, name)
+            joined = msgspec.structs.replace(found.record, incarnation=cloud.memory.incarnation)
+            await cloud.memory.replace(msgspec.structs.replace(found, record=joined))
+        await cloud.clock.sleep(5)
+        cluster = await cloud.memory.get(Cluster, "default")
+        said = msgspec.structs.replace(cluster.status, missing_hosts={"h9": cloud.memory.incarnation})
+        await cloud.memory.replace_status(msgspec.structs.replace(cluster, status=said))
+        await cloud.die("h1")
+        await cloud.clock.sleep(5)
+        assert (await cloud.recovery("a")).reason.startswith("store-restored")
+        cluster = await cloud.memory.get(Cluster, "default")
+        unsaid = msgspec.structs.replace(cluster.status, missing_hosts={})
+        await cloud.memory.replace_status(msgspec.structs.replace(cluster, status=unsaid))
+        await cloud.clock.sleep(5)
+        assert (await cloud.recovery("a")).phase == "recovered"
+
+    play(story)
+
+
 def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says_what_to_do() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.hosts("h1", "h2")

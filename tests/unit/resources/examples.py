@@ -71,7 +71,7 @@ FULL: tuple[r.Resource, ...] = (
             default_selector="load",
             confirmed_incarnation="i",
         ),
-        status=r.ClusterStatus(store_incarnation="i", schema_version=1),
+        status=r.ClusterStatus(store_incarnation="i", schema_version=1, missing_hosts={"kvm-9": "i"}),
     ),
     r.Coverage(
         metadata=META,

@@ -187,8 +187,8 @@ async def tell_unknown(faults: Faults, host: str, vm: str) -> None:
     await faults.raise_(
         UNKNOWN_VM,
         ObjectRef(kind="VirtualMachine", name=vm),
-        f"{host} runs {vm}, which the store does not know: it was restored from a backup, or somebody deleted {vm} while "
-        f"the daemon of {host} was away",
+        f"{host} runs {vm}, which the store does not know: it was restored from a backup, or somebody deleted {vm} "
+        f"while the daemon of {host} was away",
         remedy=f"import it again, or stop it on {host}",
         delta=10,
     )

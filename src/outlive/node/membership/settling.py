@@ -38,6 +38,8 @@ class Settling:
         record, entered = self._keeper.record, self._keeper.entered
         if record is None or entered is None or incarnation == entered.superseded:
             return False
+        if cluster.status.missing(incarnation):
+            return False
         if incarnation == self._known:
             return True
         first = entered.row == "J0" and record.incarnation in ("", incarnation)
