@@ -17,6 +17,8 @@ class Timing(Part, frozen=True, kw_only=True):
     throw_s: float | None = None
     guard_timeout_s: float | None = None
     watchdog_s: float | None = None
+    grace_s: float | None = None
+    """The guard's tick and the time that a reset takes; never less than 2."""
 
 
 class FencingPolicy(Part, frozen=True, kw_only=True):

@@ -340,6 +340,7 @@ class TestProfiles:
         assert profile(guard_timeout_s=4.9)["errors"] == ["guard_timeout_too_short"]
         assert profile(write_limit_s=2.1)["errors"] == ["guard_timeout_too_short"]
         assert profile(guard_timeout_s=5.1)["errors"] == ["guard_timeout_exceeds_silence"]
+        assert profile(grace_s=1.9)["errors"] == ["grace_too_short"]
         assert profile(guard_timeout_s=6, renew_s=2)["errors"] == [
             "guard_timeout_exceeds_silence",
             "guard_timeout_too_short",

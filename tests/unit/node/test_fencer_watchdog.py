@@ -13,6 +13,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.node.fencing.proving import CLOCK_ERROR, GUARD_SLACK_S, safe_after_s
 from outlive.resources import GuardRecord, MemberRecord, Membership
+from outlive.resources.cluster import Timing
 
 
 class _OffRate(LoopClock):
@@ -189,5 +190,20 @@ def test_host_that_comes_back_during_the_wait_is_not_proven():
             s.renew("d")
             await asyncio.sleep(120)
             assert (await s.record("d")).dead_through == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize(("grace_s", "counts_s"), [(30.0, 30.0), (0.5, GUARD_SLACK_S)])
+def test_fencer_waits_for_the_slack_that_operators_ask_for_and_never_for_less_than_two_seconds(
+    grace_s: float, counts_s: float
+):
+    async def story():
+        async with site() as s:
+            await s.policy(timings={"steady": Timing(grace_s=grace_s), "fast": Timing(grace_s=grace_s)})
+            sent = await _site(s, GuardRecord(armed=True, timeout_s=5, watchdog_s=10))
+            dead = await s.until_dead("d", limit_s=120) - sent
+            need = safe_after_s(await s.record("d"), counts_s)
+            assert need <= dead <= need + 3
 
     run(story())

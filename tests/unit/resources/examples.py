@@ -56,7 +56,13 @@ FULL: tuple[r.Resource, ...] = (
                 profile="steady",
                 timings={
                     "fast": r.Timing(
-                        renew_s=2.0, silence_s=9.0, throws=3, throw_s=2.0, guard_timeout_s=9.0, watchdog_s=20.0
+                        renew_s=2.0,
+                        silence_s=9.0,
+                        throws=3,
+                        throw_s=2.0,
+                        guard_timeout_s=9.0,
+                        watchdog_s=20.0,
+                        grace_s=3.0,
                     )
                 },
                 failure_domain="feed",

@@ -22,6 +22,7 @@ from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import CUT_OFF, FenceCut
 from outlive.node.fencing.opening import assertion
 from outlive.node.fencing.proving import (
+    GUARD_SLACK_S,
     PROVE_OPERATOR,
     PROVE_POWER,
     PROVE_WATCHDOG,
@@ -201,7 +202,7 @@ class OpenFence:
 
     async def _wait_for_guard(self) -> None:
         """Return once the host's guard has had all its time, by my clock."""
-        need = safe_after_s(self.record)
+        need = safe_after_s(self.record, self._slack_s())
         while (quiet := self._clock.monotonic() - self._quiet_since) < need:
             await self._clock.sleep(need - quiet + HAIR_S)
 
@@ -213,7 +214,12 @@ class OpenFence:
             epoch=self.epoch,
             demanded=demanded,
             unchanged_s=self._clock.monotonic() - self._quiet_since,
+            slack_s=self._slack_s(),
         )
+
+    def _slack_s(self) -> float:
+        """What operators allow for resets on top of the guard's own times; a slip in a document makes it no shorter."""
+        return max(GUARD_SLACK_S, float(self._desk.rules.profile(self.host, self.record).grace_s))
 
     async def _by_cut(self) -> None:
         if self._desk.cutting is None:

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from outlive.node.fencing.proving import GUARD_SLACK_S
 from outlive.node.numbers import Amount, Count, Number, Positive
 from outlive.resources import FencingPolicy, FencingSpec
 
@@ -144,5 +145,7 @@ def _errors(profile: Profile, write_limit_s: Amount, smallest: float | None) -> 
         yield "guard_timeout_too_short"
     if profile.guard_timeout_s > profile.silence_s:
         yield "guard_timeout_exceeds_silence"
+    if profile.grace_s < GUARD_SLACK_S:
+        yield "grace_too_short"
     if smallest is not None and profile.renew_s < smallest:
         yield "renew_too_short"
