@@ -21,9 +21,9 @@ from outlive.recovery.act import Acting, Refused
 from outlive.recovery.caches import CLUSTER, RecoveryInformers
 from outlive.recovery.decisions import RECOVERY_PLAN
 from outlive.recovery.hosts import Incarnation, LostHosts
-from outlive.recovery.model import Action, ActionKind, Free, RecoveryPlan, RecoveryView
+from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.observe import Lookout
-from outlive.recovery.places import SEARCHES, Places
+from outlive.recovery.places import SEARCHES, Places, in_vain
 from outlive.recovery.plan import asked, plan_recovery
 from outlive.recovery.telling import Teller
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
@@ -152,7 +152,7 @@ class RecoveryLoop:
         work += [(f"release {one.slot}", partial(self._acting.release, one)) for one in plan.releases]
         failed = await self._do(work)
         if searching:
-            failed = await self._place(view, searching[:SEARCHES]) or failed
+            failed = await self._place(view, searching) or failed
         return failed or bool(view.vms)
 
     async def _place(self, view: RecoveryView, searching: list[str]) -> bool:
@@ -162,14 +162,20 @@ class RecoveryLoop:
         written.
         """
         async with self._turn:
-            vms = [vm for name in searching if (vm := self._informers.vms.get(name)) is not None]
-            offers = await self._places.offers(vms)
-            named = sorted({name for hosts in offers.values() for name in hosts})
+            known = {vm.id: vm for vm in view.vms}
+            states = [known[name] for name in searching]
+            vain = in_vain(states, self._places.free(), lambda name: self._lookout.host(name).takes)
+            asking = [vm.id for vm in states if vm.id not in vain][:SEARCHES]
+            vms = [vm for name in asking if (vm := self._informers.vms.get(name)) is not None]
+            offers = {**await self._places.offers(vms), **dict.fromkeys(vain, ())}
+            named = sorted(
+                {name for hosts in offers.values() for name in hosts} | {one for vm in states for one in vm.avoid}
+            )
             left = self._places.free()
-            free = {name: Free(cpu_milli=left[name][0], memory_bytes=left[name][1]) for name in named if name in left}
+            free = {name: left[name] for name in named if name in left}
             plan = self._decided(asked(view, offers, free, map(self._lookout.host, named)), "places")
             self._teller.planned(view, plan)
-            theirs = frozenset(searching)
+            theirs = vain.union(asking)
             return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
 
     def _work(self, actions: Iterable[Action]) -> list[tuple[str, Callable[[], Awaitable[None]]]]:

@@ -108,7 +108,7 @@ class VmState(Part, frozen=True, kw_only=True):
     selector: str = ""
     """How a host is chosen for it; empty: as the cluster says."""
     offers: tuple[str, ...] | None = None
-    """Hosts that placement ranks, best first; ``None``: not asked yet."""
+    """Hosts that placement ranks, best first; ``None``: not asked yet. None of them where no host has room."""
 
 
 class Free(Part, frozen=True, kw_only=True):

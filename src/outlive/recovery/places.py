@@ -1,12 +1,13 @@
 """Where VMs may go that have no slot left: placement's answers, as for an evacuation by hand.
 
-An answer is a ranking, not a promise of room: the plan books what it gives away, and the host has the last word.
+An answer is a ranking, not a promise of room: the plan books what it gives away, and the host has the last word. Who
+fits on no host is not asked about, since the plan would book nothing for it whatever the answer was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,11 +15,13 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
+from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.keeping.calls import Call, Caller
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.vms import view_of_resource
 from outlive.placement.request import SILENT
+from outlive.recovery.model import Free, VmState
 from outlive.resources import VirtualMachine
 
 SEARCHES: Final = 100
@@ -27,6 +30,22 @@ OFFERS_S: Final = 20.0
 """How long placement may take for all VMs of one look: recoveries into slots wait for it, and so does failover."""
 
 _log = get_logger("recovery")
+
+
+def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], takes: Callable[[str], bool]) -> frozenset[str]:
+    """VMs for which no host that takes VMs and may run them has room. Equal VMs are judged once."""
+    found: set[str] = set()
+    judged: dict[tuple[object, ...], bool] = {}
+    for vm in vms:
+        kind = (vm.cpu_milli, vm.memory_bytes, vm.host_limit, vm.avoid)
+        if kind not in judged:
+            judged[kind] = not any(
+                fits(vm, room) and may_run_on(vm, host) and host not in vm.avoid and takes(host)
+                for host, room in free.items()
+            )
+        if judged[kind]:
+            found.add(vm.id)
+    return frozenset(found)
 
 
 class Places:
@@ -38,9 +57,9 @@ class Places:
         self._ids = ids
         self._caller = caller
 
-    def free(self) -> dict[str, tuple[int, int]]:
-        """Host → free milli-cores and bytes, after VMs, all reservations, and VMs that are on their way."""
-        return self._free().table()
+    def free(self) -> dict[str, Free]:
+        """Host → what it has left after VMs, all reservations, and VMs that are on their way."""
+        return {host: Free(cpu_milli=cpu, memory_bytes=memory) for host, (cpu, memory) in self._free().table().items()}
 
     async def offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:
         """VM → hosts that may take it, best first; a VM that could not be asked about is left out."""

@@ -1,0 +1,35 @@
+"""For which VMs placement is not asked, because no answer would help them."""
+
+from __future__ import annotations
+
+from outlive.recovery.model import Free, VmState
+from outlive.recovery.places import in_vain
+
+GIB = 2**30
+ROOMS = {"small": Free(cpu_milli=1000, memory_bytes=GIB), "large": Free(cpu_milli=8000, memory_bytes=16 * GIB)}
+
+
+def vm(name: str, gib: int, *, avoid: tuple[str, ...] = (), host_limit: tuple[str, ...] = ()) -> VmState:
+    return VmState(id=name, cpu_milli=1000, memory_bytes=gib * GIB, avoid=avoid, host_limit=host_limit)
+
+
+def in_vain_here(*vms: VmState, takes: frozenset[str] = frozenset(ROOMS)) -> frozenset[str]:
+    return in_vain(vms, ROOMS, takes.__contains__)
+
+
+def test_vms_that_fit_on_some_host_are_asked_about_and_the_others_are_not() -> None:
+    assert in_vain_here(vm("fits", 16), vm("fits-exactly", 1), vm("too-large", 17)) == {"too-large"}
+
+
+def test_a_host_that_takes_no_vms_has_no_room() -> None:
+    assert in_vain_here(vm("a", 16), vm("b", 1), takes=frozenset({"small"})) == {"a"}
+    assert in_vain_here(vm("a", 1), takes=frozenset()) == {"a"}
+
+
+def test_hosts_that_refused_the_vm_and_hosts_that_it_may_not_run_on_do_not_count() -> None:
+    avoiding, limited = vm("avoiding", 16, avoid=("large",)), vm("limited", 16, host_limit=("small",))
+    assert in_vain_here(avoiding, limited, vm("free", 16)) == {"avoiding", "limited"}
+
+
+def test_a_vm_without_a_size_needs_no_room() -> None:
+    assert in_vain_here(VmState(id="empty")) == frozenset()
