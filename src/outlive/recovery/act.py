@@ -130,7 +130,7 @@ class Acting:
 
     async def _claim(self, action: Action, vm: VirtualMachine) -> Reservation:
         """The slot with the VM as its consumer, as the store acknowledged it."""
-        refusal = ASSIGN.without("slot-claimed").attempt(self._assign_view(vm, action, None)).refused
+        refusal = ASSIGN.attempt(self._assign_view(vm, action, None)).refused  # as yet of no slot
         if refusal is not None:
             raise Refused(refusal)
         return await self._take(action.slot, action.vm, action.fence)
