@@ -6,7 +6,7 @@ Everything of the outside is handed in, so that the same assembly runs on real d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +17,7 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.changed import ChangedHosts
 from outlive.failover.keeping.covering import CoverageWriter
+from outlive.failover.keeping.crowding import Crowding
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.following import Following
 from outlive.failover.keeping.kept import KeptState
@@ -35,7 +36,7 @@ from outlive.failover.telling.reporting import Events, Reporter
 from outlive.placement.blocking import blocked_hosts
 from outlive.placement.fleet import Fleet
 from outlive.resources import FlavorGroup, Hypervisor, Reservation, VirtualMachine
-from outlive.runtime.controller import Watch, own_name
+from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.informer import Informer
@@ -96,10 +97,8 @@ class Failover:
         own_vms = source is None
         self._workers = settings.validation_workers
         self._informers = informers
-        self._excess: Callable[[str], Mapping[str, int]] = (
-            (lambda host: {}) if compat.reverted("D11") else fleet.overbooked
-        )
-        """What a host holds more than it has (deviation D11: such slots go)."""
+        self._crowding = None if compat.reverted("D11") else Crowding(self._slots_on, fleet.overbooked)
+        """Which slots have no room (deviation D11: such slots go)."""
         turn = asyncio.Lock()
         budget = RemovalBudget(
             share=settings.brake_share, number=settings.brake_number, unlimited=compat.reverted("D12")
@@ -162,7 +161,7 @@ class Failover:
             turn=turn,
             settle_s=SETTLE_S,
             doubt=lambda: doubts(informers.hypervisors, informers.reservations, informers.vms),
-            excess=self._excess,
+            crowding=self._crowding,
         )
         # What goes because of a failure calls for a reaction, too.
         self.used = UsedSlots(store, informers.hypervisors, writing(shown=informers.reservations), reporter)
@@ -189,10 +188,14 @@ class Failover:
             manager.add_informer(informer)
         manager.add_task(CYCLE_TASK, cycles, elector=elector, after_sync=True)
         manager.add_task(UPKEEP_TASK, self.upkeep.run, elector=elector, after_sync=True)
-        changed = ChangedHosts(self.validation, self._slots_on, self._excess)
+        changed = ChangedHosts(self.validation, self._slots_on, self._crowding)
         manager.add_controller(
             self.validation,
-            [Watch(informers.reservations, own_name), Watch(informers.hypervisors, changed.keys)],
+            [
+                Watch(informers.reservations, changed.of_slot),
+                Watch(informers.hypervisors, changed.keys),
+                Watch(informers.vms, changed.of_vm),
+            ],
             self._workers,
             elector=elector,
         )

@@ -13,7 +13,8 @@ from outlive.base.errors import Conflict, OutliveError, Unavailable
 from outlive.base.random import Random
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Call
-from outlive.failover.keeping.changed import ChangedHosts, too_much, validity_facts
+from outlive.failover.keeping.changed import ChangedHosts, validity_facts
+from outlive.failover.keeping.crowding import Crowding, too_much
 from outlive.failover.keeping.validation import SlotValidation, unusable
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Offer
@@ -573,6 +574,39 @@ def test_slots_whose_room_a_vm_has_taken_go_and_their_members_get_others():
             assert (await cloud.coverage("a")).covered
 
     run(story())
+
+
+def test_a_slot_without_room_that_may_not_be_removed_covers_nobody_until_there_is_room_again():
+    async def story() -> None:
+        async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            cloud.failover_run.upkeep.cycle_ended(braked=True)
+            ((name, slot),) = (await cloud.slots()).items()
+            there = await cloud.get_host(slot.host)
+            await cloud.set_host(there, allocation=there.status.capacity)
+            await cloud.settle(2.5)
+            after = await cloud.slots()
+            assert after[name].members == slot.members, "nothing was removed"
+            (other,) = after.keys() - {name}
+            assert (await cloud.coverage("a")).slots == (other,)
+            ready = condition((await cloud.memory.get(Reservation, name)).status.conditions, "Ready")
+            assert ready is not None
+            assert (ready.status, ready.reason) == ("False", "NoRoom")
+            assert "take" in ready.message
+            await cloud.set_host(await cloud.get_host(slot.host), allocation=there.status.allocation)
+            await cloud.settle(2.5)
+            assert (await cloud.coverage("a")).slots == tuple(sorted((name, other)))
+
+    run(story())
+
+
+def test_a_slot_of_a_crowded_host_stays_if_its_room_is_there_once_others_have_gone():
+    slots = [slot_of(4000, "s1", "a", "b"), slot_of(2000, "s2", "a")]
+    crowding = Crowding(lambda host: slots if host == "h" else [], lambda host: {"cpu": 2000})
+    assert crowding.why("h", "s1") == ""
+    assert "2000 cpu" in crowding.why("h", "s2")
+    assert [one.name for one in crowding.unsettled("h")] == ["s2"]
 
 
 def test_the_budget_is_what_one_cycle_would_let_pass():

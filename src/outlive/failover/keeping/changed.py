@@ -1,16 +1,12 @@
-"""Which slots are looked at anew because of their host: it changed, or it holds more than it has.
-
-A host may be sent VMs without regard to slots: by a user who creates or moves one there, or because it boots and takes
-back what it had. VMs go before promises, so slots give way then, as many as are too much, and their members are given
-others. Not promised: which of several slots goes.
-"""
+"""Which slots are looked at anew because of their host: it changed, or it holds more than it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
+from outlive.failover.keeping.crowding import Crowding
 from outlive.failover.keeping.validation import SlotValidation
-from outlive.resources import FAILOVER, Hypervisor, Reservation
+from outlive.resources import FAILOVER, Hypervisor, Reservation, VirtualMachine
 
 
 def validity_facts(host: Hypervisor) -> tuple[object, ...]:
@@ -32,45 +28,46 @@ def validity_facts(host: Hypervisor) -> tuple[object, ...]:
 
 
 class ChangedHosts:
-    """Which slots need a look because a host changed: the keys of a watch on hosts."""
+    """Which slots need a look because a host changed, or what is on it: the keys of watches."""
 
     def __init__(
         self,
         validation: SlotValidation,
         slots_on: Callable[[str], Iterable[Reservation]],
-        excess: Callable[[str], Mapping[str, int]] = lambda host: {},
+        crowding: Crowding | None = None,
     ) -> None:
-        """``excess``: what a host holds more than it has."""
+        """``crowding``: which slots of a host are too much."""
         self._validation = validation
         self._slots_on = slots_on
-        self._excess = excess
+        self._crowding = crowding
 
     def keys(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
-        """The slots on a host that came, went, or changed in something that matters; of a host that holds more than it
-        has, as many as are too much.
+        """The slots on a host that came, went, or changed in something that matters; else those of it that have room
+        and say otherwise, or have none and promise it.
         """
         host = new or old
         if host is None or old is None:
             return []
-        slots = [slot for slot in self._slots_on(host.name) if slot.spec.type == FAILOVER]
         if new is not None and validity_facts(old) == validity_facts(new):
-            slots = too_much(slots, self._excess(host.name))
+            return self._crowded(host.name)
+        return self._due(slot for slot in self._slots_on(host.name) if slot.spec.type == FAILOVER)
+
+    def of_slot(self, old: Reservation | None, new: Reservation | None) -> list[str]:
+        """The slot itself, and those that lost their room to it, or got it back."""
+        slot = new or old
+        if slot is None:
+            return []
+        return sorted({slot.name, *(self._crowded(slot.status.host) if slot.status.host else ())})
+
+    def of_vm(self, old: VirtualMachine | None, new: VirtualMachine | None) -> list[str]:
+        """The slots that lost their room because the VM is to run on their host, or got it back."""
+        hosts = {one.status.assigned.hypervisor for one in (old, new) if one is not None and one.status.assigned}
+        return [name for host in sorted(hosts) for name in self._crowded(host)]
+
+    def _crowded(self, host: str) -> list[str]:
+        return self._due(self._crowding.unsettled(host)) if self._crowding is not None else []
+
+    def _due(self, slots: Iterable[Reservation]) -> list[str]:
         names = sorted(slot.name for slot in slots)
         self._validation.due_now(names)
         return names
-
-
-def too_much(slots: Iterable[Reservation], excess: Mapping[str, int]) -> list[Reservation]:
-    """So many slots that the excess goes with them, those with the fewest members first; consumed ones stay."""
-    left = {name: amount for name, amount in excess.items() if amount > 0}
-    chosen: list[Reservation] = []
-    for slot in sorted((one for one in slots if one.status.consumer is None), key=_by_members):
-        if any(slot.spec.resources.get(name, 0) > 0 for name in left):
-            chosen.append(slot)
-            left = {name: rest for name, at in left.items() if (rest := at - slot.spec.resources.get(name, 0)) > 0}
-    return chosen
-
-
-def _by_members(slot: Reservation) -> tuple[int, str]:
-    members = slot.status.failover_reservation
-    return len(members.allocations) if members is not None else 0, slot.name

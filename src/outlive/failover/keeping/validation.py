@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from typing import Any, Protocol
 
 from outlive.base.clock import Clock
@@ -24,8 +23,10 @@ from outlive.failover.config import FailoverConfig, Profile
 from outlive.failover.eligibility.rules import may_run_on, validate_failover_reservation_resources
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Call, Caller
+from outlive.failover.keeping.crowding import Crowding, has_no_room
 from outlive.failover.keeping.observe import STALE_S
-from outlive.failover.keeping.writes import INVALID_REASON, SlotWriter
+from outlive.failover.keeping.verdicts import MemberInvalid, NoRoom, SlotInvalid, Transient, Valid, Verdict
+from outlive.failover.keeping.writes import INVALID_REASON, NO_ROOM_REASON, SlotWriter
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Offer
 from outlive.failover.ports import PlacementPort
@@ -37,6 +38,7 @@ from outlive.store import Store
 
 OVERBOOKED_S = 1.0
 """For so long a host must hold more than it has before a slot goes: what is seen of it may be of two moments."""
+HELD = "slot is held"
 JITTER = 0.10
 """Validations of one slot are this share of their pause apart, more or less, so that they spread."""
 
@@ -57,36 +59,6 @@ class Hosts(Protocol):
     def get(self, name: str) -> Hypervisor | None:
         """The host, or ``None``."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Valid:
-    """Every member could be brought up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transient:
-    """Somebody could not be asked."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberInvalid:
-    """One member could not be brought up in the slot."""
-
-    vm: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class SlotInvalid:
-    """Nobody could be brought up in the slot."""
-
-    why: str
-
-
-Verdict = Valid | Transient | MemberInvalid | SlotInvalid
 
 
 class SlotValidation:
@@ -112,11 +84,11 @@ class SlotValidation:
         turn: asyncio.Lock | None = None,
         settle_s: float = 0.0,
         doubt: Callable[[], str] = lambda: "",
-        excess: Callable[[str], Mapping[str, int]] = lambda host: {},
+        crowding: Crowding | None = None,
     ) -> None:
         """``settle_s``: a slot whose members changed so recently is left to whoever is filling it, and looked at later.
-        ``doubt`` says why the caches are not to be believed right now, or nothing. ``excess``: what a host holds more
-        than it has."""
+        ``doubt`` says why the caches are not to be believed right now, or nothing. ``crowding``: which slots of
+        a host are too much."""
         self._store = store
         self._hosts = hosts
         self._locator = locator
@@ -133,7 +105,9 @@ class SlotValidation:
         self._turn = turn or asyncio.Lock()
         self._settle_s = settle_s
         self._doubt = doubt
-        self._excess = excess
+        self._crowding = crowding
+        self._crowded: dict[str, float] = {}
+        """Slots for which there was no room when they were looked at, and since when."""
         self._due: dict[str, tuple[str, float]] = {}
         """Slot → the version that was validated, and when it is due again by the monotonic clock."""
         self._urgent: set[str] = set()
@@ -146,6 +120,7 @@ class SlotValidation:
                 slot = await self._store.get(Reservation, key)
             except NotFound:
                 self._due.pop(key, None)
+                self._crowded.pop(key, None)
                 self._urgent.discard(key)
                 return None
             if slot.spec.type != FAILOVER or slot.status.consumer is not None:
@@ -157,7 +132,7 @@ class SlotValidation:
                 return self._later()
             urgent = key in self._urgent
             self._urgent.discard(key)
-            if not urgent and (wait := self._settles_in(slot)) > 0:
+            if not urgent and not self._why_crowded(slot) and (wait := self._settles_in(slot)) > 0:
                 return Requeue(wait)
             return await self._look(slot)
 
@@ -181,6 +156,8 @@ class SlotValidation:
             validate_failover_reservation_resources(slot)
         except BadInput as error:
             return await self._illegal(slot, str(error))
+        if (wait := self._crowded_for(slot)) is not None and wait > 0:
+            return Requeue(wait)
         slot = await self._legal(slot)
         verdict = await self.verdict(slot)
         try:
@@ -195,6 +172,8 @@ class SlotValidation:
                     return await self._member_refused(slot, vm, why)
                 case SlotInvalid(why=why):
                     return await self._unusable(slot, why)
+                case NoRoom(why=why):
+                    return await self._without_room(slot, why)
         except Conflict:
             # Somebody changed the slot meanwhile, so the verdict is about another slot: look again.
             return Requeue(0.0)
@@ -204,6 +183,8 @@ class SlotValidation:
         failover = slot.status.failover_reservation
         members = sorted(failover.allocations) if failover else []
         host = slot.status.host
+        if reason := self._why_crowded(slot):
+            return NoRoom(reason)
         if not members:
             return Valid()
         if not host:
@@ -211,8 +192,6 @@ class SlotValidation:
         if why := self._doubt():
             return Transient(why)
         if not self._compat.reverted("D11") and (reason := unusable(host, self._hosts.get(host))):
-            return SlotInvalid(reason)
-        if reason := await self._overbooked(host):
             return SlotInvalid(reason)
         asked: dict[Hashable, Offer] = {}
         for vm_id in members:
@@ -223,13 +202,19 @@ class SlotValidation:
                 return verdict
         return Valid()
 
-    async def _overbooked(self, host: str) -> str:
-        """Why the slots of the host are worth nothing: VMs have taken their room. Empty where they have not."""
-        if not self._excess(host):
-            return ""
-        await self._clock.sleep(OVERBOOKED_S)
-        over = ", ".join(f"{amount} {name}" for name, amount in sorted(self._excess(host).items()))
-        return f"VMs and slots on {host} take {over} more than it has" if over else ""
+    def _why_crowded(self, slot: Reservation) -> str:
+        """Why there is no room for the slot; empty where there is, or where nobody can tell."""
+        return (
+            self._crowding.why(slot.status.host, slot.name) if self._crowding is not None and not self._doubt() else ""
+        )
+
+    def _crowded_for(self, slot: Reservation) -> float | None:
+        """Seconds until it is believed that there is no room for the slot; ``None`` where there is."""
+        if not self._why_crowded(slot):
+            self._crowded.pop(slot.name, None)
+            return None
+        now = self._clock.monotonic()
+        return self._crowded.setdefault(slot.name, now) + OVERBOOKED_S - now
 
     async def _member_verdict(self, vm_id: str, host: str, asked: dict[Hashable, Offer]) -> Verdict:
         try:
@@ -273,11 +258,13 @@ class SlotValidation:
         return self._later()
 
     async def _legal(self, slot: Reservation) -> Reservation:
-        """Take back what was said of illegal resources (deviation D10)."""
+        """Take back what was said of illegal resources (deviation D10), or of room that is there again."""
         ready = condition(slot.status.conditions, "Ready")
+        if has_no_room(slot):
+            return slot if self._why_crowded(slot) else await self._writer.set_ready(slot, True, message=HELD)
         if ready is None or ready.reason != INVALID_REASON or self._compat.reverted("D10"):
             return slot
-        written = await self._writer.set_ready(slot, True, message="slot is held")
+        written = await self._writer.set_ready(slot, True, message=HELD)
         self._reporter.resources_legal_again(slot.name, slot.metadata.uid)
         return written
 
@@ -311,13 +298,28 @@ class SlotValidation:
         members = len(failover.allocations) if failover else 0
         if not self._may_remove(slot, members, why):
             return self._later()
+        await self._removed(slot, members, why)
+        return None
+
+    async def _removed(self, slot: Reservation, members: int, why: str) -> None:
         async with self._spending(members):
             await self._writer.delete(slot)
+        self._crowded.pop(slot.name, None)
         self._due.pop(slot.name, None)
         _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
         self._reporter.slot_unusable(slot.name, slot.metadata.uid, why)
         self._reporter.validated("slot-invalid")
-        return None
+
+    async def _without_room(self, slot: Reservation, why: str) -> Requeue | None:
+        """The slot goes; while the brake holds, it says that it promises nothing."""
+        failover = slot.status.failover_reservation
+        members = len(failover.allocations) if failover else 0
+        if self._may_remove(slot, members, why):
+            await self._removed(slot, members, why)
+            return None
+        if not has_no_room(slot):
+            await self._writer.set_ready(slot, False, message=why, reason=NO_ROOM_REASON)
+        return Requeue(self._config.reconcile_interval_s)
 
     def _may_remove(self, slot: Reservation, members: int, why: str) -> bool:
         if self._budget.take(members):

@@ -47,6 +47,8 @@ OVERWRITE_TRIES = 3
 """Times that a blind write (deviation D8 switched back) follows a slot that keeps changing."""
 ACTIVE_REASON = "ReservationActive"
 INVALID_REASON = "InvalidResources"
+NO_ROOM_REASON = "NoRoom"
+"""VMs have taken the room of the slot."""
 
 _log = get_logger("failover.writes")
 
@@ -137,9 +139,12 @@ class SlotWriter:
         changed = msgspec.structs.replace(failover, acknowledged_at=as_datetime(self._clock.now()))
         return await self._swap(slot, msgspec.structs.replace(slot.status, failover_reservation=changed))
 
-    async def set_ready(self, slot: Reservation, ready: bool, *, message: str) -> Reservation:
-        """Set the ``Ready`` condition: held, or of resources that are not legal."""
-        return await self._swap(slot, with_ready(slot.status, ready, message=message, now=self._clock.now()))
+    async def set_ready(
+        self, slot: Reservation, ready: bool, *, message: str, reason: str = INVALID_REASON
+    ) -> Reservation:
+        """Set the ``Ready`` condition: held, or why not, by default because its resources are not legal."""
+        status = with_ready(slot.status, ready, message=message, now=self._clock.now(), reason=reason)
+        return await self._swap(slot, status)
 
     async def open(self, new: NewSlot) -> Opened:
         """Create a slot, then give it host and first member. An error means that nothing is known to exist."""
@@ -254,12 +259,14 @@ class SlotWriter:
         return found.metadata.uid == slot.metadata.uid and found.metadata.deletion_timestamp is None
 
 
-def with_ready(status: ReservationStatus, ready: bool, *, message: str, now: float) -> ReservationStatus:
+def with_ready(
+    status: ReservationStatus, ready: bool, *, message: str, now: float, reason: str = INVALID_REASON
+) -> ReservationStatus:
     """The status with its ``Ready`` condition set; the time of an unchanged condition stays."""
     wanted = Condition(
         type="Ready",
         status="True" if ready else "False",
-        reason=ACTIVE_REASON if ready else INVALID_REASON,
+        reason=ACTIVE_REASON if ready else reason,
         message=message,
         last_transition_time=as_datetime(now),
     )

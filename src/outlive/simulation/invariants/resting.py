@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine
+from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
 from outlive.simulation.invariants.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
@@ -63,6 +63,9 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
         if len(mine) < status.required:
             yield name, f"is reported covered by {list(status.slots)}, of which {len(mine)} are there and free"
             continue
+        if idle := [one.name for one in mine if not _promises(one)]:
+            yield name, f"is reported covered by {idle[0]}, which is not ready"
+            continue
         short = [one for one in mine if not _holds(one, size.cpu_milli, size.memory_bytes)]
         if short:
             yield name, f"is reported covered by {short[0].name}, which is smaller than it"
@@ -113,6 +116,12 @@ def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
     return held.cpu_milli >= cpu_milli and held.memory_bytes >= memory_bytes and bool(slot.status.host)
 
 
+def _promises(slot: Reservation) -> bool:
+    """Whether it does not say of itself that it is not ready; one that is used already is no promise, and held."""
+    ready = condition(slot.status.conditions, "Ready")
+    return slot.status.consumer is not None or ready is None or ready.status == "True"
+
+
 def _uncovered(vm: str, home: dict[str, str], slots: list[_Shared], failures: int) -> tuple[str, ...]:
     """Hosts whose failure, its own among them, leaves the VM without a slot; empty if there are none."""
     own = home[vm]
@@ -157,7 +166,8 @@ def _members(slot: Reservation) -> dict[str, str]:
 def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
     """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM.
 
-    Hosts whose VMs alone are too many are excepted: users may ask for that.
+    A slot that says that it is not ready promises nothing: nobody may be told to be covered by it, which is S3, and it
+    goes once the brake on removals lets it. Hosts whose VMs alone are too many are excepted: users may ask for that.
     """
     store = truth.store
     slots = [one for one in store.all_of(Reservation) if one.spec.type == FAILOVER and one.status.host]
@@ -170,6 +180,7 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
             one
             for one in slots
             if one.status.host == host.name
+            and _promises(one)
             and not (one.status.consumer is not None and one.status.consumer.vm in listed)
         ]
         used = host.status.allocation
