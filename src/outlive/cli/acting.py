@@ -72,12 +72,22 @@ async def maintenance_on(
 
 
 async def maintenance_off(access: Access, host: SomeHosts = None, domain: SomeDomains = None) -> None:
-    """Silent hosts are condemned again."""
+    """Silent hosts are condemned again; who would have been meanwhile is told."""
+    from outlive.roles.maintaining import hidden
     from outlive.roles.operating import hosts_of_domains, set_maintenance
 
     async with access.open(write=True) as store:
         hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
         write(await set_maintenance(store, access.clock, False, hosts=hosts) + "\n")
+        write(await hidden(store, access.clock, hosts) + "\n")
+
+
+async def maintenance_status(access: Access) -> None:
+    """What is in maintenance, until when, and who would have been condemned but for it."""
+    from outlive.roles.maintaining import maintenance_status as status
+
+    async with access.open() as store:
+        write(await status(store, access.clock) + "\n")
 
 
 async def drain(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
@@ -155,6 +165,7 @@ def _ask(question: str, yes: bool) -> None:
 maintenance = group("Whether silent hosts are condemned.")
 command(maintenance, "on")(maintenance_on)
 command(maintenance, "off")(maintenance_off)
+command(maintenance, "status")(maintenance_status)
 
 fencing = single("fence", fence)
 draining = single("drain", drain)

@@ -24,6 +24,7 @@ from outlive.resources.hosts import (
     HypervisorStatus,
     HypervisorUsage,
     Instance,
+    Spared,
 )
 from outlive.resources.memberships import (
     Cut,
@@ -200,6 +201,7 @@ __all__ = [
     "ReservationSpec",
     "ReservationStatus",
     "Resource",
+    "Spared",
     "SpecAllocation",
     "Step",
     "Timing",

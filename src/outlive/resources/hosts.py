@@ -91,6 +91,18 @@ class DomainCapabilities(Part, frozen=True, kw_only=True):
     supported_devices: tuple[str, ...] = ()
 
 
+class Spared(Part, frozen=True, kw_only=True):
+    """A silence for which a host would have been condemned, had it not been in maintenance."""
+
+    at: datetime
+    epoch: int = 0
+    seq: int = 0
+    """``record.epoch`` and ``record.seq`` of its Membership: one entry for one silence."""
+    why: str = ""
+    under: str = ""
+    """Whose maintenance it was."""
+
+
 class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What is known of a host."""
 
@@ -115,6 +127,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
     """``record.seq`` of its Membership at the last good rehearsal that it lived on after; 0: none."""
+    spared: tuple[Spared, ...] = ()
+    """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     observed_at: datetime | None = None
@@ -133,6 +147,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "status.lost": ("recovery", "daemon"),
                 "status.rehearsed": ("fencer",),
                 "status.rehearsedSeq": ("fencer",),
+                "status.spared": ("fencer",),
             }
         ),
         columns=(

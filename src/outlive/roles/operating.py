@@ -21,6 +21,7 @@ from outlive.node.maintenance import cluster_maintenance, host_maintenance
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
+from outlive.roles.maintaining import until
 from outlive.store import Selector, Store, list_all
 
 ATTEMPTS: Final = 5
@@ -98,12 +99,12 @@ async def set_maintenance(
     store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...] = ()
 ) -> str:
     """Nobody, or none of these hosts, is condemned while it is on. The same again is fine."""
-    until: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
     for host in hosts:
         await store.get(Hypervisor, host)
-    told = _until(until)
+    told = until(end)
     if not hosts:
-        await _change_cluster(store, lambda spec: _replace(spec, maintenance=on, maintenance_until=until))
+        await _change_cluster(store, lambda spec: _replace(spec, maintenance=on, maintenance_until=end))
         if on:
             return f"maintenance is on {told}: no host is condemned"
         now = clock.now()
@@ -114,7 +115,7 @@ async def set_maintenance(
             else ""
         )
     for host in hosts:
-        await _change_fencing(store, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=until))
+        await _change_fencing(store, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=end))
     names = ", ".join(hosts)
     if on:
         return f"{names}: not condemned {told}"
@@ -128,11 +129,7 @@ async def _whole_maintenance(store: Store, clock: Clock) -> str:
         spec = (await store.get(Cluster, "default", fresh=True)).spec
     except NotFound:
         return ""
-    return _until(spec.maintenance_until) if cluster_maintenance(spec, clock.now()) else ""
-
-
-def _until(moment: datetime | None) -> str:
-    return f"until {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "until somebody ends it"
+    return until(spec.maintenance_until) if cluster_maintenance(spec, clock.now()) else ""
 
 
 async def set_drain(store: Store, host: str, drain: bool) -> str:

@@ -240,6 +240,9 @@ def _hypervisor(before: Hypervisor | None, after: Hypervisor | None) -> list[Tol
             told.append(Told(subject=host, text=f"{host} {said}"))
     if old.lost and not new.lost:
         told.append(Told(subject=host, text=f"{host} counts as a host again"))
+    for one in new.spared:
+        if one not in old.spared:
+            told.append(Told(subject=host, text=f"{host} would have been condemned but for {one.under}: {one.why}"))
     return told
 
 

@@ -67,6 +67,7 @@ HOST_FACTS: Final = {
     "domainState": "whether it takes VMs",
     "instances": "how many VMs it reports",
     "rehearsed": "the result of the last rehearsal",
+    "spared": "how often it would have been condemned but for maintenance",
 }
 COVERAGE_FACTS: Final = {
     "covered": "whether it has its slots",
@@ -269,6 +270,7 @@ def _host_facts(world: Seen, name: str) -> dict[str, Any]:
         "domainState": status.domain_state,
         "instances": len(status.instances),
         "rehearsed": status.rehearsed,
+        "spared": len(status.spared),
     }
 
 

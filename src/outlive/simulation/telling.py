@@ -143,3 +143,5 @@ def _host(history: History, one: Hypervisor, before: Resource | None, author: Au
         history.add("host", one.name, f"{one.status.domain_state or 'unknown'} (by {author.process})")
     if old.rehearsed != one.status.rehearsed:
         history.add("host", one.name, f"power controller rehearsed: {one.status.rehearsed}")
+    if old.spared != one.status.spared:
+        history.add("host", one.name, "would have been condemned but for maintenance")

@@ -200,6 +200,7 @@ FULL: tuple[r.Resource, ...] = (
             lost="h1.3.abc",
             rehearsed="ok",
             rehearsed_seq=7,
+            spared=(r.Spared(at=MOMENT, epoch=3, seq=9, why="silent", under="maintenance"),),
             source="import",
             observed_at=MOMENT,
         ),

@@ -26,6 +26,7 @@ from outlive.node.fencing.carrying import POWER_AT_ONCE, OpenFence
 from outlive.node.fencing.cutting import Cutting
 from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.evaluate import Why
+from outlive.node.fencing.forecast import Forecast
 from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import ReturnedCuts
 from outlive.node.fencing.opening import Opened, Opening, asked_for
@@ -115,6 +116,7 @@ class Fencer:
         self._aftermath = Aftermath(self._desk, self._leads)
         self._cuts = ReturnedCuts(self._desk, self._leads)
         self._returns = Returns(self._desk, store, self._leads)
+        self._forecast = Forecast(self.watching, self._rules, store, clock, self._leads)
         self._suspicions = Suspicions(self.watching, self._rules)
         self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
         self._asked: dict[str, float] = {}
@@ -144,6 +146,7 @@ class Fencer:
             group.create_task(self._aftermath.run(), name="fencer tidies up")
             group.create_task(self._cuts.run(), name="fencer keeps out")
             group.create_task(self._returns.run(), name="fencer switches on")
+            group.create_task(self._forecast.run(), name="fencer forecasts")
             while True:
                 with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
                     self._round()

@@ -194,8 +194,11 @@ class Rules:
 
     # Judging
 
-    def evaluation(self, spec: ClusterSpec | None = None) -> EvaluateInput:
-        """What ``fence.evaluate`` is to look at; ``spec`` is the cluster's, where it was just read."""
+    def evaluation(self, spec: ClusterSpec | None = None, *, resting: bool = True) -> EvaluateInput:
+        """What ``fence.evaluate`` is to look at; ``spec`` is the cluster's, where it was just read.
+
+        Without ``resting`` it looks as if nobody were in maintenance.
+        """
         spec = self.cluster() if spec is None else spec
         now, mine, policy = self._clock.monotonic(), self._mine(), spec.fencing
         released = now - self._released_at < policy.fences_window_s
@@ -215,20 +218,20 @@ class Rules:
                 own_age=min(self._observer.own_age_s, NEVER_S),
                 uptime=sight,
             ),
-            nodes=tuple(self._peers(now)),
-            maintenance=cluster_maintenance(spec, self._clock.now()),
+            nodes=tuple(self._peers(now, resting)),
+            maintenance=resting and cluster_maintenance(spec, self._clock.now()),
         )
 
-    def _peers(self, now: float) -> Iterable[Peer]:
+    def _peers(self, now: float, resting: bool) -> Iterable[Peer]:
         wall = self._clock.now()
         for host, seen in self._watching:
             record = seen.record
             hypervisor = self._hypervisors.get(host)
             vms = 0 if hypervisor is None else len(hypervisor.status.instances)
-            resting = hypervisor is not None and host_maintenance(hypervisor.spec.fencing, wall)
+            rests = resting and hypervisor is not None and host_maintenance(hypervisor.spec.fencing, wall)
             yield Peer(
                 name=host,
-                daemon_state="maintenance" if resting else self._state(host, record),
+                daemon_state="maintenance" if rests else self._state(host, record),
                 age=now - seen.since,
                 assigned_vms=vms,
                 fence_owner=record.fence.by if is_open(record) else None,

@@ -1,0 +1,55 @@
+"""What maintenance is on, and what it hid: hosts that would have been condemned meanwhile, with time and reason."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from outlive.base.clock import Clock, as_datetime, as_instant
+from outlive.base.errors import NotFound
+from outlive.node.maintenance import cluster_maintenance, host_maintenance
+from outlive.resources import Cluster, Hypervisor
+from outlive.store import Store, list_all
+
+RECENT_S: Final = 24 * 3600.0
+"""Entries that are told; older ones stay in ``status.spared`` of the host."""
+NOTHING: Final = "in the last 24 hours nobody would have been condemned but for maintenance"
+
+
+async def maintenance_status(store: Store, clock: Clock) -> str:
+    """What is in maintenance, until when, and what it hid."""
+    now, lines = clock.now(), list[str]()
+    try:
+        spec = (await store.get(Cluster, "default", fresh=True)).spec
+        if cluster_maintenance(spec, now):
+            lines.append(f"all hosts: in maintenance {until(spec.maintenance_until)}")
+    except NotFound:
+        pass
+    async for host in list_all(store, Hypervisor):
+        fencing = host.spec.fencing
+        if host_maintenance(fencing, now):
+            lines.append(f"{host.name}: in maintenance {until(fencing.maintenance_until)}")
+    return "\n".join([*(lines or ["nothing is in maintenance"]), await hidden(store, clock)])
+
+
+async def hidden(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str:
+    """Who would have been condemned in the last 24 hours, of these hosts or of all; oldest first."""
+    since = as_datetime(clock.now() - RECENT_S)
+    found = [
+        (as_instant(one.at), host.name, one)
+        async for host in list_all(store, Hypervisor)
+        if not hosts or host.name in hosts
+        for one in host.status.spared
+        if one.at >= since
+    ]
+    found.sort(key=lambda entry: entry[:2])
+    told = [
+        f"{one.at:%Y-%m-%d %H:%M:%S} UTC: {host} would have been condemned but for {one.under}: {one.why}"
+        for _, host, one in found
+    ]
+    return "\n".join(told) if told else NOTHING
+
+
+def until(moment: datetime | None) -> str:
+    """Until when, in words."""
+    return f"until {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "until somebody ends it"
