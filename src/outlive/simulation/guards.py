@@ -46,6 +46,7 @@ class SimGuard:
         self._history = history
         self.process = process
         self.state = State()
+        self._context = process.part.context()
         self._timer: asyncio.TimerHandle | None = None
         self._service_ends: asyncio.Task[None] | None = None
 
@@ -68,7 +69,7 @@ class SimGuard:
         due_s = core.wake_s(self.state, self._now())
         if due_s is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(due_s, 0.001), self._tick, context=self.process.part.context())
+            self._timer = loop.call_later(max(due_s, 0.001), self._tick, context=self._context)
 
     def handle(self, event: Event) -> Refusal | None:
         """One request; the answer is a refusal or nothing."""

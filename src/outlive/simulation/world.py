@@ -44,6 +44,8 @@ MakeStore = Callable[[Clock, Ids, Callable[[Write, Author], None]], WorldStore]
 CONTROLLER_RESTART_S: Final = 2.0
 BESIDE: Final = "/controller"
 """How the controller is named that runs beside a host's daemon."""
+FLAWLESS: Final = FaultRates()
+"""A store where nothing goes wrong."""
 LOOK_S: Final = 0.5
 """How often ``settled`` and the judge of coverage look."""
 REPORTED_S: Final = 1.0
@@ -175,7 +177,7 @@ class World:
         service = self.controller(election.record.holder.rpartition("-")[0])
         if service is None or service.process is None or not service.active:
             return None
-        if self.rates != FaultRates() or self.store.failing:
+        if self.rates != FLAWLESS or self.store.failing:
             return None
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
         able = all(way.sends and way.hears for way in ways)
