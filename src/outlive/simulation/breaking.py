@@ -25,6 +25,8 @@ STORE_RATES: Final = (
     "stale_relist",
     "coalesce",
 )
+LOCKED_RESTARTS: Final = 0.5
+"""Locked disks whose VM is to start again at once."""
 
 
 def _power(draw: Draw, at_s: float) -> None:
@@ -198,6 +200,16 @@ def _unkillable(draw: Draw, at_s: float) -> None:
     draw.add(at_s, "unkillable", vms=(draw.vm().name,))
 
 
+def _lock_disks(draw: Draw, at_s: float) -> None:
+    """Somebody has a disk open, or a host has left a lock there; the VM is to be started then, one time in two."""
+    vm = draw.vm()
+    by = draw.random.choice(("a-backup", draw.host().name))
+    draw.add(at_s, "lock-disks", vms=(vm.name,), by=by)
+    draw.add(at_s + draw.short(), "unlock-disks", vms=(vm.name,))
+    if draw.random.random() < LOCKED_RESTARTS:
+        draw.add(at_s + 1.0, "guest-crash", vms=(vm.name,))
+
+
 BREAKING: Final[dict[str, Kind]] = {
     "power": _power,
     "rack": _rack,
@@ -231,5 +243,6 @@ BREAKING: Final[dict[str, Kind]] = {
     "crash": _crash,
     "ignores-shutdown": _ignores,
     "unkillable": _unkillable,
+    "lock-disks": _lock_disks,
 }
 """Without anybody's will."""

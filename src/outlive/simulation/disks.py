@@ -8,7 +8,7 @@ Locks forbid nothing here: the judges must see what the protocol alone prevents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from outlive.base.errors import NotFound, Unavailable
@@ -75,6 +75,11 @@ class Disks:
     def unlock(self, volume: str) -> None:
         """Whoever has it open closes it."""
         self._locks.pop(volume, None)
+
+    def unlock_strangers(self, hosts: Collection[str]) -> None:
+        """Whoever is no host closes what is open."""
+        for volume in [volume for volume, lock in self._locks.items() if lock.address not in hosts]:
+            del self._locks[volume]
 
     def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
         """Locks of these volumes."""

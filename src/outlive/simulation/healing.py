@@ -30,6 +30,7 @@ async def heal(world: World) -> None:
     world.set_rates(FaultRates())
     world.set_store(down=False)
     world.networks.heal_all()
+    world.disks.unlock_strangers(world.hosts)
     for service in world.controllers.values():
         if service.process is not None:
             service.process.go_on()

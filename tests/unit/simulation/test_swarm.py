@@ -19,8 +19,6 @@ TAKEN_BACK = {"resume-host", "resume-daemon", "resume-controller", "store-heal",
 """Verbs that only stories need: what they do, a seed's faults do after their time, or under another name."""
 HEALING = {"confirm-incarnation", "accept-machine", "forget-membership"}
 """What the operator does who puts right at the end what nobody else can."""
-IN_STORIES = {"lock-disks", "unlock-disks"}
-"""What only stories tell of."""
 TRACE = "from outlive.simulation.swarm import run_seed; import sys; print(run_seed(int(sys.argv[1])).trace)"
 
 
@@ -58,7 +56,7 @@ def test_faults_are_verbs_within_their_time_and_every_verb_comes_up() -> None:
             assert fault.verb in VERBS
             seen.add(fault.verb)
             assert fault.at_s < UNTIL_S
-    assert set(VERBS) - seen <= TAKEN_BACK | HEALING | IN_STORIES
+    assert set(VERBS) - seen <= TAKEN_BACK | HEALING
 
 
 def test_many_seeds_have_one_kind_of_fault_only_and_some_have_all() -> None:
