@@ -13,6 +13,7 @@ from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import (
     Amounts,
     Assigned,
+    Condition,
     Consumer,
     Coverage,
     CoverageStatus,
@@ -361,6 +362,37 @@ def test_coverage_that_is_not_so_is_found_at_rest() -> None:
     assert _at_rest(_host("h1", "vm-1"), other, shared, _covered("s1"), stopped) == ["S3"]
     being_moved = _replace(other.status, recovery=_replace(held, origin="h2"))
     assert _at_rest(_host("h1", "vm-1"), _replace(other, status=being_moved), shared, _covered("s1"), stopped) == []
+
+
+def test_vm_between_two_hosts_claims_a_slot_only_where_the_host_fails_that_it_is_assigned_to() -> None:
+    stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    other = _replace(stopped, metadata=ObjectMeta(name="vm-2"))
+    moving = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
+    shared = _slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"})
+    there = (_host("h1", "vm-1", "vm-2"), _host("h2"), stopped, moving, shared, _covered("s1"))
+    assert _at_rest(*there) == ["S3"], "nobody knows of h2 that it can start it"
+    assert _at_rest(*there, _registered("h2")) == []
+    assert _at_rest(*there, _registered("h2", incarnation="another")) == ["S3"]
+    on_h1 = _replace(shared, status=_slot("s1", "h2", {"vm-1": "h1", "vm-2": "h1"}).status)
+    back = (_host("h1", "vm-1"), _host("h2", "vm-2"), _registered("h1"), stopped, other, on_h1, _covered("s1"))
+    assert _at_rest(*back) == ["S3"], "both claim it when h1 fails"
+
+
+def _registered(host: str, incarnation: str = "") -> Membership:
+    """A host that lives; by default it registered in this very store."""
+    member = _member(host)
+    wanted = incarnation or Bench().store.incarnation
+    return _replace(member, record=_replace(member.record, state="Held", incarnation=wanted))
+
+
+def test_slot_that_is_not_ready_holds_no_room_and_covers_nobody() -> None:
+    stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    slot = _slot("s1", "h2", {"vm-1": "h1"}, size=4)
+    idle = _replace(slot, status=_replace(slot.status, conditions=(Condition(type="Ready", status="False"),)))
+    full = _host("h2", "vm-9", used=1)
+    assert _at_rest(_host("h1", "vm-1"), full, stopped, slot) == ["room"]
+    assert _at_rest(_host("h1", "vm-1"), full, stopped, idle) == []
+    assert _at_rest(_host("h1", "vm-1"), full, stopped, idle, _covered("s1")) == ["S3"]
 
 
 def test_room_that_is_counted_twice_is_found_at_rest() -> None:

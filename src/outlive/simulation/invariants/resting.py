@@ -99,10 +99,21 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, assigned: str, listed: list[str]) -> str:
-    """Where it is, by those who list it: the host that it is assigned to before others, condemned ones last."""
-    if not listed or assigned in listed:
+    """Where it is, by those who list it: the host that it is assigned to before others, condemned ones last.
+
+    While it is between two hosts, and the one that it is assigned to lives and takes VMs, it is there: that is where it
+    starts when the other fails, without any slot, in room that is kept for it.
+    """
+    if not listed or assigned in listed or _takes(truth, assigned):
         return assigned
     return next((host for host in listed if not _stale(truth, host)), listed[0])
+
+
+def _takes(truth: Truth, name: str) -> bool:
+    """Whether the host lives, has registered in this very store, and takes VMs."""
+    member, host = truth.store.look_member(name), truth.store.look(Hypervisor, name)
+    lives = member is not None and member.state == "Held" and member.incarnation == truth.store.incarnation
+    return lives and host is not None and not host.closed()
 
 
 def _stale(truth: Truth, host: str) -> bool:
