@@ -28,6 +28,8 @@ SomeDomains = Annotated[
     typer.Option("--domain", metavar="rack=r3", help="Only for the hosts of this failure domain."),
 ]
 
+OnlyPower = Annotated[bool, typer.Option("--power", help="Only their power controllers; hosts are still condemned.")]
+
 
 async def fence(
     access: Access,
@@ -58,26 +60,33 @@ async def maintenance_on(
     duration: Annotated[str, typer.Option("--for", metavar="2h", help="End by itself after this time.")] = "",
     host: SomeHosts = None,
     domain: SomeDomains = None,
+    power: OnlyPower = False,
 ) -> None:
     """Nobody is condemned from now on."""
     from outlive.base.duration import duration_of_flag
-    from outlive.roles.operating import hosts_of_domains, set_maintenance
+    from outlive.roles.operating import hosts_of_domains, set_maintenance, set_power_maintenance
 
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
         raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
     async with access.open(write=True) as store:
         hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
-        write(await set_maintenance(store, access.clock, True, for_s=for_s, hosts=hosts) + "\n")
+        setting = set_power_maintenance if power else set_maintenance
+        write(await setting(store, access.clock, True, for_s=for_s, hosts=hosts) + "\n")
 
 
-async def maintenance_off(access: Access, host: SomeHosts = None, domain: SomeDomains = None) -> None:
+async def maintenance_off(
+    access: Access, host: SomeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
+) -> None:
     """Silent hosts are condemned again; who would have been meanwhile is told."""
     from outlive.roles.maintaining import hidden
-    from outlive.roles.operating import hosts_of_domains, set_maintenance
+    from outlive.roles.operating import hosts_of_domains, set_maintenance, set_power_maintenance
 
     async with access.open(write=True) as store:
         hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
+        if power:
+            write(await set_power_maintenance(store, access.clock, False, hosts=hosts) + "\n")
+            return
         write(await set_maintenance(store, access.clock, False, hosts=hosts) + "\n")
         write(await hidden(store, access.clock, hosts) + "\n")
 

@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.maintenance import cluster_maintenance, host_maintenance
+from outlive.node.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources import Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
 from outlive.store import Store
 
@@ -32,6 +32,9 @@ MESSAGE_CHARACTERS: Final = 1024
 """What is kept of a message and of a remedy."""
 
 Role = Literal["daemon", "fencer", "recovery", "controller"]
+
+POWER_CODES: Final = ("power-not-rehearsed", "power-unreachable")
+"""Faults of power controllers, of which nobody wants to hear while somebody works on them."""
 
 _log = get_logger("faults")
 
@@ -60,7 +63,7 @@ class FaultRecorder:
             return
         try:
             async with asyncio.timeout(LIMIT_S):
-                if await self._maintenance(subject):
+                if await self._maintenance(code, subject):
                     return
                 for _ in range(TRIES):
                     if await self._write(name, code, subject, message, remedy, delta):
@@ -134,7 +137,7 @@ class FaultRecorder:
         except NotFound:
             return None
 
-    async def _maintenance(self, subject: ObjectRef) -> bool:
+    async def _maintenance(self, code: str, subject: ObjectRef) -> bool:
         """Whether nobody wants to hear of this now."""
         now = self._clock.now()
         try:
@@ -149,4 +152,5 @@ class FaultRecorder:
             host = await self._store.get(Hypervisor, subject.name)
         except NotFound:
             return False
-        return host_maintenance(host.spec.fencing, now)
+        fencing = host.spec.fencing
+        return host_maintenance(fencing, now) or (code in POWER_CODES and power_maintenance(fencing, now))

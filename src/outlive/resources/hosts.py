@@ -33,6 +33,9 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     maintenance: bool = False
     """This host is not condemned."""
     maintenance_until: datetime | None = None
+    power_maintenance: bool = False
+    """Somebody works on its power controller: it is sent no command and proves nothing; other kinds of proof go on."""
+    power_maintenance_until: datetime | None = None
     operator_proof: str = ""
     """``<fence>|<name>|<reason>``: somebody asserts that the host is off (docs/operating/fencing.md)."""
     trust_again: str = ""

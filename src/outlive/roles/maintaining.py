@@ -7,7 +7,7 @@ from typing import Final
 
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import NotFound
-from outlive.node.maintenance import cluster_maintenance, host_maintenance
+from outlive.node.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources import Cluster, Hypervisor
 from outlive.store import Store, list_all
 
@@ -29,6 +29,8 @@ async def maintenance_status(store: Store, clock: Clock) -> str:
         fencing = host.spec.fencing
         if host_maintenance(fencing, now):
             lines.append(f"{host.name}: in maintenance {until(fencing.maintenance_until)}")
+        if power_maintenance(fencing, now):
+            lines.append(f"{host.name}: its power controller in maintenance {until(fencing.power_maintenance_until)}")
     return "\n".join([*(lines or ["nothing is in maintenance"]), await hidden(store, clock)])
 
 

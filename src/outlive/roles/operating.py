@@ -95,6 +95,25 @@ async def hosts_of_domains(store: Store, domains: tuple[str, ...], *, hosts: tup
     return tuple(found)
 
 
+async def set_power_maintenance(
+    store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...]
+) -> str:
+    """The power controllers of these hosts get no command while it is on; fencing goes on without them."""
+    if not hosts:
+        raise Usage("nobody says whose power controllers", place="--power", remedy="add --host or --domain")
+    end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    for host in hosts:
+        await store.get(Hypervisor, host)
+    for host in hosts:
+        await _change_fencing(
+            store, host, lambda fencing: _replace(fencing, power_maintenance=on, power_maintenance_until=end)
+        )
+    names = ", ".join(hosts)
+    if on:
+        return f"{names}: power controllers get no command {until(end)}; hosts are still condemned"
+    return f"{names}: power controllers are used again"
+
+
 async def set_maintenance(
     store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...] = ()
 ) -> str:

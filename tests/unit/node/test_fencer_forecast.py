@@ -68,6 +68,26 @@ def test_short_silence_in_maintenance_and_a_storm_are_no_forecast():
     run(story())
 
 
+def test_power_controller_in_maintenance_gets_no_command_and_the_fence_goes_on_without_it():
+    async def story():
+        async with site() as s:
+            for name in ("a", "b", "c", "d"):
+                await s.host(name)
+            s.watch("a")
+            await s.wish("d", power_maintenance=True)
+            await asyncio.sleep(BEFORE_S)
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed", limit_s=60)
+            await asyncio.sleep(60)
+            assert s.power.controllers["d"].offs == []
+            assert "somebody works on its power controller" in (await s.record("d")).fence.reason
+            assert "power-unreachable.d" not in await s.faults()
+            await s.wish("d", power_maintenance=False)
+            await s.until_dead("d", limit_s=20)
+
+    run(story())
+
+
 def test_forecast_says_which_hosts_would_have_waited_for_a_release():
     async def story():
         async with site() as s:

@@ -24,7 +24,15 @@ from outlive.resources import (
     MemberState,
     ObjectMeta,
 )
-from outlive.roles.operating import confirm_off, hosts_of_domains, request_fence, set_armed, set_drain, set_maintenance
+from outlive.roles.operating import (
+    confirm_off,
+    hosts_of_domains,
+    request_fence,
+    set_armed,
+    set_drain,
+    set_maintenance,
+    set_power_maintenance,
+)
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.writers import WriterStore
@@ -192,6 +200,16 @@ def test_maintenance_of_a_failure_domain_is_that_of_its_hosts_and_of_those_named
             return str(await hosts_of_domains(users, (text,)))
 
         refused(wrong(), kind)
+
+
+def test_power_controllers_in_maintenance_are_named_and_their_hosts_are_not() -> None:
+    store = cluster(HELD)
+    told, host = asked(store, set_power_maintenance(store, CLOCK, True, for_s=60.0, hosts=("h1",)))
+    assert (host.spec.fencing.power_maintenance, host.spec.fencing.maintenance) == (True, False)
+    assert "still condemned" in told
+    _, host = asked(store, set_power_maintenance(store, CLOCK, False, hosts=("h1",)))
+    assert not host.spec.fencing.power_maintenance
+    refused(set_power_maintenance(store, CLOCK, True, hosts=()), Usage)
 
 
 def test_the_end_of_maintenance_says_what_is_still_in_it() -> None:

@@ -35,6 +35,7 @@ from outlive.node.fencing.proving import (
 from outlive.node.fencing.rules import HostSettings
 from outlive.node.fencing.watching import HAIR_S, is_open
 from outlive.node.fencing.writing import Written
+from outlive.node.maintenance import power_maintenance
 from outlive.resources import MemberRecord, ObjectRef, ProofKind
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -133,7 +134,7 @@ class OpenFence:
                 await self.nothing_by("power", "it is off, and another kind of proof is demanded")
             pause = BACKOFF_S[min(tries, len(BACKOFF_S) - 1)]
             tries += 1
-            await self.pause(pause)
+            await self.pause(LOOK_S if self._power_rests(settings) else pause)
 
     async def _attempt(self, settings: HostSettings) -> str:
         """One attempt with the power controller; why it proved nothing, where it did not.
@@ -154,6 +155,8 @@ class OpenFence:
             return "a power proof of it was contradicted before"
         if host is None:
             return "nothing is known of its power controller"
+        if self._power_rests(settings):
+            return "somebody works on its power controller (spec.fencing.powerMaintenance)"
         async with desk.power_slots:
             look = await desk.power.look(host)
             renew_s = desk.rules.profile(self.host, self.record).renew_s
@@ -163,7 +166,8 @@ class OpenFence:
             if why:
                 await self._tell_power(why)
                 return why
-            if (await desk.writer.settings(self.host)).maintenance(self._clock.now()):
+            now = await desk.writer.settings(self.host)
+            if now.maintenance(self._clock.now()) or self._power_rests(now):
                 return "maintenance began before it was switched off"
             attempt = await desk.power.switch_off(host)
         if not attempt.fenced:
@@ -184,6 +188,9 @@ class OpenFence:
                 off_after_command=attempt.off_after_s,
             ),
         )
+
+    def _power_rests(self, settings: HostSettings) -> bool:
+        return power_maintenance(settings.fencing, self._clock.now())
 
     async def _by_watchdog(self) -> None:
         if not self.record.guard.armed:

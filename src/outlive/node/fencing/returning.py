@@ -18,6 +18,7 @@ from outlive.base.logging import get_logger
 from outlive.node.fencing.condemning import FenceOutcome
 from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.health import FaultCode
+from outlive.node.maintenance import power_maintenance
 from outlive.resources import MemberRecord, ObjectRef, Part, VirtualMachine
 from outlive.runtime.steps import Precondition, ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -163,6 +164,8 @@ class Returns:
         settings, done = self._desk.rules.settings(host), seen.record.fence.power_on
         if not settings.cluster.fencing.power_on_after or settings.hypervisor is None:
             return False
+        if power_maintenance(settings.fencing, self._desk.clock.now()):
+            return False
         if done.result == TAKEN or done.tries >= len(WAITS_S) or settings.maintenance(self._desk.clock.now()):
             return False
         return self._desk.clock.monotonic() - seen.since >= WAITS_S[done.tries]
@@ -198,6 +201,8 @@ class Returns:
         settings = await desk.writer.settings(host)
         hypervisor = settings.hypervisor
         if seen is None or hypervisor is None or settings.maintenance(desk.clock.now()):
+            return
+        if power_maintenance(settings.fencing, desk.clock.now()):
             return
         fence, tries = seen.record.fence.id, seen.record.fence.power_on.tries + 1
         holds = tuple((await self._held([host]))[host])
