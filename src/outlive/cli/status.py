@@ -59,7 +59,8 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
     vms = [vm async for vm in list_all(store, VirtualMachine)]
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == "FailoverReservation"]
     told = [one async for one in list_all(store, Coverage)]
-    events = [event async for event in list_all(store, Event) if event.type == "Warning"]
+    recorded = [event async for event in list_all(store, Event)]
+    events = [event for event in recorded if event.type == "Warning"]
     elections = [election async for election in list_all(store, Election)]
     faults = [fault async for fault in list_all(store, Fault)]
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
@@ -72,6 +73,7 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
         "slots": len(slots),
         "flavors": len([flavor async for flavor in list_all(store, Flavor)]),
         "coverage": _coverage(told),
+        "fullProtection": _full_protection(recorded, told),
         "health": health(faults),
         "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
         "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
@@ -124,6 +126,16 @@ def _coverage(told: list[Coverage]) -> dict[str, Any]:
     }
 
 
+def _full_protection(events: list[Event], told: list[Coverage]) -> str:
+    """What failover last forecast; empty where every VM is covered, or it has said nothing."""
+    from outlive.failover.telling.reporting import FULL_PROTECTION
+
+    if all(one.status.covered for one in told):
+        return ""
+    forecasts = [event for event in events if event.reason == FULL_PROTECTION]
+    return max(forecasts, key=lambda one: (one.last_seen, one.name)).note if forecasts else ""
+
+
 def _warning(event: Event) -> dict[str, Any]:
     return {
         "at": event.last_seen,
@@ -162,6 +174,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         ("slots", document["slots"]),
         ("covered", f"{coverage['covered']} of {coverage['required']} VMs that need slots"),
         *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
+        *((("full protection", document["fullProtection"]),) if document["fullProtection"] else ()),
         *(
             (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
             for one in document["elections"]

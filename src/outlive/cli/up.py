@@ -169,7 +169,7 @@ async def _serve(
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
         ready=role.ready,
-        queries={"/failover/tolerance": role.tolerance},
+        queries={"/failover/tolerance": role.tolerance, "/failover/protection": role.protection},
     )
     app = create_app(deps)
     serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__)

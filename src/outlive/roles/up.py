@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
@@ -162,6 +164,11 @@ class UpRole:
         """What the last cycle found out about failures that are survived; nothing before the first."""
         found = self.failover.parts.reporter.last_tolerated
         return {} if found is None else {"tolerance": found.fleet, "unit": found.unit, "zones": found.zones}
+
+    async def protection(self, _query: Mapping[str, str]) -> dict[str, Any]:
+        """When every VM has all its slots, as of now; nothing before the first cycle of a process that leads."""
+        found = self.failover.parts.forecast.now()
+        return {} if found is None else {**msgspec.to_builtins(found), "sentence": found.sentence}
 
     def ready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -28,6 +29,18 @@ TRIES = 3
 _log = get_logger("failover.coverage")
 
 
+class Hearer(Protocol):
+    """Whoever wants to know what is told."""
+
+    def told(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
+        """This is true of these VMs now; ``gone`` are not there any more."""
+        ...
+
+    def forget(self) -> None:
+        """What was heard may be out of date."""
+        ...
+
+
 class CoverageWriter:
     """Keeps the objects as told.
 
@@ -46,6 +59,8 @@ class CoverageWriter:
         self._read_at = 0.0
         self._refused: set[str] = set()
         self._untold: dict[str, None] = {}
+        self.heard: Hearer | None = None
+        """Told the same as is written, whether or not writing succeeds."""
 
     @property
     def untold(self) -> tuple[str, ...]:
@@ -57,9 +72,13 @@ class CoverageWriter:
         self._known = None
         self._refused.clear()
         self._untold.clear()
+        if self.heard is not None:
+            self.heard.forget()
 
     async def tell(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
         """Write what changed, delete ``gone``; the number of objects that could not be written."""
+        if self.heard is not None:
+            self.heard.told(wanted, gone)
         self._untold.update(dict.fromkeys((*wanted, *gone)))
         known = await self._all()
         changed = [vm for vm in sorted(wanted) if not _says(known.get(vm), wanted[vm]) and vm not in self._refused]

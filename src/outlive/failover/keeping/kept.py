@@ -219,6 +219,25 @@ class KeptState:
         lacking = {vm for vm in vms if vm in self.located and self.counters.misses(vm)}
         return [*sorted(lacking, key=self.rank), *(vm for vm in vms if vm not in lacking)]
 
+    def lacking(self, vms: Iterable[str]) -> list[tuple[str, int, bool]]:
+        """Those of these VMs that miss slots, how many, and whether they have none."""
+        found: list[tuple[str, int, bool]] = []
+        for vm in vms:
+            view = self.located.get(vm)
+            if view is not None and (misses := self.counters.misses(vm)):
+                found.append((vm, misses, misses >= self.required(view)))
+        return found
+
+    def away(self) -> list[str]:
+        """The VMs that need slots and were lost with their host, by host and id: recovery has them."""
+        sightings = self.sightings
+        return [
+            vm
+            for host in sorted(sightings.lost)
+            for vm in sorted(sightings.on(host))
+            if (view := self.located.get(vm)) is not None and view.host == host and self.required(view) > 0
+        ]
+
     def known(self, vm_id: str) -> VmView | None:
         """What the source said of the VM."""
         return self._attributes.get(vm_id)

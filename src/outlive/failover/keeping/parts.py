@@ -11,6 +11,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
+from outlive.failover.assurance.full_protection import Pass
 from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.covering import CoverageWriter
@@ -23,11 +24,18 @@ from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.telling.forecast import Forecast
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FlavorGroupSpec
 
 REQUEST_PREFIX = "failover"
 """Begins the global request ids of cycles and upkeep."""
+GATHER_S = 0.05
+"""How long upkeep gathers changes before it looks at them together."""
+PASS_VMS = 50
+"""VMs that one pass of upkeep looks at; the others follow in the next."""
+USUAL_S_PER_SLOT = 0.02
+"""What giving a slot is taken to last before any was given."""
 
 _log = get_logger("failover.parts")
 
@@ -55,6 +63,24 @@ class Parts:
     """Whoever places or removes members holds it (module ``turns``)."""
     fails: dict[str, Fail] = field(default_factory=dict)
     """VM → why it has not got what it misses, as last decided."""
+    forecast: Forecast = field(init=False)
+    """When everybody has all slots again."""
+
+    def __post_init__(self) -> None:
+        config = self.config.apply_defaults()
+        slots = config.max_vms_to_process if config.max_vms_to_process > 0 else 1_000
+        self.forecast = Forecast(
+            self.clock,
+            usual_pass=Pass(gave=PASS_VMS, took_s=PASS_VMS * USUAL_S_PER_SLOT, pause_s=GATHER_S),
+            usual_cycle=Pass(
+                gave=slots,
+                took_s=slots * USUAL_S_PER_SLOT,
+                pause_s=config.short_reconcile_interval_s or config.reconcile_interval_s,
+            ),
+        )
+        self.forecast.tell = self.reporter.foretold
+        self.reporter.foresee(self.forecast.now)
+        self.coverage.heard = self.forecast
 
     async def groups(self) -> Mapping[str, FlavorGroupSpec] | None:
         """Flavor → group; ``None`` where slots are of the VMs' own sizes, as also while groups cannot be read."""

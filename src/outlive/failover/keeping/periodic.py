@@ -96,7 +96,9 @@ class PeriodicCycle:
                 if not self._compat.reverted("D14"):
                     parts.reporter.cycle_aborted(error.step)
                 return self._config.reconcile_interval_s
-            parts.reporter.cycle_done(summary, parts.clock.monotonic() - started)
+            took_s = parts.clock.monotonic() - started
+            parts.reporter.cycle_done(summary, took_s)
+            parts.forecast.cycled(summary.reused + summary.created, took_s, summary.next_pause_s)
             _log.info("cycle.done", cycle=self._cycle, **msgspec.to_builtins(summary))
         return summary.next_pause_s
 

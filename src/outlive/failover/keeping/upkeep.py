@@ -23,7 +23,7 @@ from outlive.failover.keeping.following import Following
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import Observation
-from outlive.failover.keeping.parts import REQUEST_PREFIX, Parts, Watcher, slot_size
+from outlive.failover.keeping.parts import GATHER_S, PASS_VMS, REQUEST_PREFIX, Parts, Watcher, slot_size
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
 from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import HostView, SlotView, VmView
@@ -32,10 +32,6 @@ from outlive.failover.planning.cleanup import CleanInput, CleanResult
 from outlive.failover.portions import in_portions
 from outlive.resources import CoverageStatus
 
-GATHER_S = 0.05
-"""How long changes are gathered before they are looked at together."""
-PASS_VMS = 50
-"""VMs that one pass looks at; the others follow in the next."""
 RETELL_S = 1.0
 """Until what could not be told is told again."""
 RETOLD = 500
@@ -148,6 +144,8 @@ class Upkeep(Watcher):
     def cycle_ended(self, *, braked: bool) -> None:
         """The cycle has looked at everybody else; strangers that could not be asked about are asked about again."""
         self._budget.hold(braked)
+        if self._following.active:
+            self._parts.forecast.away(self._state.away())
         if self._state.strangers:
             self._noticed()
 
@@ -164,12 +162,18 @@ class Upkeep(Watcher):
                 touched = self._state.exposed_first(touched)
             self._state.put_back(touched[PASS_VMS:])
             self._following.reacting = True
+            began = parts.clock.monotonic()
+            parts.forecast.in_turn(touched, self._state.lacking)
             try:
                 with request_context(greq=new_global_request_id(parts.ids, REQUEST_PREFIX), req=""):
                     more = await self._look_up_strangers()
-                    await self._pass(touched[:PASS_VMS])
+                    gave = await self._pass(touched[:PASS_VMS])
             finally:
                 self._following.reacting = False
+            parts.forecast.away(self._state.away())
+            if len(touched) <= PASS_VMS:
+                parts.forecast.in_turn((), self._state.lacking)
+            parts.forecast.passed(gave, parts.clock.monotonic() - began, GATHER_S)
         if since is not None:
             parts.reporter.reacted(parts.clock.monotonic() - since)
         if self._state.touched or more:
@@ -210,15 +214,20 @@ class Upkeep(Watcher):
                 self._state.see_vm(vm_id, view)
         return bool(strangers)
 
-    async def _pass(self, touched: Sequence[str]) -> None:
+    async def _pass(self, touched: Sequence[str]) -> int:
+        """Put these right and tell of them; how many slots that gave."""
         concerned = dict.fromkeys(touched)
         concerned.update(dict.fromkeys(await self._clean_up(touched)))
         await self._take_back(concerned)
-        concerned.update(dict.fromkeys(await self._assign(list(concerned))))
+        before = sum(slots for _, slots, _ in self._state.lacking(concerned))
+        served = await self._assign(list(concerned))
+        gave = max(0, before - sum(slots for _, slots, _ in self._state.lacking(concerned)))
+        concerned.update(dict.fromkeys(served))
         faulty = [vm for vm in self._state.counters.faulty() if vm in self._state.located]
         concerned.update(dict.fromkeys((*self._faulty, *faulty, *self._parts.coverage.untold[:RETOLD])))
         self._faulty = faulty
         await self._tell(concerned)
+        return gave
 
     async def _clean_up(self, touched: Sequence[str]) -> list[str]:
         """Take memberships out that the changes broke; the VMs that lost one.

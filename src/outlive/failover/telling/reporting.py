@@ -6,12 +6,14 @@ tells the same of the same object again is one event with a count; whoever recor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
 
 from outlive.failover.assurance.costs import CostResult
+from outlive.failover.assurance.full_protection import FullProtection, Outlook
 from outlive.failover.keeping.observe import Observation, Step
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.cleanup import Brake, Deletion, Drop
@@ -29,6 +31,8 @@ LEVEL_EVENTS = 50
 """Events about unknown protection levels that one cycle writes."""
 VM_KIND = "VirtualMachine"
 SLOT_KIND = "Reservation"
+FULL_PROTECTION = "FullProtection"
+"""The reason of events on the cluster that say when everybody has all slots again."""
 CLUSTER = ObjectRef(kind="Cluster", name="default")
 
 
@@ -121,6 +125,13 @@ class Reporter:
             "A protection level's share of what slots hold: cores, bytes",
             ("level", "resource"),
         )
+        self._until_full = metrics.gauge(
+            "failover_full_protection_seconds",
+            "Until every VM has all its slots, by forecast: 0 when they have, +Inf when never, NaN when not known",
+        )
+        self._without_full = metrics.gauge(
+            "failover_vms_without_full_protection", "VMs that miss slots, or have to be restarted first"
+        )
         self._without_level = metrics.gauge(
             "failover_vms_unknown_level", "VMs that name a protection level that there is not"
         )
@@ -171,6 +182,27 @@ class Reporter:
                 self._tolerance.labels(zone).set(level)
         for level, count in found.counts.items():
             self._by_tolerance.labels(str(level)).set(count)
+
+    def foresee(self, forecast: Callable[[], FullProtection | None]) -> None:
+        """From now on metrics ask this, at each scrape, when everybody has all slots."""
+
+        def seconds() -> float:
+            found = forecast()
+            if found is None:
+                return math.nan
+            return {Outlook.NEVER: math.inf, Outlook.UNKNOWN: math.nan}.get(found.outlook, found.eta_s or 0.0)
+
+        def vms() -> float:
+            found = forecast()
+            return math.nan if found is None else found.vms
+
+        self._until_full.labels().set_function(seconds)
+        self._without_full.labels().set_function(vms)
+
+    def foretold(self, found: FullProtection, note: str) -> None:
+        """The forecast says something else than before."""
+        calm = found.outlook in (Outlook.FULL, Outlook.UNDER_WAY)
+        self._events.emit(CLUSTER, FULL_PROTECTION, note, type="Normal" if calm else "Warning", action="Assign")
 
     def levels(self, found: CostResult) -> None:
         """Who is protected by level, and what that takes."""
