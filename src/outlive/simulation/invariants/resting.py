@@ -53,7 +53,8 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     slots = {one.name: one for one in store.all_of(Reservation) if one.spec.type == FAILOVER}
     lost = {host.name for host in store.all_of(Hypervisor) if host.status.lost}
     home, moving = _homes(truth, vms)
-    shared = {name: _Shared(slot, home) for name, slot in slots.items()}
+    between = _between(truth, vms, home)
+    shared = {name: _Shared(slot, home, between) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
         status, name = coverage.status, coverage.name
         if not status.covered or not status.required or name not in home or name in moving:
@@ -92,6 +93,23 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
     }
 
 
+def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """VMs that one host runs and that are assigned to another, while both live: they claim a slot only if both fail.
+
+    Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on.
+    """
+    pairs = {
+        name: (there, where.hypervisor)
+        for name, there in home.items()
+        if (where := vms[name].status.assigned) is not None and not _lost_at(vms[name])
+    }
+    return {
+        name: (one, other)
+        for name, (one, other) in pairs.items()
+        if one != other and _takes(truth, one) and _takes(truth, other)
+    }
+
+
 def _lost_at(vm: VirtualMachine) -> str:
     """The host that a recovery takes it from; empty where it is not being recovered."""
     recovery = vm.status.recovery
@@ -99,12 +117,8 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, assigned: str, listed: list[str]) -> str:
-    """Where it is, by those who list it: the host that it is assigned to before others, condemned ones last.
-
-    While it is between two hosts, and the one that it is assigned to lives and takes VMs, it is there: that is where it
-    starts when the other fails, without any slot, in room that is kept for it.
-    """
-    if not listed or assigned in listed or _takes(truth, assigned):
+    """Where it is, by those who list it: the host that it is assigned to before others, condemned ones last."""
+    if not listed or assigned in listed:
         return assigned
     return next((host for host in listed if not _stale(truth, host)), listed[0])
 
@@ -160,10 +174,13 @@ def _hit(breaks: list[frozenset[str]], own: str, number: int) -> tuple[str, ...]
 class _Shared:
     """A slot, as all its members see it."""
 
-    def __init__(self, slot: Reservation, home: dict[str, str]) -> None:
+    def __init__(self, slot: Reservation, home: dict[str, str], between: Mapping[str, tuple[str, str]]) -> None:
+        """``between``: a member that claims it only if both of these fail counts where it is recorded, if there."""
         self.host = slot.status.host
         self.members = _members(slot)
-        self.on = Counter(home.get(vm, host) for vm, host in self.members.items())
+        self.on = Counter(
+            host if host in between.get(vm, ()) else home.get(vm, host) for vm, host in self.members.items()
+        )
         """Host → members there."""
         self.breaks = frozenset({self.host, *self.on})
         """Hosts each of whose failures takes the slot, or fills it."""
