@@ -131,9 +131,13 @@ class Rehearsals:
     async def _tell(
         self, host: Hypervisor, said: str, before: _Result | None, renewal: tuple[int, float] | None
     ) -> None:
-        """Write a result that differs; and that a good one is in date, once the host has lived on after one."""
+        """Write a result that differs; and that a good one is in date, once the host has lived on after one.
+
+        The renewal at the last good one stays while later ones fail: a controller that nobody reaches for a while after
+        its host fell silent was rehearsed in time all the same.
+        """
         kept = host.status
-        seq = 0 if kept.rehearsed != said else kept.rehearsed_seq
+        seq = kept.rehearsed_seq
         if said == OK and renewal is not None and before is not None and 0 < before.seq < renewal[0]:
             late_s = (renewal[0] - seq) * renewal[1]
             seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= SAID_AGAIN_S else seq
@@ -188,10 +192,10 @@ class Rehearsals:
 def _vouched(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
     """Nothing of my own from before: what was written down by whoever rehearsed then."""
     said, later = host.status.rehearsed, record.seq - host.status.rehearsed_seq
-    if said != OK or host.status.rehearsed_seq == 0:
+    if host.status.rehearsed_seq == 0:
         return f"its power controller was not rehearsed in time ({said or 'never'})"
     if later < 0:
         return "its power controller was rehearsed under another membership, or before a backup was restored"
     if later * renew_s > IN_DATE_S:
-        return f"its power controller was rehearsed {later * renew_s:.0f} s before it fell silent, and not since"
+        return f"its power controller was rehearsed {later * renew_s:.0f} s before it fell silent, and not since ({said})"
     return ""
