@@ -16,6 +16,7 @@ from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.telling.reporting import Events
 from outlive.failover.vms import view_of_resource
+from outlive.node.ports.faults import Faults, NoFaults
 from outlive.recovery.act import Acting
 from outlive.recovery.caches import RecoveryInformers
 from outlive.recovery.controller import RecoveryLoop
@@ -23,7 +24,7 @@ from outlive.recovery.hosts import Incarnation, LostHosts, incarnation_of
 from outlive.recovery.observe import Lookout
 from outlive.recovery.places import Places
 from outlive.recovery.standing import StandingFaults
-from outlive.recovery.telling import Faults, NoFaults, Teller
+from outlive.recovery.telling import Teller
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager

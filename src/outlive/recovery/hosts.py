@@ -12,9 +12,9 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
+from outlive.node.ports.faults import Faults
 from outlive.recovery.caches import CLUSTER, RecoveryInformers
 from outlive.recovery.observe import Lookout
-from outlive.recovery.telling import Faults
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
 from outlive.store import Store, answered
 

@@ -13,8 +13,8 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.quantity import format_bytes
+from outlive.node.ports.faults import Faults
 from outlive.recovery.caches import CLUSTER, RecoveryInformers
-from outlive.recovery.telling import Faults
 from outlive.resources import Fault, Hypervisor, ObjectRef, VirtualMachine
 from outlive.store import Store, list_all
 

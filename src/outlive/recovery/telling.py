@@ -7,13 +7,14 @@ was under way is counted from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
 from outlive.failover.telling.reporting import Events
+from outlive.node.ports.faults import Faults
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
-from outlive.resources import ObjectRef, Proof, VirtualMachine
+from outlive.resources import Proof, VirtualMachine
 from outlive.runtime.metrics import Metrics
 
 HELD_FAULT: Final = "vm-held"
@@ -27,28 +28,6 @@ MAY_RUN: Final = frozenset({"membership-missing", "unattended"})
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 _log = get_logger("recovery")
-
-
-class Faults(Protocol):
-    """Whoever records faults; never fails."""
-
-    async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
-        """Something is wrong with this object."""
-        ...
-
-    async def end(self, code: str, subject: ObjectRef) -> None:
-        """It is no more."""
-        ...
-
-
-class NoFaults:
-    """Records nothing: held VMs show in their own status, in events and in metrics."""
-
-    async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
-        """Nothing."""
-
-    async def end(self, code: str, subject: ObjectRef) -> None:
-        """Nothing."""
 
 
 class Teller:

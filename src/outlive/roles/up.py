@@ -24,6 +24,7 @@ from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.telling.reporting import SOURCE
 from outlive.node.faults import FaultRecorder
+from outlive.node.ports.faults import Faults
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -31,7 +32,6 @@ from outlive.placement.service import PlacementService
 from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
 from outlive.recovery.caches import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
-from outlive.recovery.telling import Faults
 from outlive.resources import (
     Cluster,
     Flavor,

@@ -197,5 +197,6 @@ def _vouched(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
     if later < 0:
         return "its power controller was rehearsed under another membership, or before a backup was restored"
     if later * renew_s > IN_DATE_S:
-        return f"its power controller was rehearsed {later * renew_s:.0f} s before it fell silent, and not since ({said})"
+        before_s = later * renew_s
+        return f"its power controller was rehearsed {before_s:.0f} s before it fell silent, and not since ({said})"
     return ""

@@ -18,7 +18,8 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.holding import REHOLD, Me, ReholdView, is_mine
 from outlive.node.membership.joining import SELF_CLEAN, CleanedView
-from outlive.node.membership.keeper import Faults, Keeper
+from outlive.node.membership.keeper import Keeper
+from outlive.node.ports.faults import Faults
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.local import LocalDomains
 from outlive.node.vm.writing import VmRecords

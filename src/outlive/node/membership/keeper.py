@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -22,6 +22,7 @@ from outlive.node.membership.dating import dated
 from outlive.node.membership.entering import Blocked, Entered, Entrance
 from outlive.node.membership.holding import Me
 from outlive.node.membership.renewing import RENEW, RenewView, Standing, StandingView, standing
+from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef
@@ -39,18 +40,6 @@ Change = Callable[[MemberRecord], MemberRecord | None]
 
 _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
-
-
-class Faults(Protocol):
-    """Where the daemon says what an operator has to know."""
-
-    async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
-        """Create or refresh a fault; never raises."""
-        ...
-
-    async def end(self, code: str, subject: ObjectRef) -> None:
-        """It is over."""
-        ...
 
 
 class Keeper:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.node.membership.death import MemberView
-from outlive.node.membership.keeper import Faults, Keeper
+from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.settling import Settling
+from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.storage import StoragePort
 from outlive.node.settings import NodeSettings
