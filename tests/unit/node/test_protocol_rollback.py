@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from outlive.node.membership.entering import lifted
-from outlive.node.membership.joining import JoinView, Remembered, join
+from outlive.node.membership.joining import SELF_CLEAN, CleanedView, JoinView, Remembered, join
 from outlive.resources import MemberRecord, Proof
 
 EPOCHS = st.integers(1, 9)
@@ -68,3 +69,13 @@ def test_host_that_its_backup_calls_dead_through_an_older_epoch_keeps_its_domain
     assert (outcome.row, outcome.destroy_first) == ("J3", False)
     assert outcome.record is not None
     assert (outcome.record.epoch, outcome.record.dead_through) == (4, 2)
+
+
+def test_word_of_a_clean_epoch_counts_only_right_after_that_epoch() -> None:
+    """What was found clean for one entrance says nothing after another: what runs may have been registered anew."""
+    view = CleanedView(host="a", record=_record(2, "Held", 0), nonce="old", old_epoch=1)
+    assert SELF_CLEAN.attempt(view).refused is None
+    later = msgspec.structs.replace(view, record=_record(3, "Held", 0))
+    refused = SELF_CLEAN.attempt(later).refused
+    assert refused is not None
+    assert refused.precondition == "later-epoch"

@@ -119,6 +119,8 @@ class Cleaner:
         old_epoch = self._old_epoch(record)
         if left or (old_epoch and not await self._prove(old_epoch, tuple(left))):
             return False
+        if self._keeper.me != me:
+            return False  # entered anew while that was written: what was found was found for another epoch
         if incarnation:
             self._keeper.registered(incarnation)
             self._keeper.renew_soon()

@@ -282,8 +282,8 @@ SELF_CLEAN: Final = ProtocolStep(
         ),
         Precondition[CleanedView](
             "later-epoch",
-            lambda view: view.record.epoch > view.old_epoch > view.record.dead_through,
-            lambda view: f"epoch {view.old_epoch} is not an open one below epoch {view.record.epoch}",
+            lambda view: view.record.epoch == view.old_epoch + 1 and view.old_epoch > view.record.dead_through,
+            lambda view: f"epoch {view.old_epoch} is not an open one right below epoch {view.record.epoch}",
         ),
         Precondition[CleanedView](
             "nothing-left",
