@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +12,14 @@ from outlive.cli.commands import interruptible
 
 MUCH = 10**12
 """Turns of a loop that nobody waits for."""
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """A shell that starts tests in the background has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_computation_that_gives_no_turn_is_interrupted() -> None:
