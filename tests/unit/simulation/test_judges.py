@@ -369,10 +369,10 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     other = _replace(stopped, metadata=ObjectMeta(name="vm-2"))
     moving = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
     shared = _slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"})
-    there = (_host("h1", "vm-1", "vm-2"), _host("h2"), stopped, moving, shared, _covered("s1"))
+    there = (_host("h1", "vm-1", "vm-2"), _registered("h1"), _host("h2"), stopped, moving, shared, _covered("s1"))
     assert _at_rest(*there) == ["S3"], "nobody knows of h2 that it can start it"
-    assert _at_rest(*there, _registered("h1"), _registered("h2")) == []
-    assert _at_rest(*there, _registered("h1"), _registered("h2", incarnation="another")) == ["S3"]
+    assert _at_rest(*there, _registered("h2")) == []
+    assert _at_rest(*there, _registered("h2", incarnation="another")) == ["S3"]
     back = (_host("h1", "vm-1"), _host("h2", "vm-2"), _registered("h1"), _registered("h2"), stopped, other)
     assert _at_rest(*back, shared, _covered("s1")) == [], "it runs on h2 when h1 fails"
 
@@ -399,7 +399,21 @@ def test_room_that_is_counted_twice_is_found_at_rest() -> None:
     assert _at_rest(_host("h2", "vm-9", used=1), *slots) == ["room"]
     landed = [slots[0], _slot("s1", "h2", {}, size=2, consumer="vm-9")]
     assert _at_rest(_host("h2", "vm-9", used=2), *landed) == []
-    assert _at_rest(_host("h1", "vm-9"), _host("h2", "vm-9")) == ["room"]
+    bound = [slots[0], _slot("s1", "h2", {}, size=2, consumer="vm-8")]
+    assert _at_rest(_host("h2", "vm-9", used=3), *bound) == [], "its VMs alone are too many, one of them on its way"
+    twice = (_host("h1", "vm-9"), _host("h2", "vm-9"), _registered("h1"))
+    assert _at_rest(*twice, _registered("h2")) == ["room"]
+    assert _at_rest(*twice) == [], "what h2 reported before its Membership was deleted may be long past"
+
+
+def test_vm_that_only_a_condemned_host_still_lists_is_where_it_is_assigned() -> None:
+    stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    other = _replace(stopped, metadata=ObjectMeta(name="vm-2"))
+    moved = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
+    old = _registered("h1")
+    condemned = _replace(old, record=_replace(old.record, state="Revoked"))
+    there = (_host("h1", "vm-1", "vm-2"), stopped, moved, _slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"}))
+    assert _at_rest(*there, condemned, _covered("s1")) == []
 
 
 def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:

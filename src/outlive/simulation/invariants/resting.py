@@ -87,7 +87,10 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
         for one in host.status.instances:
             listed.setdefault(one.id, []).append(host.name)
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
-    home = {name: _lost_at(vms[name]) or _at(truth, host, listed.get(name, [])) for name, host in assigned.items()}
+    home = {
+        name: _lost_at(vms[name]) or _at(truth, vms[name], host, listed.get(name, []))
+        for name, host in assigned.items()
+    }
     return home, {
         name: None for name, host in assigned.items() if home[name] != host or host not in listed.get(name, [])
     }
@@ -116,11 +119,12 @@ def _lost_at(vm: VirtualMachine) -> str:
     return recovery.origin if recovery is not None and recovery.phase not in ("recovered", "dropped") else ""
 
 
-def _at(truth: Truth, assigned: str, listed: list[str]) -> str:
-    """Where it is, by those who list it: the host that it is assigned to before others, condemned ones last."""
-    if not listed or assigned in listed:
+def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
+    """Where it is: on its assigned host, unless another one lists it that is not condemned or is one of its holders."""
+    if assigned in listed:
         return assigned
-    return next((host for host in listed if not _stale(truth, host)), listed[0])
+    holders = {one.hypervisor for one in vm.status.holders}
+    return next((host for host in listed if host in holders or not _stale(truth, host)), assigned)
 
 
 def _takes(truth: Truth, name: str) -> bool:
@@ -131,9 +135,9 @@ def _takes(truth: Truth, name: str) -> bool:
 
 
 def _stale(truth: Truth, host: str) -> bool:
-    """Whether the host is condemned, so that what it reported last may be long past."""
+    """Whether the host is condemned, or is no member any more, so that what it reported last may be long past."""
     member = truth.store.look_member(host)
-    return member is not None and member.state == "Revoked"
+    return member is None or member.state == "Revoked"
 
 
 def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:
@@ -195,7 +199,8 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
     """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM.
 
     A slot that says that it is not ready promises nothing: nobody may be told to be covered by it, which is S3, and it
-    goes once the brake on removals lets it. Hosts whose VMs alone are too many are excepted: users may ask for that.
+    goes once the brake on removals lets it. Hosts whose VMs alone are too many are excepted: users may ask for that. A
+    slot with a consumer counts as that VM, which is bound for the host.
     """
     store = truth.store
     slots = [one for one in store.all_of(Reservation) if one.spec.type == FAILOVER and one.status.host]
@@ -211,8 +216,10 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
             and _promises(one)
             and not (one.status.consumer is not None and one.status.consumer.vm in listed)
         ]
-        used = host.status.allocation
-        if used.cpu_milli > capacity.cpu_milli or used.memory_bytes > capacity.memory_bytes:
+        coming = [one.spec.resources for one in blocks if one.status.consumer is not None]
+        vms_cpu = host.status.allocation.cpu_milli + sum(one.cpu_milli for one in coming)
+        vms_memory = host.status.allocation.memory_bytes + sum(one.memory_bytes for one in coming)
+        if vms_cpu > capacity.cpu_milli or vms_memory > capacity.memory_bytes:
             continue
         used_cpu = host.status.allocation.cpu_milli + sum(one.spec.resources.cpu_milli for one in blocks)
         used_memory = host.status.allocation.memory_bytes + sum(one.spec.resources.memory_bytes for one in blocks)
