@@ -377,6 +377,19 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     assert _at_rest(*back, shared, _covered("s1")) == [], "it runs on h2 when h1 fails"
 
 
+def test_vm_between_two_living_hosts_takes_a_slot_from_no_other_while_one_of_them_lives() -> None:
+    stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    other = _replace(stopped, metadata=ObjectMeta(name="vm-2"))
+    moving = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
+    both = _replace(_covered("s1", "s2"), status=_replace(_covered("s1", "s2").status, required=2))
+    slots = (_slot("s1", "h2", {"vm-1": "h1"}), _slot("s2", "h4", {"vm-1": "h1", "vm-2": "h2"}))
+    there = (_host("h1", "vm-1"), _host("h3", "vm-2"), _host("h2"), stopped, moving, *slots, both)
+    lives = (_registered("h2"), _registered("h3"))
+    assert _at_rest(*there, *lives) == [], "h1 and h2 may fail: the other runs on, on h3"
+    settled = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
+    assert _at_rest(_host("h1", "vm-1"), _host("h2", "vm-2"), stopped, settled, *slots, both, *lives) == ["S3"]
+
+
 def _registered(host: str, incarnation: str = "") -> Membership:
     """A host that lives; by default it registered in this very store."""
     member = _member(host)

@@ -7,7 +7,6 @@ check of the product.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -153,25 +152,20 @@ def _promises(slot: Reservation) -> bool:
 
 def _uncovered(vm: str, home: dict[str, str], slots: list[_Shared], failures: int) -> tuple[str, ...]:
     """Hosts whose failure, its own among them, leaves the VM without a slot; empty if there are none."""
-    own = home[vm]
-    left = [one.breaks for one in slots if one.host != own and one.on.get(own, 0) <= (vm in one.members)]
-    others = _hit(left, own, failures - 1)
-    return () if others is None else tuple(sorted({own, *others}))
+    own = frozenset({home[vm]})
+    case = _hit([one.broken_for(vm) for one in slots], own, failures - 1)
+    return () if case is None else tuple(sorted(case))
 
 
-def _hit(breaks: list[frozenset[str]], own: str, number: int) -> tuple[str, ...] | None:
-    """So many hosts at most, besides its own, that one of each of these is among them; ``None`` if there are none."""
-    if not breaks:
-        return ()
-    if number <= 0:
-        return None
-    if number == 1:
-        common = breaks[0].intersection(*breaks[1:]) - {own}
-        return (min(common),) if common else None
-    for host in sorted(breaks[0] - {own}):
-        found = _hit([one for one in breaks if host not in one], own, number - 1)
-        if found is not None:
-            return (host, *found)
+def _hit(slots: list[frozenset[frozenset[str]]], failed: frozenset[str], more: int) -> frozenset[str] | None:
+    """Hosts, ``failed`` and so many more at most, whose failure breaks all these slots; ``None`` if there are none."""
+    left = [one for one in slots if not any(hosts <= failed for hosts in one)]
+    if not left:
+        return failed
+    for hosts in sorted(left[0], key=sorted):
+        new = hosts - failed
+        if len(new) <= more and (found := _hit(left[1:], failed | new, more - len(new))) is not None:
+            return found
     return None
 
 
@@ -179,15 +173,17 @@ class _Shared:
     """A slot, as all its members see it."""
 
     def __init__(self, slot: Reservation, home: dict[str, str], between: Mapping[str, tuple[str, str]]) -> None:
-        """``between``: a member that claims it only if both of these fail counts where it is recorded, if there."""
-        self.host = slot.status.host
-        self.members = _members(slot)
-        self.on = Counter(
-            host if host in between.get(vm, ()) else home.get(vm, host) for vm, host in self.members.items()
-        )
-        """Host → members there."""
-        self.breaks = frozenset({self.host, *self.on})
-        """Hosts each of whose failures takes the slot, or fills it."""
+        """``between``: members that claim it only if both of these hosts fail."""
+        self._host = slot.status.host
+        self._claims = {
+            vm: frozenset(between[vm]) if vm in between else frozenset({home.get(vm, host)})
+            for vm, host in _members(slot).items()
+        }
+        """Member → hosts that all have to fail before it claims the slot."""
+
+    def broken_for(self, vm: str) -> frozenset[frozenset[str]]:
+        """Sets of hosts each of which, failing together, take the slot from that VM or have another one fill it."""
+        return frozenset({frozenset({self._host}), *(hosts for one, hosts in self._claims.items() if one != vm)})
 
 
 def _members(slot: Reservation) -> dict[str, str]:
