@@ -159,7 +159,8 @@ def plain(record):
         record.proof, evidence=record.proof.evidence if record.proof.kind == "operator" else ""
     )
     findings = tuple(replace(one, evidence="") for one in record.fence.findings)
-    return replace(record, proof=proof, fence=replace(record.fence, reason="", findings=findings))
+    cut = replace(record.cut, proof=record.cut.proof and replace(record.cut.proof, evidence=""))
+    return replace(record, proof=proof, cut=cut, fence=replace(record.fence, reason="", findings=findings))
 
 
 def renew(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:

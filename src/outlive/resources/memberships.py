@@ -37,6 +37,8 @@ class Cut(Part, frozen=True, kw_only=True):
     """The highest epoch that is cut off."""
     scope: tuple[str, ...] = ()
     """``disk:<id>`` and ``port:<id>``, sorted."""
+    proof: Proof | None = None
+    """What proved it; kept for as long as the cut is, whatever becomes of the fence that made it."""
 
 
 class GuardRecord(Part, frozen=True, kw_only=True):

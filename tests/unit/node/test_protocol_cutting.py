@@ -47,7 +47,8 @@ def _cut(scope: tuple[str, ...], written: tuple[str, ...], read_back: tuple[str,
         assert "was not read back" in outcome.refused.why or "nobody was told" in outcome.refused.why
         return outcome.refused.precondition
     assert outcome.record is not None
-    assert outcome.record.cut == Cut(through=1, scope=scope)
+    (proof,) = outcome.record.fence.findings
+    assert outcome.record.cut == Cut(through=1, scope=scope, proof=proof)
     return ""
 
 

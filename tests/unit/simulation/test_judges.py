@@ -198,8 +198,8 @@ def test_entry_of_a_host_that_is_cut_off_needs_all_of_the_scope() -> None:
     def story(scope: tuple[str, ...]) -> Any:
         async def told(bench: Bench) -> None:
             finding = Proof(kind="cut", evidence="read back", epoch=1)
-            fence = FenceRecord(id="f", epoch=1, findings=(finding,))
-            bench.store.load([_vm(_holder("h1")), _member("h1", cut=Cut(through=1, scope=scope), fence=fence)])
+            cut = Cut(through=1, scope=scope, proof=finding)
+            bench.store.load([_vm(_holder("h1")), _member("h1", cut=cut)])
             await _write(bench, author("h2", "recovery"), _drop)
 
         return told

@@ -155,7 +155,7 @@ def _by_cut(view: CutView) -> FenceOutcome:
     record = view.record
     proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != "cut")
-    cut = Cut(through=max(record.cut.through, view.epoch), scope=tuple(sorted(set(view.scope))))
+    cut = Cut(through=max(record.cut.through, view.epoch), scope=tuple(sorted(set(view.scope))), proof=proof)
     return FenceOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
 
 

@@ -8,16 +8,20 @@ import msgspec
 
 from outlive.resources import MemberRecord, Proof
 
+_replace = msgspec.structs.replace
+
 
 def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> MemberRecord:
     """The record with this time on the proofs that ``before`` does not have."""
-    old = (before.proof, *before.fence.findings) if before is not None else ()
+    old = (before.proof, before.cut.proof, *before.fence.findings) if before is not None else ()
 
     def stamped(proof: Proof) -> Proof:
-        return proof if proof.at is not None or proof in old else msgspec.structs.replace(proof, at=at)
+        return proof if proof.at is not None or proof in old else _replace(proof, at=at)
 
     findings = tuple(map(stamped, record.fence.findings))
     proof = stamped(record.proof) if record.proof is not None else None
-    if proof == record.proof and findings == record.fence.findings:
+    cut_proof = stamped(record.cut.proof) if record.cut.proof is not None else None
+    if proof == record.proof and cut_proof == record.cut.proof and findings == record.fence.findings:
         return record
-    return msgspec.structs.replace(record, proof=proof, fence=msgspec.structs.replace(record.fence, findings=findings))
+    fence, cut = _replace(record.fence, findings=findings), _replace(record.cut, proof=cut_proof)
+    return _replace(record, proof=proof, fence=fence, cut=cut)

@@ -75,6 +75,5 @@ def proof_of(holder: Holder, members: Iterable[MemberView], reach: Reach) -> Pro
         return member.record.proof or Proof(kind="operator", evidence="recorded without a proof", epoch=holder.epoch)
     if cut_off(holder, members, reach):
         cut = member.record.cut
-        found = [one for one in member.record.fence.findings if one.kind == "cut"]
-        return found[-1] if found else Proof(kind="cut", evidence=", ".join(cut.scope), epoch=cut.through)
+        return cut.proof or Proof(kind="cut", evidence=", ".join(cut.scope), epoch=cut.through)
     return None

@@ -23,9 +23,7 @@ def mute(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
     wanted = [f"disk:{disk}" for disk in vm.spec.disks]
     if vm.spec.network_policy != "accept-duplicate":
         wanted += [f"port:{port}" for port in vm.spec.ports]
-    return all(one in record.cut.scope for one in wanted) and any(
-        finding.kind == "cut" for finding in record.fence.findings
-    )
+    return all(one in record.cut.scope for one in wanted) and record.cut.proof is not None
 
 
 def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
