@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Final
 
 from outlive.resources import ZONE_LABEL, Hypervisor, condition
+from outlive.resources.taking import WORKING_CONDITIONS
 
-_REQUIRED: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 _HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
 _OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
 _TENANT_KEY: Final = "filter_tenant_id"
@@ -97,7 +97,7 @@ def _bad_condition(host: Hypervisor) -> tuple[str, str, str] | None:
         return "Lost", "True", f"fence {host.status.lost}"
     if host.closed():
         return "Emptied", "True", host.status.domain_state or "drain"
-    for kind, wanted in _REQUIRED:
+    for kind, wanted in WORKING_CONDITIONS:
         found = condition(host.status.conditions, kind)
         if found is not None and found.status != wanted:
             return kind, found.status, found.reason

@@ -28,6 +28,7 @@ from outlive.recovery.plan import asked, plan_recovery
 from outlive.recovery.telling import Teller
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
+from outlive.resources.taking import refuses
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.runtime.within import within
@@ -239,15 +240,7 @@ class RecoveryLoop:
             self._wake.set()
 
     def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
-        if (
-            old is None
-            or new is None
-            or (old.status.lost, old.status.domain_state)
-            != (
-                new.status.lost,
-                new.status.domain_state,
-            )
-        ):
+        if old is None or new is None or (old.status.lost, refuses(old)) != (new.status.lost, refuses(new)):
             self._wake.set()
 
     def _cluster_changed(self, _old: Cluster | None, new: Cluster | None) -> None:

@@ -50,6 +50,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.taking import refuses
 
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
@@ -336,7 +337,7 @@ def _blocked(vm: VirtualMachine) -> str:
 
 def _refuses(host: Hypervisor | None) -> str:
     """Why a living host takes no VM."""
-    why = host.closed() if host is not None else ""
+    why = refuses(host) if host is not None else ""
     return f"{host.name} {why}" if host is not None and why else ""
 
 

@@ -24,6 +24,7 @@ from outlive.failover.explaining.remedies import (
     SlotReady,
 )
 from outlive.resources import CPU, MEMORY, Amounts, Condition, Hypervisor, Reservation, VirtualMachine
+from outlive.resources.taking import WORKING_CONDITIONS
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +33,6 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     hypervisors: tuple[Hypervisor, ...] = ()
     vms: tuple[VirtualMachine, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-
-
-_GOOD = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 
 
 def apply(remedy: Remedy, resources: Resources) -> Resources:
@@ -104,7 +102,7 @@ def _freed(host: Hypervisor, action: FreeRoom) -> Hypervisor:
 
 
 def _host_ready(host: Hypervisor) -> Hypervisor:
-    wanted = dict(_GOOD)
+    wanted = dict(WORKING_CONDITIONS)
     conditions = tuple(
         msgspec.structs.replace(one, status=wanted[one.type]) if one.type in wanted else one
         for one in host.status.conditions

@@ -32,6 +32,7 @@ from outlive.failover.planning.actions import Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
+from outlive.resources.taking import bad_condition
 from outlive.runtime.controller import Requeue
 from outlive.runtime.informer import Informer
 from outlive.store import Store
@@ -368,11 +369,8 @@ def unusable(name: str, host: Hypervisor | None) -> str:
     """Why nobody can be brought up on this host, whatever VM it is; empty where it can be used."""
     if host is None:
         return f"host {name} is unknown"
-    for kind, wanted in (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False")):
-        found = condition(host.status.conditions, kind)
-        if found is not None and found.status != wanted:
-            return f"host {name} has condition {kind}={found.status}"
-    return ""
+    why = bad_condition(host)
+    return f"host {name} has condition {why}" if why else ""
 
 
 def _state(slot: Reservation) -> str:

@@ -22,7 +22,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.meta import condition
+from outlive.resources.taking import refuses
 from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.store import Store, list_all
 
@@ -78,7 +78,7 @@ async def figures(store: Store) -> tuple[NodeFigures, ...]:
         found.append(
             NodeFigures(
                 name=host.name,
-                daemon_state="run" if held and _works(host) else "stop",
+                daemon_state="run" if held and not refuses(host) else "stop",
                 domain_state=host.status.domain_state or "ready",
                 memory=NodeMemory(
                     total=total,
@@ -91,12 +91,7 @@ async def figures(store: Store) -> tuple[NodeFigures, ...]:
                 vcpu_allocated=allocation.cpu_milli / 1000 if allocation is not None else 0,
                 load=usage.load if usage is not None else 0,
                 domains_count=host.status.num_instances,
+                degrading=host.status.degrading is not None,
             )
         )
     return tuple(found)
-
-
-def _works(host: Hypervisor) -> bool:
-    ready = condition(host.status.conditions, "Ready")
-    refused = host.spec.drain or host.spec.maintenance != "" or host.status.lost != ""
-    return not refused and (ready is None or ready.status == "True")
