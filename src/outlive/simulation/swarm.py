@@ -22,13 +22,15 @@ from outlive.simulation.faulting import schedule
 from outlive.simulation.healing import Operator, heal
 from outlive.simulation.invariants import Violation, runs_or_says_why
 from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec
-from outlive.simulation.world import World
+from outlive.simulation.world import REPORTED_S, World
 
 QUIET_UNTIL_S: Final = 180.0
 BUDGET_S: Final = 240.0
 """After healing, for every VM to run or to be held."""
 REST_S: Final = 12.0
 """Of calm before what holds only at rest is judged."""
+SETTLES_S: Final = 30.0
+"""How long that judgement waits for a moment in which all that changed has been reported."""
 OPERATOR_S: Final = 5.0
 """Between two looks of the operator while it is quiet."""
 SPARE_CPU: Final = 6
@@ -189,7 +191,10 @@ async def _run(seed: int, tell: Any) -> Result:
 
 
 async def _rested(world: World) -> None:
-    """Wait until every VM runs or says why not, and has done so for a while; at most so long as the budget is."""
+    """Wait until every VM runs or says why not, and has done so for a while; at most so long as the budget is.
+
+    Then until what came last could be reported, if it ever is quiet for that long.
+    """
     operator = Operator(world)
     while world.clock.monotonic() < QUIET_UNTIL_S:
         await world.clock.sleep(OPERATOR_S)
@@ -202,3 +207,6 @@ async def _rested(world: World) -> None:
         vms = world.store.all_of(VirtualMachine)
         well = not any(runs_or_says_why(world.truth, vm) for vm in vms)
         calm = calm + 2.0 if well else 0.0
+    until = world.clock.monotonic() + SETTLES_S
+    while world.clock.monotonic() - world.judge.changed_s < REPORTED_S and world.clock.monotonic() < until:
+        await world.clock.sleep(REPORTED_S / 2)

@@ -386,6 +386,9 @@ def test_vm_between_two_living_hosts_takes_a_slot_from_no_other_while_one_of_the
     there = (_host("h1", "vm-1"), _host("h3", "vm-2"), _host("h2"), stopped, moving, *slots, both)
     lives = (_registered("h2"), _registered("h3"))
     assert _at_rest(*there, *lives) == [], "h1 and h2 may fail: the other runs on, on h3"
+    emptied = _host("h3", "vm-2")
+    emptied = _replace(emptied, status=_replace(emptied.status, domain_state="flush"))
+    assert _at_rest(_host("h1", "vm-1"), emptied, *there[2:], *lives) == [], "also if h3 is being emptied"
     settled = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
     assert _at_rest(_host("h1", "vm-1"), _host("h2", "vm-2"), stopped, settled, *slots, both, *lives) == ["S3"]
 
