@@ -23,7 +23,7 @@ from outlive.recovery.decisions import RECOVERY_PLAN
 from outlive.recovery.hosts import Incarnation, LostHosts
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.observe import Lookout
-from outlive.recovery.places import SEARCHES, Places, in_vain
+from outlive.recovery.places import Places, in_vain
 from outlive.recovery.plan import asked, plan_recovery
 from outlive.recovery.telling import Teller
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
@@ -166,7 +166,7 @@ class RecoveryLoop:
             known = {vm.id: vm for vm in view.vms}
             states = [known[name] for name in searching]
             vain = in_vain(states, self._places.free(), lambda name: self._lookout.host(name).takes)
-            asking = [vm.id for vm in states if vm.id not in vain][:SEARCHES]
+            asking = self._places.next([vm.id for vm in states if vm.id not in vain])
             vms = [vm for name in asking if (vm := self._informers.vms.get(name)) is not None]
             offers = {**await self._places.offers(vms), **dict.fromkeys(vain, ())}
             named = sorted(

@@ -48,6 +48,14 @@ def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], takes: Callable[[s
     return frozenset(found)
 
 
+def whose_turn(vms: Iterable[str], asked: Mapping[str, int], most: int) -> list[str]:
+    """At most ``most`` of these, whose asking is longest ago or never was; among equals in the order given.
+
+    ``asked``: VM → number of the question. So whoever placement refuses again and again keeps nobody else from it.
+    """
+    return sorted(vms, key=lambda vm: asked.get(vm, 0))[:most]
+
+
 class Places:
     """Asks placement."""
 
@@ -56,6 +64,15 @@ class Places:
         self._free = free
         self._ids = ids
         self._caller = caller
+        self._asked: dict[str, int] = {}
+        """VM → number of the last question about it, of those that were looked for at the last look."""
+        self._questions = 0
+
+    def next(self, vms: Sequence[str]) -> list[str]:
+        """Of all VMs that have no place, in the order of restart, those that are asked about at this look."""
+        here = set(vms)
+        self._asked = {vm: number for vm, number in self._asked.items() if vm in here}
+        return whose_turn(vms, self._asked, SEARCHES)
 
     def free(self) -> dict[str, Free]:
         """Host → what it has left after VMs, all reservations, and VMs that are on their way."""
@@ -66,6 +83,8 @@ class Places:
         found: dict[str, tuple[str, ...]] = {}
         until_s = asyncio.get_running_loop().time() + OFFERS_S
         for vm in vms[:SEARCHES]:
+            self._questions += 1
+            self._asked[vm.name] = self._questions
             try:
                 async with asyncio.timeout_at(until_s):
                     found[vm.name] = (await self._placement.offer(self._call(vm))).hosts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.recovery.model import Free, VmState
-from outlive.recovery.places import in_vain
+from outlive.recovery.places import in_vain, whose_turn
 
 GIB = 2**30
 ROOMS = {"small": Free(cpu_milli=1000, memory_bytes=GIB), "large": Free(cpu_milli=8000, memory_bytes=16 * GIB)}
@@ -33,3 +33,19 @@ def test_hosts_that_refused_the_vm_and_hosts_that_it_may_not_run_on_do_not_count
 
 def test_a_vm_without_a_size_needs_no_room() -> None:
     assert in_vain_here(VmState(id="empty")) == frozenset()
+
+
+def test_everybody_is_asked_about_before_anybody_is_asked_about_again() -> None:
+    everybody = [f"vm-{number}" for number in range(10)]
+    asked: dict[str, int] = {}
+    turns: list[str] = []
+    for _ in range(5):
+        for vm in whose_turn(everybody, asked, 4):
+            turns.append(vm)
+            asked[vm] = len(turns)
+    assert turns[:10] == everybody
+    assert turns[10:20] == everybody
+
+
+def test_whoever_is_new_is_asked_about_first_in_the_order_of_restart() -> None:
+    assert whose_turn(["important", "old", "new"], {"old": 7}, 2) == ["important", "new"]

@@ -11,6 +11,7 @@ import pytest
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 
+from outlive.recovery.places import SEARCHES
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -141,6 +142,22 @@ def test_vm_without_a_slot_is_placed_and_one_that_fits_nowhere_is_held_until_the
         await cloud.clock.sleep(5)
         assert (await cloud.recovery("b")).phase == "recovered"
         assert cloud.faults.open == {}
+
+    play(story)
+
+
+def test_vms_that_placement_refuses_do_not_keep_others_from_being_asked_about() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1")
+        await cloud.hosts("h2", allowed_projects=("known",))
+        for number in range(SEARCHES + 20):
+            await cloud.vm(f"refused-{number:03}", "h1", cpu=10, memory=2**20, project="other")
+        await cloud.vm("welcome", "h1", cpu=10, memory=2**20, restart_priority=-1, project="known")
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(10)
+        assert (await cloud.recovery("refused-000")).reason.startswith("no-room")
+        assert (await cloud.recovery("welcome")).phase == "recovered"
 
     play(story)
 
