@@ -137,18 +137,27 @@ class Receiver:
             return LOOK_S
         if domain is None:
             await self._ender.release(name)
-            return await self._move.abort(name, move, "target_lost") if move.phase == "target-ready" else LOOK_S
+            if move.phase == "target-ready":
+                return await self._move.abort(name, move, "target_lost")
+            if not self._move.others(vm):
+                return await self._begin_cold(name, move)
+            if await self._sources_are_lost(vm):  # it is the source's again, and recovery's
+                return await self._move.abort(name, move, "source_lost", frozenset({move.phase}))
+            return LOOK_S
         if not self._move.late(memory, SILENT_S):
             return LOOK_S
-        members = await self._move.members(vm)
-        sources = [one for one in vm.status.holders if one.hypervisor == move.source]
-        if all(mute(one, members, reach_of(vm)) for one in sources):
-            return await self._move.drop(name, domain)  # nobody is left to send it; recovery decides
+        if await self._sources_are_lost(vm):
+            return await self._move.drop(name, domain)  # nobody is left to send it
         if move.phase == "target-ready" and self._move.late(memory):
             return await self._move.abort(name, move, "peer_timeout")
         if move.phase == "transferred" and self._move.late(memory):
             return await self._move.drop(name, domain)  # all was sent and it does not run: the source goes on
         return LOOK_S
+
+    async def _sources_are_lost(self, vm: VirtualMachine) -> bool:
+        """Whether nobody else can run it any more, nor send it or run on with what is paused there."""
+        members = await self._move.members(vm)
+        return all(mute(one, members, reach_of(vm)) for one in self._move.others(vm))
 
     async def _begin_cold(self, name: str, move: Migration) -> float | None:
         """The source has released it: start it here."""
