@@ -5,6 +5,10 @@ time is still the loop's own. It moves on only while the loop waits, ``speed`` t
 waits for an answer from outside (``outside``) it runs as on the wall, so that a slow disk is as slow as it is, and not
 ``speed`` times slower. What is computed takes no time, so a busy machine makes a run longer and not another one.
 
+No timer fires before its moment. asyncio's own loops let those fire together that are a nanosecond apart, because time
+goes on by itself there. Here it does not while anything is ready: several tasks that sleep until a moment, find that it
+is not there yet, and sleep again, would keep each other ready, and time would stand still for ever.
+
 Tasks belong to parts (``outlive.runtime.parts``) and are halted with them. What is not given: two runs are not alike,
 because the outside answers when it likes.
 """
@@ -14,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import math
 import selectors
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from outlive.runtime.parts import PART
-from outlive.runtime.virtual import VirtualLimit
+from outlive.runtime.virtual import STILL_LIMIT, VirtualLimit, described
 
 T = TypeVar("T")
 
@@ -70,23 +75,26 @@ class _Selector(selectors.DefaultSelector):
         if self.loop is None:
             return super().select(timeout)
         self.loop.check_wall()
-        return (
-            super().select(0) if timeout is not None and timeout <= 0 else self.loop.let_pass(timeout, super().select)
-        )
+        if timeout is not None and timeout <= 0:
+            self.loop.check_still()
+            return super().select(0)
+        return self.loop.let_pass(timeout, super().select)
 
 
 class HastenedLoop(asyncio.SelectorEventLoop):
     """The loop; see the module."""
 
     def __init__(self, *, speed: float = SPEED, wall_s: float = WALL_S, start: float = 0.0) -> None:
-        self._now = start
         self._speed = speed
+        self._still = 0
+        """Rounds since time moved on."""
         self._wall_s = wall_s
         self._wall_end_s = self.wall() + wall_s
         self.calls_outside = 0
         """Answers from outside that somebody waits for."""
         selector = _Selector()
         super().__init__(selector)
+        self._move_to(start)
         selector.loop = self
 
     def time(self) -> float:
@@ -103,18 +111,42 @@ class HastenedLoop(asyncio.SelectorEventLoop):
             self._wall_end_s = self.wall() + END_S
             raise VirtualLimit(f"the run has taken {self._wall_s:g} s and is not over")
 
+    def check_still(self) -> None:
+        """``VirtualLimit`` after too many rounds in which something was always ready, so that time did not move on."""
+        self._still += 1
+        if self._still > STILL_LIMIT:
+            self._still = 0
+            raise VirtualLimit(
+                f"{STILL_LIMIT} rounds without time moving on from {self._now:g} s: a task spins; pending:\n"
+                f"{described(sorted(asyncio.all_tasks(self), key=lambda task: task.get_name()))}"
+            )
+
     def let_pass(self, timeout: float | None, select: Callable[[float], _Events]) -> _Events:
         """Wait for something from outside, at most ``timeout`` seconds of the loop, and let so much time pass."""
         begun = self.wall()
         pace = 1.0 if self.calls_outside else self._speed
         longest = min(LOOK_S, max(0.0, self._wall_end_s - begun))
-        if timeout is None or timeout > longest * pace:
-            found = select(longest)
-            self._now += (self.wall() - begun) * pace
+        whole = timeout is not None and timeout <= longest * pace
+        wait = timeout / pace if timeout is not None and whole else longest
+        found = select(wait)
+        if whole and not found:
+            self._move_to(self._next_moment())
         else:
-            found = select(timeout / pace)
-            self._now += min(timeout, (self.wall() - begun) * pace) if found else timeout
+            # What goes beyond was not waited for: this process was not let to run.
+            self._move_to(self._now + min(wait, self.wall() - begun) * pace)
         return found
+
+    def _next_moment(self) -> float:
+        """The moment of the first timer, for which the loop has waited: now plus the wait would be rounded."""
+        mine: Any = self
+        when: float = mine._scheduled[0].when()
+        return when
+
+    def _move_to(self, now: float) -> None:
+        self._now = now
+        self._still = 0
+        # What asyncio adds to the present to see which timers fire: exactly those whose moment is there.
+        self._clock_resolution = math.ulp(now)
 
     def _call_soon(
         self, callback: Callable[..., object], args: Any, context: contextvars.Context | None

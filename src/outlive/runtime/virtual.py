@@ -17,7 +17,7 @@ import heapq
 import itertools
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 from outlive.runtime.parts import PART, Part
@@ -257,11 +257,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def describe_tasks(self) -> str:
         """One line for each pending task: its name and the line at which it waits."""
-        pending = self.pending_tasks()
-        lines = [f"  {task.get_name()}: {_waits_at(task.get_coro())}" for task in pending[:SHOWN_TASKS]]
-        if len(pending) > SHOWN_TASKS:
-            lines.append(f"  … and {len(pending) - SHOWN_TASKS} more")
-        return "\n".join(lines) or "  no task"
+        return described(self.pending_tasks())
 
     def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         self._generators[agen] = next(self._count)
@@ -358,6 +354,14 @@ def _finish(loop: VirtualLoop) -> None:
                 {"message": f"{task.get_name()} failed while it was cancelled", "exception": error}
             )
     loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def described(pending: Sequence[asyncio.Task[Any]]) -> str:
+    """One line for each task, at most ``SHOWN_TASKS``: its name and the line at which it waits."""
+    lines = [f"  {task.get_name()}: {_waits_at(task.get_coro())}" for task in pending[:SHOWN_TASKS]]
+    if len(pending) > SHOWN_TASKS:
+        lines.append(f"  … and {len(pending) - SHOWN_TASKS} more")
+    return "\n".join(lines) or "  no task"
 
 
 def _waits_at(coro: object) -> str:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import time
 
 import pytest
 
-from outlive.runtime.hastened import HastenedLoop, outside, run_hastened
+from outlive.runtime.hastened import LOOK_S, HastenedLoop, outside, run_hastened
 from outlive.runtime.parts import Part
 from outlive.runtime.virtual import VirtualLimit
+
+
+class _OfWall(HastenedLoop):
+    """A loop for which the wall says what the test wants."""
+
+    def __init__(self, walls: list[float], *, speed: float) -> None:
+        self._walls = walls
+        super().__init__(speed=speed)
+
+    def wall(self) -> float:
+        return self._walls[0]
 
 
 def now() -> float:
@@ -49,6 +61,59 @@ def test_an_answer_from_outside_takes_the_time_that_it_takes() -> None:
 
     counted, hastened = run_hastened(main(), speed=1000)
     assert counted < 5 < hastened
+
+
+def test_no_timer_fires_before_its_moment() -> None:
+    """Those who look at the time after a sleep, and sleep again because it was too short, would keep it from moving."""
+
+    async def until(when: float, number: int) -> int:
+        await asyncio.sleep(1.0)
+        for _ in range(number):
+            await asyncio.sleep(0)
+        tries = 0
+        while now() < when:
+            tries += 1
+            await asyncio.get_running_loop().create_task(asyncio.sleep(when - now()))
+        return tries
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*[until(1.0 + 5e-10, number) for number in range(8)])
+
+    assert max(run_hastened(main(), speed=1000, wall_s=10.0)) == 1
+
+
+def test_time_reaches_every_moment_exactly() -> None:
+    moments = [0.1 + 0.7 * number for number in range(100)]
+
+    async def main() -> list[float]:
+        found: list[float] = []
+        loop = asyncio.get_running_loop()
+        for moment in moments:
+            loop.call_at(moment, lambda: found.append(now()))
+        await asyncio.sleep(100.0)
+        return found
+
+    assert run_hastened(main(), speed=1000) == moments
+
+
+def test_a_busy_machine_makes_no_timer_late() -> None:
+    """Time in which this process was not let to run is not time that has passed."""
+
+    def select(_timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        walls[0] += 5.0
+        return found
+
+    walls = [0.0]
+    found: list[tuple[selectors.SelectorKey, int]] = []
+    loop = _OfWall(walls, speed=10.0)
+    try:
+        loop.let_pass(None, select)
+        assert loop.time() == LOOK_S * 10.0
+        found.append((selectors.SelectorKey(0, 0, 0, None), 0))
+        loop.let_pass(2.0, select)
+        assert loop.time() == LOOK_S * 10.0 + 2.0
+    finally:
+        loop.close()
 
 
 def test_outside_is_nothing_on_other_loops() -> None:
@@ -125,6 +190,22 @@ def test_a_run_that_takes_too_long_ends() -> None:
 
     with pytest.raises(VirtualLimit, match=r"taken 0\.05 s"):
         run_hastened(for_ever(), wall_s=0.05)
+
+
+def test_time_that_never_moves_on_ends_a_run_and_says_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlive.runtime.hastened.STILL_LIMIT", 1000)
+
+    async def spins() -> None:
+        for _ in range(100_000):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.sleep(3.0)
+        asyncio.get_running_loop().create_task(spins(), name="who-spins")
+        await asyncio.sleep(3.0)
+
+    with pytest.raises(VirtualLimit, match=r"1000 rounds without time moving on from 3 s(?s:.)*who-spins"):
+        run_hastened(main(), speed=1000)
 
 
 def test_a_run_that_spins_ends() -> None:
