@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from outlive.base.logging import gathered_defects
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Ended, Story
 from tests.support.loops import run
@@ -26,8 +27,10 @@ def played(folder: Path) -> Ended:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_story_ends_as_told(folder: Path) -> None:
-    ended = played(folder)
+    with gathered_defects() as defects:
+        ended = played(folder)
     assert ended.failed == (), "\n".join(map(str, ended.summary.violations))
+    assert defects == [], "a program came upon an error that it did not foresee"
 
 
 def test_story_is_the_same_each_time() -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import structlog
 
@@ -22,6 +23,20 @@ _global_request: ContextVar[str] = ContextVar("outlive_global_request", default=
 _request: ContextVar[str] = ContextVar("outlive_request", default="")
 
 Logger = structlog.typing.FilteringBoundLogger
+
+
+DEFECTS_LIMIT: Final = 20
+"""Defects that are gathered."""
+DEFECT_LINES: Final = 4
+"""Of the trace of each."""
+
+
+class Defect(NamedTuple):
+    """An error that nobody foresaw, and that a program caught at its outermost, logged, and went on after."""
+
+    event: str
+    error: str
+    trace: str
 
 
 def get_logger(name: str) -> Logger:
@@ -34,12 +49,24 @@ class _Named:
 
     __slots__ = ("_logger",)
     silent = False
+    defects: list[Defect] | None = None
+    """Where errors that nobody foresaw are gathered, while somebody asks for them."""
 
     def __init__(self, logger: Any) -> None:
         self._logger = logger
 
     def __getattr__(self, name: str) -> Any:
+        if name == "exception" and _Named.defects is not None:
+            return self._gather
         return _say_nothing if _Named.silent and name in _LEVELS else getattr(self._logger, name)
+
+    def _gather(self, event: str, **fields: Any) -> None:
+        if _Named.defects is not None and len(_Named.defects) < DEFECTS_LIMIT:
+            error = sys.exc_info()[1]
+            trace = "".join(traceback.format_exception(error)[-DEFECT_LINES:])
+            _Named.defects.append(Defect(event, repr(error), trace))
+        if not _Named.silent:
+            self._logger.exception(event, **fields)
 
 
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
@@ -132,6 +159,16 @@ def silenced() -> Iterator[None]:
     finally:
         structlog.configure(**before)
         _Named.silent = was_silent
+
+
+@contextlib.contextmanager
+def gathered_defects() -> Iterator[list[Defect]]:
+    """What is logged as an exception inside, at most ``DEFECTS_LIMIT``; it is still logged, unless all is silenced."""
+    before, _Named.defects = _Named.defects, []
+    try:
+        yield _Named.defects
+    finally:
+        _Named.defects = before
 
 
 def _drop(_logger: Any, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:

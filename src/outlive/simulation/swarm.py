@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import OutliveError
-from outlive.base.logging import silenced
+from outlive.base.logging import Defect, gathered_defects, silenced
 from outlive.base.random import Random
-from outlive.resources import FencingPolicy, VirtualMachine
+from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.drawing import UNTIL_S
 from outlive.simulation.faulting import schedule
@@ -33,6 +33,8 @@ SETTLES_S: Final = 30.0
 """How long that judgement waits for a moment in which all that changed has been reported."""
 OPERATOR_S: Final = 5.0
 """Between two looks of the operator while it is quiet."""
+AWAITED: Final = "20s"
+"""How long VMs wait for those that they start after."""
 SPARE_CPU: Final = 6
 """Of each host's cores, that no VM takes at the beginning."""
 TRACE_LINES: Final = 6
@@ -80,7 +82,7 @@ def world_of(seed: int) -> WorldSpec:
     hosts = tuple(
         _host(random, number, per_rack, armed_share, bmcs, coordinators, two_proofs) for number in range(1, count + 1)
     )
-    vms = _vms(random, hosts)
+    vms = _in_order(Random(seed).fork("order"), _vms(random, hosts))
     policy = FencingPolicy(
         storm_fraction=random.choice((0.5, 0.5, 1.0)),
         fences_limit=random.choice((2, 10)),
@@ -93,9 +95,26 @@ def world_of(seed: int) -> WorldSpec:
         vms=vms,
         controllers=random.choice((1, 2, 2, "on-coordinators")),
         policy=policy,
+        degrading=_degrading(Random(seed).fork("degrading")),
         cuts=random.choice(("none", "none", "disks", "all")),
         latency_s=random.choice((0.0, 0.0, 0.0, 0.002, 0.05)),
-        settings={"failover": {"flavorFailoverRequirements": {"*": random.choice((1, 1, 2))}}},
+        settings={
+            "failover": {"flavorFailoverRequirements": {"*": random.choice((1, 1, 2))}},
+            "node": {"startAfterLimit": AWAITED},
+        },
+    )
+
+
+def _degrading(random: Random) -> DegradingPolicy:
+    """Quicker than anybody should be, so that something comes of it within the time of a seed."""
+    window_s = random.choice((6.0, 10.0, 15.0))
+    return DegradingPolicy(
+        action=random.choice(("leave",) * 6 + ("tell", "off")),
+        window_s=window_s,
+        quiet_s=random.choice((window_s, 30.0, 60.0)),
+        settle_s=random.choice((0.0, 5.0, 12.0)),
+        common_share=random.choice((0.25, 0.5)),
+        leaving_share=random.choice((0.0, 0.0, 0.5)),
     )
 
 
@@ -146,18 +165,49 @@ def _vms(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[VmSpec, ...]:
     return tuple(made)
 
 
+def _in_order(random: Random, vms: tuple[VmSpec, ...]) -> tuple[VmSpec, ...]:
+    """In half of the seeds some start after others: in chains, in circles, and after VMs that there are not."""
+    share = random.choice((0.0, 0.0, 0.2, 0.5))
+    made: list[VmSpec] = []
+    for vm in vms:
+        after: tuple[str, ...] = ()
+        if random.random() < share:
+            others = [one.name for one in vms if one.name != vm.name]
+            after = tuple(dict.fromkeys(random.choice(others) for _ in range(random.choice((1, 1, 2)))))
+            after = (*after, "vm-nobody") if random.random() < 0.05 else after
+        made.append(msgspec.structs.replace(vm, start_after=after))
+    return tuple(made)
+
+
 def run_seed(seed: int, *, tell: Any = None) -> Result:
     """Run one seed; ``tell`` hears every event as it happens."""
     collecting = gc.isenabled()
     gc.disable()  # finalizers must not run at moments that depend on how much garbage there is
     try:
-        with silenced():
-            return run_virtual(_run(seed, tell), limit_s=LIMIT_S)
+        with silenced(), gathered_defects() as defects:
+            result = run_virtual(_run(seed, tell), limit_s=LIMIT_S)
+        return _with_defects(result, defects)
     except Exception as error:  # noqa: BLE001 - whatever breaks a run is its result, with the seed that repeats it
         return Result(seed=seed, error="".join(traceback.format_exception(error)[-TRACE_LINES:]))
     finally:
         if collecting:
             gc.enable()
+
+
+def _with_defects(result: Result, defects: list[Defect]) -> Result:
+    """No program may come upon an error that it did not foresee, even if it goes on after it."""
+    found = [
+        Violation(
+            invariant="defect",
+            at_s=result.virtual_s,
+            subject=one.event,
+            text=f"{one.error}\n{one.trace}",
+            seed=result.seed,
+            replay=replay_of(result.seed),
+        )
+        for one in defects
+    ]
+    return msgspec.structs.replace(result, violations=(*result.violations, *found)) if found else result
 
 
 async def _run(seed: int, tell: Any) -> Result:

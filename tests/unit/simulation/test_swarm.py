@@ -82,3 +82,16 @@ def test_a_seed_runs_three_minutes_and_rests() -> None:
     result = run_seed(4)
     assert result.well, result
     assert result.virtual_s >= 180.0
+
+
+def test_errors_that_programs_did_not_foresee_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> float:
+        raise RuntimeError("nobody foresaw this")
+
+    monkeypatch.setattr("outlive.node.vm.looking.Looker.look_at", broken)
+    monkeypatch.setattr("outlive.simulation.swarm.UNTIL_S", 2.0)
+    monkeypatch.setattr("outlive.simulation.swarm.QUIET_UNTIL_S", 2.0)
+    monkeypatch.setattr("outlive.simulation.swarm.BUDGET_S", 2.0)
+    found = [one for one in run_seed(3).violations if one.invariant == "defect"]
+    assert found
+    assert (found[0].subject, "nobody foresaw this" in found[0].text) == ("vm.worker_crashed", True)
