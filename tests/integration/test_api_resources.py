@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.api import GROUP, Api, api
 from tests.support.loops import run_real
@@ -472,5 +473,35 @@ def test_a_pipeline_that_cannot_be_built_is_refused_and_an_unknown_step_is_a_war
             made["spec"]["filters"] = [bad]
             status, answer, _ = await server.call("PUT", f"{path}/mine", json=made)
             assert (status, answer["details"]["code"]) == (422, "invalid")
+
+    run_real(claim())
+
+
+def test_vms_that_would_start_after_each_other_are_refused_and_other_changes_to_them_are_not() -> None:
+    async def claim() -> None:
+        async with api() as server:
+
+            async def created(name: str, *after: str) -> tuple[int, Any]:
+                status, answer, _ = await server.call("POST", VMS, json={**vm(name), "spec": {"startAfter": [*after]}})
+                return status, answer
+
+            assert (await created("itself", "itself"))[1]["details"]["code"] == "invalid"
+            assert (await created("twice", "a", "a"))[0] == 422
+            assert (await created("many", *(f"vm-{number}" for number in range(33))))[0] == 422
+            assert (await created("page", "service"))[0] == 201
+            assert (await created("service", "database"))[0] == 201
+            status, answer = await created("database", "page")
+            assert (status, answer["details"]["code"]) == (422, "invalid")
+            assert "start after each other: database, page, service" in answer["message"]
+            assert (await created("database"))[0] == 201
+            closing = {"spec": {"startAfter": ["page"]}}
+            status, answer, _ = await server.call("PATCH", f"{VMS}/database", json=closing, headers=MERGE)
+            assert status == 422
+            database = await server.store.get(VirtualMachine, "database")
+            around = msgspec.structs.replace(database.spec, start_after=("page",))
+            await server.store.replace(msgspec.structs.replace(database, spec=around))
+            other = {"spec": {"startAfter": ["page"], "restartPriority": 7}}
+            status, answer, _ = await server.call("PATCH", f"{VMS}/database", json=other, headers=MERGE)
+            assert status == 200, answer
 
     run_real(claim())

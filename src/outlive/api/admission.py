@@ -1,5 +1,5 @@
-"""What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, and whether
-a VM's protection is one that settings could name.
+"""What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
+a VM's protection is one that settings could name, and whether it could ever start before itself.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Deletions and status writes always pass.
@@ -7,21 +7,31 @@ A step that this version does not know is a warning, never an error, so that a r
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from outlive.api.wire import Answer
-from outlive.base.errors import Invalid
+from outlive.base.errors import Invalid, NotFound
 from outlive.failover.protection import check_wishes
+from outlive.node.vm.ordering import circles
 from outlive.placement.pipelines import admit
 from outlive.resources import Pipeline, Resource, VirtualMachine
+from outlive.resources.vms import START_AFTER_LIMIT
+from outlive.store import Store
 
 WARNING = b"warning"
+LOOKED_AT: Final = 256
+"""VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
+NAMED: Final = 6
+"""VMs of a circle that a message names."""
 
 
 def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for whoever writes it; ``Invalid`` with all errors where it cannot be used."""
     if isinstance(obj, VirtualMachine):
         check_wishes(obj.name, obj.spec.protection, obj.spec.restart_priority)
+        _check_names(obj)
     if not isinstance(obj, Pipeline):
         return ()
     admission = admit(obj)
@@ -29,6 +39,52 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         errors = "; ".join(str(error) for error in admission.errors)
         raise Invalid(f"pipeline {obj.name}: {errors}", place="spec", remedy="see docs/reference/placement.md")
     return admission.warnings
+
+
+def _check_names(vm: VirtualMachine) -> None:
+    """``Invalid`` for names that nobody can start after."""
+    after, place = vm.spec.start_after, "spec.startAfter"
+    if len(after) > START_AFTER_LIMIT:
+        remedy = f"name at most {START_AFTER_LIMIT}, and let these start after others"
+        raise Invalid(f"VM {vm.name} starts after {len(after)} others", place=place, remedy=remedy)
+    if vm.name in after:
+        raise Invalid(f"VM {vm.name} is to start after itself", place=place, remedy="leave its own name out")
+    twice = next((name for name in after if after.count(name) > 1), "")
+    if not all(after) or twice:
+        what = f"names {twice} twice" if twice else "has an empty name"
+        raise Invalid(f"VM {vm.name} {what}", place=place, remedy="write each name once")
+
+
+async def check_circle(obj: Resource, store: Store) -> None:
+    """``Invalid`` for a VM that from now on would start after itself, by way of others. Errors of the store.
+
+    Two writers at once may still close a circle, as may whoever writes past this server: then one of the VMs goes
+    first, and says so (docs/concepts/start-order.md).
+    """
+    if not isinstance(obj, VirtualMachine) or not obj.spec.start_after:
+        return
+    before = await _after(obj.name, store)
+    if before == obj.spec.start_after:
+        return
+    after = {obj.name: obj.spec.start_after}
+    left = list(obj.spec.start_after)
+    while left and len(after) < LOOKED_AT:
+        name = left.pop(0)
+        if name not in after:
+            after[name] = await _after(name, store) or ()
+            left += after[name]
+    around = circles(after, obj.name)
+    if around:
+        named = ", ".join(around[:NAMED]) + (", …" if len(around) > NAMED else "")
+        remedy = "let one of them start after none of the others"
+        raise Invalid(f"these VMs would start after each other: {named}", place="spec.startAfter", remedy=remedy)
+
+
+async def _after(vm: str, store: Store) -> tuple[str, ...] | None:
+    try:
+        return (await store.get(VirtualMachine, vm)).spec.start_after
+    except NotFound:
+        return None
 
 
 def warned(answer: Answer, warnings: tuple[str, ...]) -> Answer:

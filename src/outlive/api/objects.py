@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.api.admission import admitted, warned
+from outlive.api.admission import admitted, check_circle, warned
 from outlive.api.auth import Access, Identity, allow, may_write
 from outlive.api.changes import (
     JSON_PATCH,
@@ -259,11 +259,17 @@ class Objects:
 
     # Writing
 
+    async def _admitted(self, obj: Resource) -> tuple[str, ...]:
+        """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
+        warnings = admitted(obj)
+        await check_circle(obj, self._store)
+        return warnings
+
     async def _create(self, call: Call, target: Target) -> Answer:
         refuse_dry_run(call.query.get("dryRun"))
         call.need_json()
         obj = decode(target.kind, await call.body())
-        warnings = admitted(obj)
+        warnings = await self._admitted(obj)
         return warned(object_answer(await self._store.create(in_namespace(obj, target)), 201), warnings)
 
     async def _replace(self, call: Call, target: Target) -> Answer:
@@ -278,7 +284,7 @@ class Objects:
             )
         if not obj.metadata.uid:
             obj = with_uid(obj, await self._current(target))
-        warnings = () if target.status else admitted(obj)
+        warnings = () if target.status else await self._admitted(obj)
         return warned(object_answer(await self._write(target, obj)), warnings)
 
     async def _patch(self, call: Call, target: Target) -> Answer:
@@ -300,7 +306,7 @@ class Objects:
                     return object_answer(
                         await self._patch_metadata(target, label_changes(current, wanted), current.metadata.uid)
                     )
-                warnings = () if target.status else admitted(wanted)
+                warnings = () if target.status else await self._admitted(wanted)
                 return warned(object_answer(await self._write(target, wanted)), warnings)
             except Conflict:
                 if conditional or attempt == PATCH_ATTEMPTS:

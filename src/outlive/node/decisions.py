@@ -31,6 +31,7 @@ from outlive.node.vm.requests import VmRequestInput, VmRequestResult, vm_request
 from outlive.node.vm.selecting import SelectNodeInput, SelectNodeResult, select_node
 from outlive.runtime.decisions import Decision
 
+from outlive.node.vm.ordering import StartOrderInput, StartOrderResult, start_order
 
 def _suspects_nobody(output: EvaluateResult) -> bool:
     return not output.suspects and not output.adopt
@@ -38,6 +39,18 @@ def _suspects_nobody(output: EvaluateResult) -> bool:
 
 def _misses_nothing(output: KeepaliveResult) -> bool:
     return not output.stale
+
+
+def _agrees_with_nobody(output: AgreeResult) -> bool:
+    return output.reason in (Agreed.NOT_CONFIGURED, Agreed.WAITING)
+
+
+def _looks_as_always(output: LooksResult) -> bool:
+    return output.reason is not Looks.SHORTENED
+
+
+def _may_start(output: StartOrderResult) -> bool:
+    return output.start and not output.without
 
 
 def _leaves_alone(output: VmEventResult) -> bool:
@@ -93,6 +106,14 @@ COMMAND_RESULT: Final = Decision(
 )
 KEEPALIVE_CYCLE: Final = Decision(
     "keepalive.cycle", keepalive_cycle, KeepaliveInput, KeepaliveResult, "What a keepalive publishes", _misses_nothing
+START_ORDER: Final = Decision(
+    "vm.start_order",
+    start_order,
+    StartOrderInput,
+    StartOrderResult,
+    "Whether a virtual machine starts now, or waits for those that it starts after",
+    _may_start,
+)
 )
 LIFECYCLE_SHUTDOWN: Final = Decision(
     "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
@@ -133,3 +154,4 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     *MODELS,
 )
 """All of them."""
+    START_ORDER,

@@ -34,6 +34,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Virtual machines that are started at once."""
     start_tries: int = 3
     """Starts that may fail before a virtual machine waits for an operator."""
+    start_after_limit: Duration = Duration(180.0)
+    """How long a virtual machine waits for those that it starts after (``spec.startAfter``); 0: it waits for nobody."""
     moves: int = 2
     """Live moves at once out of this host, and as many into it."""
     move_limit: Duration = Duration(30.0)

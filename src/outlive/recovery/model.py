@@ -105,6 +105,12 @@ class VmState(Part, frozen=True, kw_only=True):
     """Since the assignment was first seen as it is."""
     host_limit: tuple[str, ...] = ()
     """The only hosts that it may run on; empty: any."""
+    after: tuple[str, ...] = ()
+    """VMs that are to be seen running before its host starts it."""
+    awaits: str = ""
+    """What the host that it is assigned to says of those that it waits for; empty: it waits for nobody."""
+    awaits_s: float = 0.0
+    """The longest that it waits for them, by its host's word."""
     selector: str = ""
     """How a host is chosen for it; empty: as the cluster says."""
     offers: tuple[str, ...] | None = None

@@ -54,6 +54,8 @@ from outlive.resources.taking import refuses
 
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
+AWAITS_MOST_S: Final = 3600.0
+"""How much longer at most it may take where it says that the VM waits for others."""
 UNATTENDED_S: Final = 60.0
 """How long a host has to be silent before it is told that no coordinator attends to it."""
 FORGIVE_S: Final = 30.0
@@ -258,7 +260,8 @@ class Lookout:
         waited_s = self._waiting.waited_s(vm.name, signature)
         refusal = _refusal(vm) if begun is not None else ""
         avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
-        if where is not None and (refusal or waited_s >= START_LIMIT_S):
+        awaits, awaits_s = _awaits(vm)
+        if where is not None and (refusal or waited_s >= START_LIMIT_S + awaits_s):
             avoid.append(where.hypervisor)
         if self.forgiven(vm):
             avoid = []
@@ -292,6 +295,9 @@ class Lookout:
             host_limit=view.host_limit,
             selector=vm.spec.selector,
         )
+            after=vm.spec.start_after,
+            awaits=awaits,
+            awaits_s=awaits_s,
 
     def forgiven(self, vm: VirtualMachine) -> bool:
         """Whether the VM found no place for so long that hosts which refused it are asked again."""
@@ -338,6 +344,15 @@ def _blocked(vm: VirtualMachine) -> str:
 def _refuses(host: Hypervisor | None) -> str:
     """Why a living host takes no VM."""
     why = refuses(host) if host is not None else ""
+def _awaits(vm: VirtualMachine) -> tuple[str, float]:
+    """For whom it waits where it is assigned, and how long at most, as that host says."""
+    said, where = vm.status.start_order, vm.status.assigned
+    if said is None or where is None or not said.waits_for:
+        return "", 0.0
+    here = (said.hypervisor, said.fence) == (where.hypervisor, where.fence)
+    return (said.detail, min(said.limit_s, AWAITS_MOST_S)) if here else ("", 0.0)
+
+
     return f"{host.name} {why}" if host is not None and why else ""
 
 

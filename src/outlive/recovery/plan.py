@@ -15,8 +15,6 @@ import msgspec
 
 from outlive.failover.assurance.matching import matched
 from outlive.failover.eligibility.rules import fits, may_run_on
-from outlive.failover.model import VmView
-from outlive.failover.protection import restart_order
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
@@ -35,6 +33,7 @@ from outlive.recovery.model import (
     Standing,
     VmState,
 )
+from outlive.recovery.ordering import ordered
 
 NAMED: Final = 3
 """Hosts or VMs that a message names."""
@@ -147,6 +146,8 @@ class _Planner:
             )
         if host.takes and vm.waited_s < self._view.start_limit_s:
             return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
+        if vm.awaits and host.takes and vm.waited_s < self._view.start_limit_s + vm.awaits_s:
+            return _action(vm, ActionKind.WAIT, "awaits-others", vm.awaits, host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None
         if host.standing is Standing.RELEASED:
@@ -325,13 +326,6 @@ class _Planner:
 
     def _host(self, name: str) -> HostState:
         return self._hosts.get(name) or HostState(name=name, standing=Standing.UNKNOWN)
-
-
-def ordered(vms: Iterable[VmState]) -> list[VmState]:
-    """In the order in which they restart."""
-    by_id = {vm.id: vm for vm in vms}
-    views = [VmView(id=vm.id, host="", memory_bytes=vm.memory_bytes) for vm in by_id.values()]
-    return [by_id[view.id] for view in restart_order(views, {vm.id: vm.priority for vm in by_id.values()})]
 
 
 def asked(

@@ -93,6 +93,7 @@ from outlive.resources.vms import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
+    StartOrder,
 
 KINDS: dict[str, type[Resource]] = {
     kind.__name__: kind
@@ -211,5 +212,6 @@ __all__ = [
     "Writers",
     "check_name",
     "condition",
+    "StartOrder",
     "with_condition",
 ]

@@ -58,8 +58,15 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     request: Request | None = None
 
 
+    start_after: tuple[str, ...] = ()
+    """VMs, by name, that are to be seen running before it starts (docs/concepts/start-order.md); at most
+    ``START_AFTER_LIMIT``."""
 class Assigned(Part, frozen=True, kw_only=True):
     """Where a VM is assigned: the host, and the slot and fence that brought it there."""
+
+START_AFTER_LIMIT = 32
+"""VMs that one VM may start after."""
+
 
     hypervisor: str
     slot: ObjectRef | None = None
@@ -110,6 +117,23 @@ class Rejection(Part, frozen=True, kw_only=True):
 class RecoveryStep(Part, frozen=True, kw_only=True):
     """One thing that recovery did or found out."""
 
+class StartOrder(Part, frozen=True, kw_only=True):
+    """What a VM's host says of those that it starts after: for whom it waits, or without whom it went ahead."""
+
+    hypervisor: str
+    fence: str = ""
+    """Of the assignment that the host speaks of."""
+    waits_for: tuple[str, ...] = ()
+    """VMs that it waits for; empty once it starts."""
+    without: tuple[str, ...] = ()
+    """VMs that it starts without having seen them running."""
+    detail: str = ""
+    """Why it waits, or why it does not."""
+    limit_s: float = 0.0
+    """The longest that it waits, from ``since`` on."""
+    since: datetime | None = None
+
+
     at: datetime
     what: str
     """A stable word: ``mute``, ``claimed``, ``assigned``, ``rejected``, ``held``, ``running``, …"""
@@ -155,6 +179,8 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     recovery: Recovery | None = None
     assigned: Assigned | None = None
     home: str = ""
+    start_order: StartOrder | None = None
+    """Of the host that it is assigned to; absent where it waits for nobody and started without nobody."""
     holders: tuple[Holder, ...] = ()
     source: str = ""
     observed_at: datetime | None = None
@@ -179,6 +205,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.holders": ("daemon", "recovery", "move"),
                 "status.migration": ("move", "flush", "recovery"),
                 "status.recovery": ("recovery",),
+                "status.startOrder": ("daemon",),
                 f"metadata.labels.{HOST_LABEL}": ("recovery", "move", "flush", "import", "mirror"),
             },
             labels="except-host",

@@ -85,8 +85,17 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         where = status.assigned.hypervisor if status.assigned else ""
         summary = f"{vm.name} is assigned to {where or 'no host'}, and was never recovered from a dead one"
         mine = [one for one in records if one.subject == vm.name]
-        links = tuple(_held(vm))
-        return Why(subject=vm.name, summary=summary, settled=True, chain=links, decisions=_told(mine))
+        waits = _waits_for(vm)
+        if waits:
+            summary = f"{vm.name} is assigned to {where}, and waits there for {', '.join(waits)}"
+        return Why(
+            subject=vm.name,
+            summary=summary,
+            settled=not waits,
+            chain=(*_held(vm), *_start_order(vm)),
+            remedy=_remedy_of_waiting(vm),
+            decisions=_told(mine),
+        )
     fenced = _about_fence(records, recovery.origin, recovery.fence)
     mine = [one for one in records if one.subject == vm.name]
     chain: list[Link] = [*_condemned(fenced, await _fencer(store, recovery.origin, recovery.fence))]
@@ -94,13 +103,13 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     chain += [Link(at=step.at, text=_step(step)) for step in recovery.steps]
     if recovery.slot:
         chain += await _slot(store, recovery.slot)
-    chain += _held(vm)
+    chain += [*_start_order(vm), *_held(vm)]
     return Why(
         subject=vm.name,
         summary=_summary(vm),
         settled=recovery.phase == "recovered",
         chain=tuple(chain),
-        remedy=recovery.remedy,
+        remedy=recovery.remedy or _remedy_of_waiting(vm),
         decisions=_told([*fenced, *mine]),
     )
 
@@ -116,6 +125,25 @@ def _summary(vm: VirtualMachine) -> str:
     recovery = vm.status.recovery
     assert recovery is not None
     lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
+def _start_order(vm: VirtualMachine) -> Iterator[Link]:
+    """For whom it waits where it is assigned, or without whom it was started there."""
+    said, where = vm.status.start_order, vm.status.assigned
+    if said is not None and where is not None and (said.hypervisor, said.fence) == (where.hypervisor, where.fence):
+        yield Link(at=said.since, text=f"on {said.hypervisor} it {said.detail}")
+
+
+def _waits_for(vm: VirtualMachine) -> tuple[str, ...]:
+    said = vm.status.start_order
+    return said.waits_for if said is not None and any(_start_order(vm)) else ()
+
+
+def _remedy_of_waiting(vm: VirtualMachine) -> str:
+    waits = _waits_for(vm)
+    if not waits:
+        return ""
+    return f"see outlive why {waits[0]}; to start it now, take {', '.join(waits)} out of its spec.startAfter"
+
+
     match recovery.phase:
         case "recovered":
             if not any(step.what == "assigned" for step in recovery.steps):
@@ -136,6 +164,8 @@ def _summary(vm: VirtualMachine) -> str:
 
 async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
     try:
+            if waits := _waits_for(vm):
+                return f"{lost}, has its place on {recovery.host}, and waits there for {', '.join(waits)}"
         member = await store.get(Membership, name)
     except NotFound:
         raise await _unknown(store, name) from None

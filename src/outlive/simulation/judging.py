@@ -33,6 +33,7 @@ from outlive.simulation.invariants import (
 )
 from outlive.simulation.invariants.truth import VIOLATIONS_LIMIT
 from outlive.simulation.stores import Author
+from outlive.simulation.invariants.ordering import Starts
 from outlive.store.tables import Write
 
 PACE_S: Final = 10.0
@@ -56,6 +57,7 @@ class Judge:
         self._seed = seed
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
+        self._starts = Starts(truth)
 
     def domain(self, host: str, vm: str, how: str) -> None:
         """A domain came, changed or went."""
@@ -64,6 +66,7 @@ class Judge:
         truth.history.add("domain", vm, f"on {host}: {how}", also=(host,))
         self._running(vm)
 
+        self._starts.noticed(host, vm)
     def reach(self, host: str) -> None:
         """What the host is shut out of has changed."""
         for vm in list(self.truth.hypervisors[host].domains):
@@ -88,6 +91,7 @@ class Judge:
                 self._held(after.name)
         elif isinstance(after, Membership):
             old = before.record if isinstance(before, Membership) else None
+                self._found("order", after.name, self._starts.wrote(before, after))
             if old is None or old.dead_through != after.record.dead_through:
                 self._found("S2", after.name, dead_with_proof(old, after.record))
                 self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))

@@ -130,6 +130,7 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None) -> list[Tol
         return [Told(subject=vm, text=f"{vm} is created", key="created", many="{n} VMs are created")]
     told = [*_assigned(vm, before, after), *_rejected(vm, before, after), *_recovery(vm, before, after)]
     told += [*_holders(vm, before, after), *_migration(vm, before, after)]
+    told += _order(vm, before, after)
     phase = after.status.phase
     if phase != before.status.phase and phase in ("stop", "disable", "fail"):
         word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}[phase]
@@ -169,6 +170,25 @@ def _rejected(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
 
 
 def _recovery(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
+def _order(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
+    """For whom it waits, told once, and without whom it starts."""
+    old, new = before.status.start_order, after.status.start_order
+    if (
+        new is None
+        or not new.detail
+        or (old is not None and (old.waits_for, old.without) == (new.waits_for, new.without))
+    ):
+        return []
+    return [
+        Told(
+            subject=vm,
+            text=f"{vm} {new.detail}",
+            key=f"order-{new.waits_for}-{new.without}",
+            many=f"{{n}} VMs wait for {', '.join(new.waits_for)}" if new.waits_for else "{n} VMs start without others",
+        )
+    ]
+
+
     old, new = before.status.recovery, after.status.recovery
     if new is None or new.phase not in ("waiting", "held") or not new.reason:
         return []

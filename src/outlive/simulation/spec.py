@@ -96,6 +96,8 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     """How long the guest takes to shut down."""
 
 
+    start_after: tuple[str, ...] = ()
+    """VMs that are to be seen running before it starts."""
 class VmsSpec(_Spec, frozen=True, kw_only=True):
     """So many VMs on each host."""
 

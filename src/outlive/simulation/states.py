@@ -41,6 +41,9 @@ VM_FACTS: Final = {
     "remedy": "what to do about that",
     "origin": "the host that it was recovered from",
     "rejected": "the hosts that rejected it",
+    "waitsFor": "the VMs that it waits for before it starts",
+    "without": "the VMs that it started without having seen them running",
+    "order": "what its host says about that",
     "proof": "the kinds of proof of the holders that recovery dropped",
     "home": "the host that it goes back to",
     "holders": "the hosts that hold it",
@@ -230,6 +233,12 @@ def vm_facts(world: Seen, name: str) -> dict[str, Any]:
         facts |= {
             "promised": recovery.promised,
             "recovery": recovery.phase,
+    if status.start_order is not None:
+        facts |= {
+            "waitsFor": status.start_order.waits_for,
+            "without": status.start_order.without,
+            "order": status.start_order.detail,
+        }
             "held": recovery.reason if recovery.phase in ("waiting", "held") else "",
             "remedy": recovery.remedy,
             "origin": recovery.origin,

@@ -331,6 +331,7 @@ FULL: tuple[r.Resource, ...] = (
             selector="mem",
             host_limit=("h1",),
             request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True),
+            start_after=("db",),
         ),
         status=r.VirtualMachineStatus(
             phase="ACTIVE",
@@ -350,6 +351,15 @@ FULL: tuple[r.Resource, ...] = (
             ),
             rejection=r.Rejection(hypervisor="h1", fence="f", reason="full", stays=True),
             recovery=r.Recovery(
+            start_order=r.StartOrder(
+                hypervisor="h1",
+                fence="f",
+                waits_for=("db",),
+                without=("cache",),
+                detail="why",
+                limit_s=180.0,
+                since=MOMENT,
+            ),
                 fence="f",
                 phase="held",
                 origin="h1",

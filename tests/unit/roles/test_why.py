@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from outlive.resources import (
     Proof,
     Recovery,
     RecoveryStep,
+    StartOrder,
     VirtualMachine,
     VirtualMachineStatus,
 )
@@ -59,14 +61,16 @@ def recovery(**changes: object) -> Recovery:
     return msgspec.structs.replace(whole, **changes)
 
 
-def told(name: str, story: Recovery | None, *, dead_through: int = 3) -> Why:
+def told(name: str, story: Recovery | None, *, dead_through: int = 3, order: StartOrder | None = None) -> Why:
     async def scene() -> Why:
         store = MemoryStore(CLOCK, SeededIds(Random(1)))
         record = CONDEMN.attempt(VIEW).record
         assert record is not None
         record = msgspec.structs.replace(record, dead_through=dead_through, proof=PROOF if dead_through else None)
         holders = (Holder(hypervisor="h3", member_uid="u", epoch=1, run_id="r", seen="running"),)
-        status = VirtualMachineStatus(assigned=Assigned(hypervisor="h3"), holders=holders, recovery=story)
+        status = VirtualMachineStatus(
+            assigned=Assigned(hypervisor="h3"), holders=holders, recovery=story, start_order=order
+        )
         store.load(
             [
                 Membership(metadata=ObjectMeta(name="h1"), record=record),
@@ -111,6 +115,29 @@ def test_a_vm_that_never_lost_its_host_has_a_short_story() -> None:
     answer = told("vm-1", None)
     assert answer.settled
     assert "never recovered" in answer.summary
+
+
+def waiting(**how: Any) -> StartOrder:
+    given = {"hypervisor": "h3", "waits_for": ("db",), "detail": "starts after db; it waits for at most 180 s"}
+    return StartOrder(**{**given, **how})
+
+
+def test_a_vm_that_waits_for_others_says_for_whom_and_how_to_start_it_now() -> None:
+    answer = told("vm-1", recovery(phase="assigned", remedy=""), order=waiting())
+    assert not answer.settled
+    assert answer.summary.endswith("has its place on h3, and waits there for db")
+    assert "on h3 it starts after db; it waits for at most 180 s" in [link.text for link in answer.chain]
+    assert answer.remedy == "see outlive why db; to start it now, take db out of its spec.startAfter"
+    short = told("vm-1", None, order=waiting())
+    assert (short.settled, short.summary) == (False, "vm-1 is assigned to h3, and waits there for db")
+
+
+def test_a_vm_that_started_without_others_says_so_and_what_another_host_said_is_not_told() -> None:
+    texts = [link.text for link in told("vm-1", recovery(), order=waiting(waits_for=(), detail="starts alone")).chain]
+    assert "on h3 it starts alone" in texts
+    answer = told("vm-1", recovery(), order=waiting(hypervisor="h9"))
+    assert not any("db" in link.text for link in answer.chain)
+    assert answer.remedy == ""
 
 
 def test_a_dead_host_says_by_what_proof_and_where_its_vms_are() -> None:

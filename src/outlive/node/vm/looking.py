@@ -266,7 +266,7 @@ class Looker:
             return await self._crashed(vm, memory)
         if vm.status.phase == STOP:
             await self._write(vm.name, START, "")
-        return await self._starter.start(vm.name, memory)
+        return await self._starter.start(vm, memory)
 
     async def _crashed(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         """Its domain ended by itself: say so, and start it again after a while that grows."""

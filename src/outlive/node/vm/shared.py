@@ -29,6 +29,17 @@ from outlive.store import Store
 
 
 @dataclass(slots=True)
+class OrderMemory:
+    """Since when one waits for others, and what was seen of them meanwhile."""
+
+    fence: str
+    """Of the assignment by which it could start."""
+    since_s: float
+    seen: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Virtual machine → the run that its document told of, and how often its host had renewed by then."""
+
+
+@dataclass(slots=True)
 class VmMemory:
     """Of one virtual machine."""
 
@@ -59,6 +70,8 @@ class VmMemory:
     """How often in a row storage did not tell of the locks on its disks."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
+    order: OrderMemory | None = None
+    """While it may start and does not run yet, if it starts after others."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Starting a virtual machine: hold, clear its disks of stale locks, create past the gate, and say that it runs.
+"""Starting a virtual machine: wait for others, hold, clear its disks of stale locks, create, and say that it runs.
 
 Nothing is created before the store has acknowledged the hold, and a start that went wrong takes its entry back only
 after its domain was seen to be absent. Where this host cannot start what a recovery brought to it, it says so in
@@ -15,6 +15,7 @@ import msgspec
 from outlive.base.logging import get_logger
 from outlive.node.membership.holding import HOLD, HoldView, others
 from outlive.node.ports.hypervisor import DomainState
+from outlive.node.vm.awaiting import Awaiting, Turn
 from outlive.node.vm.clearing import Clearer, Obstacle, ObstacleKind
 from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
@@ -47,24 +48,30 @@ class Starter:
 
     def __init__(self, shared: VmHost, creator: Creator, ender: Ender) -> None:
         self._shared = shared
+        self._awaiting = Awaiting(shared)
         self._clearer = Clearer(shared)
         self._creator = creator
         self._ender = ender
 
-    async def start(self, name: str, memory: VmMemory) -> float | None:
-        """One try."""
+    async def start(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
+        """One try, once those run that it starts after."""
         wait_s = memory.not_before_s - self._shared.clock.monotonic()
         if wait_s > 0:
             return wait_s
+        turn = await self._awaiting.turn(vm, memory)
+        if turn.wait_s is not None:
+            return turn.wait_s
         async with self._shared.starts:
-            return await self._start(name, memory)
+            return await self._start(vm.name, turn, memory)
 
-    async def _start(self, name: str, memory: VmMemory) -> float | None:
+    async def _start(self, name: str, turn: Turn, memory: VmMemory) -> float | None:
         shared = self._shared
         held_in = shared.wishes.incarnation
         vm = await shared.records.read(shared.daemon, name)
         if vm is None or assigned_to(vm) != shared.host:
             return None
+        if vm.spec.start_after != turn.after:
+            return AGAIN_S
         members = shared.own_member() + await shared.records.members(
             shared.daemon, others(vm.status.holders, shared.keeper.me), but=shared.host
         )
@@ -97,7 +104,9 @@ class Starter:
             )
             outcome = shared.decisions.use(_HOLD, view, subject=name)
             refusal = outcome.refused
-            return None if refusal is not None else _replace(now.status, holders=outcome.holders)
+            if refusal is not None:
+                return None
+            return _replace(now.status, holders=outcome.holders, start_order=turn.order)
 
         held = await shared.records.change(shared.daemon, name, hold)
         if held is None or not any(one.run_id == run_id for one in held.status.holders):
@@ -194,6 +203,7 @@ class Starter:
         if memory.running_since_s is None:
             memory.running_since_s = shared.clock.monotonic()
         memory.failures = 0
+        memory.order = None
         shared.reported()
         return None if seen == "running" else SOON_S * 5
 
