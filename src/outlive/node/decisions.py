@@ -27,18 +27,14 @@ from outlive.node.vm.events import VmAction, VmEventInput, VmEventResult, vm_eve
 from outlive.node.vm.flushing import FlushInput, FlushResult, run_flush
 from outlive.node.vm.locks import StartLocksInput, StartLocksResult, start_locks
 from outlive.node.vm.moves import MoveInput, MoveResult, run_move
+from outlive.node.vm.ordering import StartOrderInput, StartOrderResult, start_order
 from outlive.node.vm.requests import VmRequestInput, VmRequestResult, vm_request
 from outlive.node.vm.selecting import SelectNodeInput, SelectNodeResult, select_node
 from outlive.runtime.decisions import Decision
 
-from outlive.node.vm.ordering import StartOrderInput, StartOrderResult, start_order
 
 def _suspects_nobody(output: EvaluateResult) -> bool:
     return not output.suspects and not output.adopt
-
-
-def _misses_nothing(output: KeepaliveResult) -> bool:
-    return not output.stale
 
 
 def _agrees_with_nobody(output: AgreeResult) -> bool:
@@ -51,6 +47,10 @@ def _looks_as_always(output: LooksResult) -> bool:
 
 def _may_start(output: StartOrderResult) -> bool:
     return output.start and not output.without
+
+
+def _misses_nothing(output: KeepaliveResult) -> bool:
+    return not output.stale
 
 
 def _leaves_alone(output: VmEventResult) -> bool:
@@ -88,6 +88,14 @@ VM_REQUEST: Final = Decision(
 START_LOCKS: Final = Decision(
     "rbd.start_locks", start_locks, StartLocksInput, StartLocksResult, "Whether storage locks let it start"
 )
+START_ORDER: Final = Decision(
+    "vm.start_order",
+    start_order,
+    StartOrderInput,
+    StartOrderResult,
+    "Whether a virtual machine starts now, or waits for those that it starts after",
+    _may_start,
+)
 SELECT_NODE: Final = Decision(
     "select.node", select_node, SelectNodeInput, SelectNodeResult, "Which host a virtual machine goes to"
 )
@@ -106,14 +114,6 @@ COMMAND_RESULT: Final = Decision(
 )
 KEEPALIVE_CYCLE: Final = Decision(
     "keepalive.cycle", keepalive_cycle, KeepaliveInput, KeepaliveResult, "What a keepalive publishes", _misses_nothing
-START_ORDER: Final = Decision(
-    "vm.start_order",
-    start_order,
-    StartOrderInput,
-    StartOrderResult,
-    "Whether a virtual machine starts now, or waits for those that it starts after",
-    _may_start,
-)
 )
 LIFECYCLE_SHUTDOWN: Final = Decision(
     "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
@@ -143,6 +143,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     VM_EVENT,
     VM_REQUEST,
     START_LOCKS,
+    START_ORDER,
     SELECT_NODE,
     FLUSH_RUN,
     ACCOUNT_NODE,
@@ -154,4 +155,3 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     *MODELS,
 )
 """All of them."""
-    START_ORDER,

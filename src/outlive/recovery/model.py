@@ -103,14 +103,14 @@ class VmState(Part, frozen=True, kw_only=True):
     """Hosts that refused it, or let their time pass, in this recovery."""
     waited_s: float = 0.0
     """Since the assignment was first seen as it is."""
-    host_limit: tuple[str, ...] = ()
-    """The only hosts that it may run on; empty: any."""
     after: tuple[str, ...] = ()
     """VMs that are to be seen running before its host starts it."""
     awaits: str = ""
     """What the host that it is assigned to says of those that it waits for; empty: it waits for nobody."""
     awaits_s: float = 0.0
     """The longest that it waits for them, by its host's word."""
+    host_limit: tuple[str, ...] = ()
+    """The only hosts that it may run on; empty: any."""
     selector: str = ""
     """How a host is chosen for it; empty: as the cluster says."""
     offers: tuple[str, ...] | None = None

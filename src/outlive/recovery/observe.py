@@ -292,12 +292,12 @@ class Lookout:
             blocked=_blocked(vm) if begun is not None else "",
             avoid=tuple(dict.fromkeys(avoid)),
             waited_s=waited_s,
-            host_limit=view.host_limit,
-            selector=vm.spec.selector,
-        )
             after=vm.spec.start_after,
             awaits=awaits,
             awaits_s=awaits_s,
+            host_limit=view.host_limit,
+            selector=vm.spec.selector,
+        )
 
     def forgiven(self, vm: VirtualMachine) -> bool:
         """Whether the VM found no place for so long that hosts which refused it are asked again."""
@@ -341,9 +341,6 @@ def _blocked(vm: VirtualMachine) -> str:
     return said.reason if (said.hypervisor, said.fence) == (where.hypervisor, where.fence) else ""
 
 
-def _refuses(host: Hypervisor | None) -> str:
-    """Why a living host takes no VM."""
-    why = refuses(host) if host is not None else ""
 def _awaits(vm: VirtualMachine) -> tuple[str, float]:
     """For whom it waits where it is assigned, and how long at most, as that host says."""
     said, where = vm.status.start_order, vm.status.assigned
@@ -353,6 +350,9 @@ def _awaits(vm: VirtualMachine) -> tuple[str, float]:
     return (said.detail, min(said.limit_s, AWAITS_MOST_S)) if here else ("", 0.0)
 
 
+def _refuses(host: Hypervisor | None) -> str:
+    """Why a living host takes no VM."""
+    why = refuses(host) if host is not None else ""
     return f"{host.name} {why}" if host is not None and why else ""
 
 

@@ -144,10 +144,10 @@ class _Planner:
                 remedy="see who has its disk open and end that, or prove that host dead (outlive fence HOST); "
                 "it is tried again by itself",
             )
-        if host.takes and vm.waited_s < self._view.start_limit_s:
-            return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
         if vm.awaits and host.takes and vm.waited_s < self._view.start_limit_s + vm.awaits_s:
             return _action(vm, ActionKind.WAIT, "awaits-others", vm.awaits, host=host.name)
+        if host.takes and vm.waited_s < self._view.start_limit_s:
+            return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None
         if host.standing is Standing.RELEASED:

@@ -89,11 +89,11 @@ from outlive.resources.vms import (
     RecoveryStep,
     Rejection,
     Request,
+    StartOrder,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-    StartOrder,
 
 KINDS: dict[str, type[Resource]] = {
     kind.__name__: kind
@@ -204,6 +204,7 @@ __all__ = [
     "Resource",
     "Spared",
     "SpecAllocation",
+    "StartOrder",
     "Step",
     "Timing",
     "VirtualMachine",
@@ -212,6 +213,5 @@ __all__ = [
     "Writers",
     "check_name",
     "condition",
-    "StartOrder",
     "with_condition",
 ]

@@ -55,18 +55,18 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """How a host is chosen for it; empty: as the cluster says."""
     host_limit: tuple[str, ...] = ()
     """Hosts that it may run on; empty: any."""
-    request: Request | None = None
-
-
     start_after: tuple[str, ...] = ()
     """VMs, by name, that are to be seen running before it starts (docs/concepts/start-order.md); at most
     ``START_AFTER_LIMIT``."""
-class Assigned(Part, frozen=True, kw_only=True):
-    """Where a VM is assigned: the host, and the slot and fence that brought it there."""
+    request: Request | None = None
+
 
 START_AFTER_LIMIT = 32
 """VMs that one VM may start after."""
 
+
+class Assigned(Part, frozen=True, kw_only=True):
+    """Where a VM is assigned: the host, and the slot and fence that brought it there."""
 
     hypervisor: str
     slot: ObjectRef | None = None
@@ -114,9 +114,6 @@ class Rejection(Part, frozen=True, kw_only=True):
     """No other host could start it either: it stays where it is assigned, and its host tries again."""
 
 
-class RecoveryStep(Part, frozen=True, kw_only=True):
-    """One thing that recovery did or found out."""
-
 class StartOrder(Part, frozen=True, kw_only=True):
     """What a VM's host says of those that it starts after: for whom it waits, or without whom it went ahead."""
 
@@ -133,6 +130,9 @@ class StartOrder(Part, frozen=True, kw_only=True):
     """The longest that it waits, from ``since`` on."""
     since: datetime | None = None
 
+
+class RecoveryStep(Part, frozen=True, kw_only=True):
+    """One thing that recovery did or found out."""
 
     at: datetime
     what: str
@@ -176,11 +176,11 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     migration: Migration | None = None
     rejection: Rejection | None = None
     """Of the host that it is assigned to."""
+    start_order: StartOrder | None = None
+    """Of the host that it is assigned to; absent where it waits for nobody and started without nobody."""
     recovery: Recovery | None = None
     assigned: Assigned | None = None
     home: str = ""
-    start_order: StartOrder | None = None
-    """Of the host that it is assigned to; absent where it waits for nobody and started without nobody."""
     holders: tuple[Holder, ...] = ()
     source: str = ""
     observed_at: datetime | None = None
@@ -202,10 +202,10 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.reason": ("daemon", "recovery", "move", "flush", "import", "mirror"),
                 "status.answered": ("daemon", "move"),
                 "status.rejection": ("daemon", "recovery", "move", "flush"),
+                "status.startOrder": ("daemon",),
                 "status.holders": ("daemon", "recovery", "move"),
                 "status.migration": ("move", "flush", "recovery"),
                 "status.recovery": ("recovery",),
-                "status.startOrder": ("daemon",),
                 f"metadata.labels.{HOST_LABEL}": ("recovery", "move", "flush", "import", "mirror"),
             },
             labels="except-host",

@@ -114,17 +114,6 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     )
 
 
-def _step(step: RecoveryStep) -> str:
-    if step.what == "mute":  # what proves it stands above
-        return f"an earlier copy of it can do no harm any more, proven by {step.detail.partition(':')[0]}"
-    said = _STEPS.get(step.what, step.what)
-    return f"{said}: {step.detail}" if step.detail else said
-
-
-def _summary(vm: VirtualMachine) -> str:
-    recovery = vm.status.recovery
-    assert recovery is not None
-    lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
 def _start_order(vm: VirtualMachine) -> Iterator[Link]:
     """For whom it waits where it is assigned, or without whom it was started there."""
     said, where = vm.status.start_order, vm.status.assigned
@@ -144,6 +133,17 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
     return f"see outlive why {waits[0]}; to start it now, take {', '.join(waits)} out of its spec.startAfter"
 
 
+def _step(step: RecoveryStep) -> str:
+    if step.what == "mute":  # what proves it stands above
+        return f"an earlier copy of it can do no harm any more, proven by {step.detail.partition(':')[0]}"
+    said = _STEPS.get(step.what, step.what)
+    return f"{said}: {step.detail}" if step.detail else said
+
+
+def _summary(vm: VirtualMachine) -> str:
+    recovery = vm.status.recovery
+    assert recovery is not None
+    lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
     match recovery.phase:
         case "recovered":
             if not any(step.what == "assigned" for step in recovery.steps):
@@ -153,6 +153,8 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
         case "held":
             return f"{lost} and is held: {recovery.reason}"
         case "assigned":
+            if waits := _waits_for(vm):
+                return f"{lost}, has its place on {recovery.host}, and waits there for {', '.join(waits)}"
             return f"{lost} and is assigned to {recovery.host}, where it has not been seen running yet"
         case "claimed":
             return f"{lost} and has claimed slot {recovery.slot} on {recovery.host}"
@@ -164,8 +166,6 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
 
 async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
     try:
-            if waits := _waits_for(vm):
-                return f"{lost}, has its place on {recovery.host}, and waits there for {', '.join(waits)}"
         member = await store.get(Membership, name)
     except NotFound:
         raise await _unknown(store, name) from None

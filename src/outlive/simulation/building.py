@@ -100,8 +100,8 @@ def vm_of(vm: VmSpec) -> VirtualMachine:
         migration_downtime_ms=vm.migration_downtime_ms,
         server_group=vm.server_group,
         server_group_policy=vm.server_group_policy,
-    )
         start_after=vm.start_after,
+    )
     phase = "start" if vm.power_state == "running" else "stop"
     return VirtualMachine(
         metadata=ObjectMeta(name=vm.name, labels={HOST_LABEL: vm.host}),

@@ -31,9 +31,9 @@ from outlive.simulation.invariants import (
     within_limits,
     written_by_its_owner,
 )
+from outlive.simulation.invariants.ordering import Starts
 from outlive.simulation.invariants.truth import VIOLATIONS_LIMIT
 from outlive.simulation.stores import Author
-from outlive.simulation.invariants.ordering import Starts
 from outlive.store.tables import Write
 
 PACE_S: Final = 10.0
@@ -55,18 +55,18 @@ class Judge:
         self.changed_s = 0.0
         """When something changed last that coverage depends on."""
         self._seed = seed
+        self._starts = Starts(truth)
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
-        self._starts = Starts(truth)
 
     def domain(self, host: str, vm: str, how: str) -> None:
         """A domain came, changed or went."""
         truth = self.truth
         truth.noticed(host, vm)
+        self._starts.noticed(host, vm)
         truth.history.add("domain", vm, f"on {host}: {how}", also=(host,))
         self._running(vm)
 
-        self._starts.noticed(host, vm)
     def reach(self, host: str) -> None:
         """What the host is shut out of has changed."""
         for vm in list(self.truth.hypervisors[host].domains):
@@ -88,10 +88,10 @@ class Judge:
             if isinstance(before, VirtualMachine) and before.status is not after.status:
                 self._found("S2", after.name, entries_go_with_proof(truth, before, after, author))
                 self._found("S2", after.name, recovered_only_when_mute(truth, before, after, author))
+                self._found("order", after.name, self._starts.wrote(before, after))
                 self._held(after.name)
         elif isinstance(after, Membership):
             old = before.record if isinstance(before, Membership) else None
-                self._found("order", after.name, self._starts.wrote(before, after))
             if old is None or old.dead_through != after.record.dead_through:
                 self._found("S2", after.name, dead_with_proof(old, after.record))
                 self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))

@@ -129,8 +129,8 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None) -> list[Tol
     if before is None:
         return [Told(subject=vm, text=f"{vm} is created", key="created", many="{n} VMs are created")]
     told = [*_assigned(vm, before, after), *_rejected(vm, before, after), *_recovery(vm, before, after)]
-    told += [*_holders(vm, before, after), *_migration(vm, before, after)]
     told += _order(vm, before, after)
+    told += [*_holders(vm, before, after), *_migration(vm, before, after)]
     phase = after.status.phase
     if phase != before.status.phase and phase in ("stop", "disable", "fail"):
         word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}[phase]
@@ -169,7 +169,6 @@ def _rejected(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
     return [Told(subject=vm, text=f"{new.hypervisor} cannot start {vm}: {new.reason}")]
 
 
-def _recovery(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
 def _order(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
     """For whom it waits, told once, and without whom it starts."""
     old, new = before.status.start_order, after.status.start_order
@@ -189,6 +188,7 @@ def _order(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]
     ]
 
 
+def _recovery(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
     old, new = before.status.recovery, after.status.recovery
     if new is None or new.phase not in ("waiting", "held") or not new.reason:
         return []

@@ -92,12 +92,12 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     migration_downtime_ms: int | None = None
     server_group: str = ""
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
+    start_after: tuple[str, ...] = ()
+    """VMs that are to be seen running before it starts."""
     shutdown_s: Seconds = 5.0
     """How long the guest takes to shut down."""
 
 
-    start_after: tuple[str, ...] = ()
-    """VMs that are to be seen running before it starts."""
 class VmsSpec(_Spec, frozen=True, kw_only=True):
     """So many VMs on each host."""
 

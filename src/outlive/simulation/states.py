@@ -229,16 +229,16 @@ def vm_facts(world: Seen, name: str) -> dict[str, Any]:
         "seen": tuple(one.seen for one in status.holders),
         "migration": status.migration.phase if status.migration is not None else "",
     }
-    if recovery is not None:
-        facts |= {
-            "promised": recovery.promised,
-            "recovery": recovery.phase,
     if status.start_order is not None:
         facts |= {
             "waitsFor": status.start_order.waits_for,
             "without": status.start_order.without,
             "order": status.start_order.detail,
         }
+    if recovery is not None:
+        facts |= {
+            "promised": recovery.promised,
+            "recovery": recovery.phase,
             "held": recovery.reason if recovery.phase in ("waiting", "held") else "",
             "remedy": recovery.remedy,
             "origin": recovery.origin,

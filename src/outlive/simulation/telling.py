@@ -88,13 +88,13 @@ def _vm(history: History, vm: str, before: Resource | None, after: Resource | No
         history.add("assign", vm, f"assigned to {new.assigned.hypervisor}{slot} by {author.process}")
     if new.rejection is not None and new.rejection != old.rejection:
         history.add("reject", vm, f"rejected by {new.rejection.hypervisor}: {new.rejection.reason}")
+    if new.start_order is not None and new.start_order != old.start_order:
+        history.add("order", vm, new.start_order.detail)
     if old.phase != new.phase or old.reason != new.reason:
         history.add("vm", vm, f"phase {new.phase or 'none'}{': ' + new.reason if new.reason else ''}")
     if new.migration is not None and (old.migration is None or old.migration.phase != new.migration.phase):
         move = new.migration
         history.add("move", vm, f"{move.mode} from {move.source} to {move.target}: {move.phase} {move.reason}".rstrip())
-    if new.start_order is not None and new.start_order != old.start_order:
-        history.add("order", vm, new.start_order.detail)
     if new.recovery is not None and (
         old.recovery is None or (old.recovery.phase, old.recovery.reason) != (new.recovery.phase, new.recovery.reason)
     ):

@@ -330,8 +330,8 @@ FULL: tuple[r.Resource, ...] = (
             migration_downtime_ms=500,
             selector="mem",
             host_limit=("h1",),
-            request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True),
             start_after=("db",),
+            request=r.Request(id="1", verb="move", target="h2", force=True, force_live=True),
         ),
         status=r.VirtualMachineStatus(
             phase="ACTIVE",
@@ -350,7 +350,6 @@ FULL: tuple[r.Resource, ...] = (
                 reason="r",
             ),
             rejection=r.Rejection(hypervisor="h1", fence="f", reason="full", stays=True),
-            recovery=r.Recovery(
             start_order=r.StartOrder(
                 hypervisor="h1",
                 fence="f",
@@ -360,6 +359,7 @@ FULL: tuple[r.Resource, ...] = (
                 limit_s=180.0,
                 since=MOMENT,
             ),
+            recovery=r.Recovery(
                 fence="f",
                 phase="held",
                 origin="h1",
