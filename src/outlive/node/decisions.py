@@ -37,18 +37,6 @@ def _suspects_nobody(output: EvaluateResult) -> bool:
     return not output.suspects and not output.adopt
 
 
-def _agrees_with_nobody(output: AgreeResult) -> bool:
-    return output.reason in (Agreed.NOT_CONFIGURED, Agreed.WAITING)
-
-
-def _looks_as_always(output: LooksResult) -> bool:
-    return output.reason is not Looks.SHORTENED
-
-
-def _may_start(output: StartOrderResult) -> bool:
-    return output.start and not output.without
-
-
 def _misses_nothing(output: KeepaliveResult) -> bool:
     return not output.stale
 
@@ -94,7 +82,7 @@ START_ORDER: Final = Decision(
     StartOrderInput,
     StartOrderResult,
     "Whether a virtual machine starts now, or waits for those that it starts after",
-    _may_start,
+    lambda output: output.start and not output.without,
 )
 SELECT_NODE: Final = Decision(
     "select.node", select_node, SelectNodeInput, SelectNodeResult, "Which host a virtual machine goes to"
