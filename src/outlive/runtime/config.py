@@ -19,6 +19,8 @@ import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from outlive.base.errors import BadInput
+from outlive.resources.documents import Problems
+from outlive.runtime.mistakes import Mistake, at_text, mistakes
 from outlive.runtime.settings_file import Path_, read_settings_file
 from outlive.runtime.settings_names import ENVIRONMENT_PREFIX, SEPARATOR, environment_name, struct_in
 from outlive.runtime.settings_page import reference_page
@@ -31,7 +33,6 @@ SHOWN_CHARACTERS: Final = 80
 
 _SECRET = re.compile(r"token|password|secret", re.IGNORECASE)
 """Keys whose values no error shows."""
-_ERROR_PATH = re.compile(r" - at `\$((?:\.\w+)*)[^`]*`\Z")
 
 
 def load_settings(
@@ -50,7 +51,9 @@ def load_settings(
         said.take_file(file)
     said.take_environment(environ)
     said.take_flags(flags)
-    return {name: said.build(name) for name in sections}
+    built = {name: said.build(name) for name in sections}
+    said.problems.check()
+    return built
 
 
 class _Said:
@@ -60,6 +63,8 @@ class _Said:
         self._sections = sections
         self._values: dict[str, Any] = {}
         self._places: dict[Path_, str] = {}
+        self.problems = Problems()
+        """What is wrong, all of it; checked in the end."""
 
     def take_file(self, file: Path) -> None:
         values, lines = read_settings_file(file)
@@ -69,11 +74,13 @@ class _Said:
             place = self._places.get((str(section),), str(file))
             struct = self._sections.get(section)
             if struct is None:
-                raise _unknown("section", str(section), self._sections, place)
+                self._note(_unknown("section", str(section), self._sections, place))
+                continue
             if value is None:
                 continue
             if not isinstance(value, dict):
-                raise BadInput(f"section {section} is {_shown(value)}", place=place, remedy="write keys below it")
+                self._note(BadInput(f"section {section} is {_shown(value)}", place=place, remedy="write keys below it"))
+                continue
             self._check_keys(struct, value, (section,))
             self._values[section] = value
 
@@ -83,10 +90,16 @@ class _Said:
             if not variable.startswith(ENVIRONMENT_PREFIX) or SEPARATOR not in variable:
                 continue
             words = variable[len(ENVIRONMENT_PREFIX) :].split(SEPARATOR)
-            path, kind = self._resolve(words, variable)
+            try:
+                path, kind = self._resolve(words, variable)
+            except BadInput as error:
+                self._note(error)
+                continue
             other = origin.get(path)
             if other is not None and environ[other] != environ[variable]:
-                raise BadInput(f"{other} and {variable} say different things", place=variable, remedy="set one of them")
+                text = f"{other} and {variable} say different things"
+                self._note(BadInput(text, place=variable, remedy="set one of them"))
+                continue
             origin[path] = variable
             self._put(path, _from_text(environ[variable], kind), variable)
 
@@ -95,18 +108,28 @@ class _Said:
             if value is None:
                 continue
             place = f"flag {dotted}"
-            path, kind = self._resolve(dotted.split("."), place)
+            try:
+                path, kind = self._resolve(dotted.split("."), place)
+            except BadInput as error:
+                self._note(error)
+                continue
             self._put(path, _from_text(value, kind) if isinstance(value, str) else value, place)
 
     def build(self, section: str) -> Any:
-        """The section's struct."""
+        """The section's struct; ``None`` where something is wrong with it, which is noted."""
+        given, kind = self._given(section), self._sections[section]
         try:
-            return msgspec.convert(self._given(section), self._sections[section], dec_hook=decode_unit)
-        except msgspec.ValidationError as error:
-            raise self._wrong(section, str(error)) from None
+            return msgspec.convert(given, kind, dec_hook=decode_unit)
+        except msgspec.ValidationError:
+            for one in mistakes(given, kind, dec_hook=decode_unit):
+                self._note(self._wrong(section, given, one))
         except BadInput as error:
             place = self._places.get((section,), "")
-            raise BadInput(error.message, place=error.place or place or section, remedy=error.remedy) from None
+            self._note(BadInput(error.message, place=error.place or place or section, remedy=error.remedy))
+        return None
+
+    def _note(self, error: BadInput) -> None:
+        self.problems.add(error.place, error.message, error.remedy)
 
     def _given(self, section: str) -> dict[str, Any]:
         """What was said in the section; a null where none is allowed counts as nothing said."""
@@ -114,25 +137,25 @@ class _Said:
         said: dict[str, Any] = self._values.get(section, {})
         return {key: v for key, v in said.items() if v is not None or _allows_null(kinds.get(key, Any))}
 
-    def _wrong(self, section: str, message: str) -> BadInput:
-        match = _ERROR_PATH.search(message)
-        keys = tuple(match.group(1).split(".")[1:]) if match else ()
-        text = message[: match.start()] if match else message
-        path: Path_ = (section, *keys)
-        value: Any = self._values
-        for word in path:
-            value = value.get(word) if isinstance(value, dict) else None
+    def _wrong(self, section: str, given: Any, mistake: Mistake) -> BadInput:
+        value = given
+        for word in mistake.at:
+            value = value.get(word) if isinstance(value, dict) else value[word]
+        path: Path_ = (section, *(word for word in mistake.at if isinstance(word, str)))
         place = next((self._places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._places), "")
-        shown = "(hidden)" if any(_SECRET.search(str(word)) for word in keys) else _shown(value)
-        what = f"{'.'.join(path)} is {shown}" if keys else f"section {section}"
-        return BadInput(f"{what}: {text}", place=place, remedy="see docs/reference/configuration.md")
+        shown = "(hidden)" if any(_SECRET.search(str(word)) for word in mistake.at) else _shown(value)
+        what = f"{at_text((section, *mistake.at))} is {shown}" if mistake.at else f"section {section}"
+        return BadInput(f"{what}: {mistake.text}", place=place, remedy="see docs/reference/configuration.md")
 
     def _check_keys(self, struct: type[msgspec.Struct], value: dict[Any, Any], path: Path_) -> None:
         fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-        for key, inner in value.items():
+        for key, inner in tuple(value.items()):
             here = (*path, str(key))
             if key not in fields:
-                raise _unknown("key", ".".join(here), [".".join((*path, name)) for name in fields], self._place(here))
+                known = [".".join((*path, name)) for name in fields]
+                self._note(_unknown("key", ".".join(here), known, self._place(here)))
+                del value[key]  # it is told once
+                continue
             for nested, member in _structs_within(fields[key], inner):
                 self._check_keys(nested, member, here)
 

@@ -7,7 +7,6 @@ remedy, because a story with a misspelt host would pass without having tested an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ import msgspec
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.wording import count_of
 from outlive.resources.documents import Problems, parse_documents
+from outlive.runtime.mistakes import at_text, mistakes
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
 from outlive.simulation.sizes import check_settings, check_sizes
 from outlive.simulation.spec import WorldSpec, hosts_of, vms_of
@@ -30,7 +30,6 @@ LINE_CHARACTERS: Final = 200
 ONLY_IN_MEMORY: Final = ("store-snapshot", "store-restore")
 """Verbs of what no real store lets a client do."""
 README, CLUSTER, TIMELINE, EXPECT = "README", "cluster.yaml", "timeline.yaml", "expect.yaml"
-_AT: Final = re.compile(r" - at `\$\.?([^`]*)`\Z")
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,12 +152,10 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
         return None
     try:
         spec = msgspec.convert(value, WorldSpec)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        match = _AT.search(text)
-        where = f"{place}: {match[1]}" if match and match[1] else place
-        remedy = "see docs/operating/simulating.md#cluster"
-        problems.add(where, text[: match.start()] if match else text, remedy)
+    except msgspec.ValidationError:
+        for one in mistakes(value, WorldSpec):
+            where = f"{place}: {at_text(one.at)}" if one.at else place
+            problems.add(where, one.text, "see docs/operating/simulating.md#cluster")
         return None
     check_sizes(spec, place, problems)
     check_settings(spec.settings, f"{place}: settings", problems)

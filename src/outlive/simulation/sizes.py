@@ -15,6 +15,7 @@ from outlive.base.errors import BadInput
 from outlive.resources import Amounts
 from outlive.resources.documents import Problems
 from outlive.roles.settings import SECTIONS
+from outlive.runtime.mistakes import at_text, mistakes
 from outlive.runtime.units import decode_unit
 from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec
 
@@ -48,5 +49,7 @@ def check_settings(settings: Mapping[str, Any], place: str, problems: Problems) 
             continue
         try:
             msgspec.convert(value, kind, dec_hook=decode_unit)
-        except (msgspec.ValidationError, BadInput) as error:
-            problems.add(f"{place}: {name}", str(error), "see docs/reference/configuration.md")
+        except (msgspec.ValidationError, BadInput):
+            for one in mistakes(value, kind, dec_hook=decode_unit):
+                where = f"{place}: {at_text((name, *one.at))}"
+                problems.add(where, one.text, "see docs/reference/configuration.md")

@@ -138,7 +138,7 @@ def _complaint(*args, **options) -> BadInput:
         ("thing:\n  memory: lots\n", ["outlive.yaml:2", "'lots'", "not a quantity"]),
         ("thing:\n\n  share: 2\n", ["outlive.yaml:3", "thing.share is 2", "<= 1"]),
         ("thing:\n  mode: medium\n", ["outlive.yaml:2", "thing.mode is 'medium'"]),
-        ("thing:\n  counts:\n    a: 1\n    b: x\n", ["thing.counts is {'a': 1, 'b': 'x'}", "Expected `int`"]),
+        ("thing:\n  counts:\n    a: 1\n    b: x\n", ["thing.counts.b is 'x'", "Expected `int`"]),
         ("thing:\n  hosts: [1]\n", ["outlive.yaml:2", "Expected `str`, got `int`"]),
         ("thing:\n  name: wrong\n", ["thing", "name is wrong"]),
         ("thing:\n  name: refused\n", ["thing.name", "name is refused", "choose another"]),
@@ -157,6 +157,24 @@ def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path, text, words):
     assert "\n" not in error
     for word in words:
         assert word in error
+
+
+def test_all_mistakes_of_all_sections_and_sources_are_told_at_once(tmp_path):
+    text = "thingg: {}\nthing:\n  intervall: 3s\n  mode: medium\n  hosts: [1, a]\n  counts: {a: x}\notherPart: 3\n"
+    error = _complaint(text, {"OUTLIVE_THING__NONSENSE": "1"}, {"thing.rubbish": 1}, tmp=tmp_path)
+    told = [str(one) for one in error.problems]
+    for words in (
+        "section 'thingg' is not known",
+        "thing.intervall",
+        "thing.mode is 'medium'",
+        "thing.hosts[0] is 1",
+        "thing.counts.a is 'x'",
+        "section otherPart is 3",
+        "thing.NONSENSE",
+        "thing.rubbish",
+    ):
+        assert [words in one for one in told].count(True) == 1, words
+    assert all(":" in one for one in told)
 
 
 @pytest.mark.parametrize(

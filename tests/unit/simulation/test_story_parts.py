@@ -143,12 +143,26 @@ def complaints(cluster: str, timeline: str = "[]", expect: str = "") -> list[str
         ("hosts: {count: 2, cpu: many}", "hosts: cpu: 'many' is not a quantity"),
         ("hosts: {count: 2}\nvms: {perHost: 1, memory: -4Gi}", "vms: memory: is '-4Gi'"),
         ("hosts: {count: 2}\ncontrollers: -1", "controllers: Expected"),
-        ("hosts: {count: 2}\nsettings: {failover: {nonsense: 1}}", "settings: failover: Object contains"),
+        ("hosts: {count: 2}\nsettings: {failover: {nonsense: 1}}", "settings: failover.nonsense: Object contains"),
         ("hosts: {count: 2}\nsettings: {failoer: {}}", "there is no section 'failoer'"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused_with_its_place(cluster: str, words: str) -> None:
     assert any(words in one for one in complaints(cluster))
+
+
+def test_all_mistakes_of_a_cluster_are_told_at_once() -> None:
+    told = complaints(
+        "hosts:\n  - {name: a, armed: maybe}\n  - {cpu: 4}\nvms: {perHost: x}\nlatencyS: soon\ncolour: red\n"
+    )
+    for words in (
+        "hosts[0].armed: Expected `bool`",
+        "hosts[1]: Object missing required field `name`",
+        "vms.perHost: Expected `int`",
+        "latencyS: Expected `float`",
+        "colour: Object contains unknown field",
+    ):
+        assert any(words in one for one in told), words
 
 
 @pytest.mark.parametrize(

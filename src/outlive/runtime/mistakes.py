@@ -1,0 +1,105 @@
+"""All that is wrong with a value of which the decoder tells only the first mistake.
+
+The value is taken apart along its type: fields of structs, members of lists and maps. What does not let itself be taken
+apart is told as the decoder tells it. Nothing here says that a value is right: that is the decoder's word.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Iterator
+from itertools import islice
+from types import UnionType
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from outlive.base.errors import BadInput
+from outlive.runtime.settings_names import struct_in
+
+MISTAKES_LIMIT: Final = 20
+"""Mistakes of one value that are told."""
+DEPTH_LIMIT: Final = 16
+"""How deep a value is taken apart."""
+
+_PATH = re.compile(r" - at `\$[^`]*`\Z")
+DecHook = Callable[[type, Any], Any]
+At = tuple[str | int, ...]
+
+
+class Mistake(NamedTuple):
+    """One mistake: where in the value, and what the decoder says."""
+
+    at: At
+    text: str
+
+
+def mistakes(value: Any, kind: Any, *, dec_hook: DecHook | None = None) -> tuple[Mistake, ...]:
+    """The first mistakes of ``value``, which is to be read as ``kind``; none where it can be."""
+    return tuple(islice(_mistakes(value, kind, (), dec_hook), MISTAKES_LIMIT))
+
+
+def at_text(at: At) -> str:
+    """Where, as ``hosts[1].name``."""
+    return "".join(f"[{word}]" if isinstance(word, int) else f".{word}" for word in at).removeprefix(".")
+
+
+def _mistakes(value: Any, kind: Any, at: At, dec_hook: DecHook | None) -> Iterator[Mistake]:
+    try:
+        msgspec.convert(value, kind, dec_hook=dec_hook)
+        return
+    except (msgspec.ValidationError, BadInput) as error:
+        text = _PATH.sub("", str(error))
+    found = False
+    for word, inner, type_ in _parts(value, kind) if len(at) < DEPTH_LIMIT else ():
+        for one in _mistakes(inner, type_, (*at, word), dec_hook):
+            found = True
+            yield one
+    for one in _of_keys(value, kind, at):
+        found = True
+        yield one
+    if not found:
+        yield Mistake(at, text)
+
+
+def _parts(value: Any, kind: Any) -> Iterator[tuple[str | int, Any, Any]]:
+    """Word, value and type of what is in it."""
+    struct = struct_in(kind)
+    if isinstance(value, dict):
+        if struct is not None:
+            fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+            yield from ((key, value[key], type_) for key, type_ in fields.items() if key in value)
+            return
+        arguments = _arguments(kind, dict)
+        if len(arguments) == 2:
+            yield from ((str(key), inner, arguments[1]) for key, inner in value.items())
+    elif isinstance(value, list):
+        arguments = _arguments(kind, tuple) or _arguments(kind, list)
+        if arguments and (len(arguments) == 1 or arguments[1] is Ellipsis):
+            yield from ((number, inner, arguments[0]) for number, inner in enumerate(value))
+
+
+def _of_keys(value: Any, kind: Any, at: At) -> Iterator[Mistake]:
+    """Keys that are not known, and that are required and not there."""
+    struct = struct_in(kind)
+    if struct is None or not isinstance(value, dict):
+        return
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    if struct.__struct_config__.forbid_unknown_fields:
+        for key in value:
+            if key not in fields:
+                yield Mistake((*at, str(key)), f"Object contains unknown field `{key}`")
+    for name, field in fields.items():
+        if field.required and name not in value:
+            yield Mistake(at, f"Object missing required field `{name}`")
+
+
+def _arguments(kind: Any, container: type) -> tuple[Any, ...]:
+    """What the type says of the members, where it is, or may be, that container."""
+    origin = typing.get_origin(kind)
+    if origin is Annotated:
+        return _arguments(typing.get_args(kind)[0], container)
+    if origin in (typing.Union, UnionType):
+        return next((found for each in typing.get_args(kind) if (found := _arguments(each, container))), ())
+    return typing.get_args(kind) if origin is container else ()
