@@ -45,6 +45,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
     "fence": Entry("acting", "Have a host declared dead, or assert that it is off.", "fencing"),
     "maintenance": Entry("acting", "Condemn no host, or go back to condemning silent ones.", "maintenance"),
+    "request": Entry("requesting", "Ask for a VM to be started, stopped or moved, once."),
     "drain": Entry("acting", "Empty a host of its VMs.", "draining"),
     "ready": Entry("acting", "Let a host take VMs again.", "readying"),
     "arm": Entry("acting", "Let a host empty itself when it cannot prove that it lives.", "arming"),

@@ -53,7 +53,7 @@ def standing(vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor]) -> tupl
             FAILED,
             ObjectRef(kind="VirtualMachine", name=vm.name),
             f"VM {vm.name} has failed: {vm.status.reason or 'its host did not say why'}",
-            "remove the cause, then ask for it again (spec.request with the verb start)",
+            f"remove the cause, then: outlive request {vm.name} start",
         )
         for vm in vms
         if vm.status.phase == "fail"
