@@ -86,6 +86,7 @@ FAULT_FACTS: Final = {
 }
 FLEET_FACTS: Final = {
     "running": "how many VMs really run, each once",
+    "hostsInUse": "on how many hosts VMs really run",
     "covered": "how many VMs that need slots have them",
     "uncovered": "how many VMs that need slots lack some",
     "recovered": "how many VMs have been recovered",
@@ -313,6 +314,7 @@ def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
     codes = {one.code for one in world.store.all_of(Fault) if not one.ended}
     return {
         "running": sum(len(world.running(vm.name)) == 1 for vm in vms),
+        "hostsInUse": len({host for vm in vms for host in world.running(vm.name)}),
         "covered": sum(one.covered for one in required),
         "uncovered": sum(not one.covered for one in required),
         "recovered": phases.count("recovered"),
