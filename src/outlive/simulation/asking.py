@@ -5,7 +5,7 @@ Whoever says that a host is off has pulled its cord first, and looks before he s
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from outlive.simulation.breaking import RESTORES, Kind
 from outlive.simulation.domains import PHASES
@@ -40,9 +40,12 @@ def _drain(draw: Draw, at_s: float) -> None:
 
 
 def _maintenance(draw: Draw, at_s: float) -> None:
-    hosts = {"hosts": (draw.host().name,)} if draw.random.random() < 0.6 else {}
-    draw.add(at_s, "maintenance", on=True, **hosts)
-    draw.add(at_s + draw.short(), "maintenance", on=False, **hosts)
+    """Of everything, of a host, or of the power controller of a host."""
+    whose: dict[str, Any] = {"hosts": (draw.host().name,)} if draw.random.random() < 0.6 else {}
+    if whose and draw.random.random() < 0.3:
+        whose["power"] = True
+    draw.add(at_s, "maintenance", on=True, **whose)
+    draw.add(at_s + draw.short(), "maintenance", on=False, **whose)
 
 
 def _going_down(draw: Draw, at_s: float) -> None:

@@ -165,7 +165,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "drain": Verb({"host": _HOST}, "Somebody empties a host."),
     "ready": Verb({"host": _HOST}, "A host may take VMs again."),
     "maintenance": Verb(
-        {"on": Argument(Kind.FLAG, True), "for": _FOR, "hosts": _SOME_HOSTS}, "Work is announced, or it is over."
+        {"on": Argument(Kind.FLAG, True), "for": _FOR, "hosts": _SOME_HOSTS, "power": Argument(Kind.FLAG)},
+        "Work is announced, or it is over; with power, on the power controllers of these hosts alone.",
     ),
     "arm": Verb({"hosts": _HOSTS}, "Guards are armed."),
     "disarm": Verb({"hosts": _HOSTS}, "Guards are disarmed."),

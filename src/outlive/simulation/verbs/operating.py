@@ -76,6 +76,11 @@ async def maintenance(world: World, given: Arguments) -> None:
     """Work is announced for hosts or for everything, or it is over."""
     on = bool(given["on"])
     until = as_datetime(world.clock.now() + given["for"]) if on and given.get("for") else None
+    if given.get("power"):
+        if not given.get("hosts"):
+            raise BadInput("maintenance: nobody says whose power controllers", remedy="name them under hosts")
+        await _fencing(world, given, lambda one: _replace(one, power_maintenance=on, power_maintenance_until=until))
+        return
     if not given.get("hosts"):
         await change_spec(
             world, Cluster, "default", lambda spec: _replace(spec, maintenance=on, maintenance_until=until)
