@@ -42,10 +42,10 @@ async def heal(world: World) -> None:
     await world.do("release", {})
     for host in world.hosts.values():
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
+        await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})
         await world.do("ready", {"host": host.name})
 
 
-        await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})
 def _heal_host(world: World, host: SimHost) -> None:
     mode: BmcMode = host.spec.bmc
     world.wire(host.name, mode)
