@@ -77,6 +77,7 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
         "health": health(faults),
         "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
         "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
+        "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None],
         "memberships": _memberships(members),
         "recovering": sum(1 for vm in vms if _unfinished(vm)),
         "faults": [
@@ -155,6 +156,12 @@ def _maintenance(document: dict[str, Any]) -> str:
     return f"{listing(alone[:HOSTS_SHOWN])}{' …' if len(alone) > HOSTS_SHOWN else ''}: not condemned"
 
 
+def _degrading(hosts: list[str]) -> str:
+    from outlive.base.wording import listing
+
+    return f"{listing(hosts[:HOSTS_SHOWN])}{' …' if len(hosts) > HOSTS_SHOWN else ''}: see outlive why HOST"
+
+
 def _lines(document: dict[str, Any]) -> list[Any]:
     from outlive.cli.output import table
 
@@ -169,6 +176,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
             else ()
         ),
         ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
+        *((("degrading", _degrading(document["hostsDegrading"])),) if document["hostsDegrading"] else ()),
         ("VMs", f"{document['vms']} ({document['unplacedVms']} on no host)"),
         *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),
         ("slots", document["slots"]),

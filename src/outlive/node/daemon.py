@@ -16,6 +16,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.draining import Drainer
+from outlive.node.gauging import Gauge
 from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.entering import Entered
 from outlive.node.membership.keeper import Keeper
@@ -55,6 +56,7 @@ class Daemon:
     workers: Workers
     reporter: Reporter
     drainer: Drainer
+    gauge: Gauge
     clock: Clock
     swept: Entered | None = None
     """The entrance after which entries without a domain are, or were, looked for."""
@@ -66,6 +68,8 @@ class Daemon:
     def connect(self) -> None:
         """Let the parts tell each other what changed."""
         self.here.listen(self._domain_changed)
+        self.keeper.on_turn(self.gauge.renewed)
+        self.here.on_look(self.gauge.looked)
         self.keeper.on_epoch(self._entered)
         self.keeper.on_lost(self._lost)
 
@@ -162,6 +166,9 @@ class Daemon:
             await self._sweep()
         hypervisor = self.wishes.hypervisor
         if hypervisor is not None and hypervisor.status.lost:
+            self.reporter.poke()
+        if await self.gauge.look():
+            self.reporter.figures_due()
             self.reporter.poke()
         self.drainer.poke()
         await self.reporter.figures()

@@ -18,10 +18,12 @@ from outlive.node.fencing.profile import ProfileInput, ProfileResult, validate_p
 from outlive.node.fencing.self_fencing import SelfFenceInput, SelfFenceResult, evaluate_self_fencing
 from outlive.node.fencing.timeline import TimelineInput, TimelineResult, timeline
 from outlive.node.keepalive import KeepaliveInput, KeepaliveResult, keepalive_cycle
+from outlive.node.leaving import LeaveInput, LeaveResult, decide_leave
 from outlive.node.lifecycle import ShutdownInput, ShutdownResult, shutdown
 from outlive.node.locking import LockInput, LockResult, acquire_lock
 from outlive.node.primary import ContendInput, ContendResult, HandoverInput, HandoverResult, contend, handover
 from outlive.node.requests import NodeRequestInput, NodeRequestResult, node_request
+from outlive.node.scoring import ScoreInput, ScoreResult, score_host
 from outlive.node.vm.accounting import AccountInput, AccountResult, account_node
 from outlive.node.vm.events import VmAction, VmEventInput, VmEventResult, vm_event
 from outlive.node.vm.flushing import FlushInput, FlushResult, run_flush
@@ -43,6 +45,14 @@ def _misses_nothing(output: KeepaliveResult) -> bool:
 
 def _leaves_alone(output: VmEventResult) -> bool:
     return output.action in (VmAction.NONE, VmAction.DEFER)
+
+
+def _does_well(output: ScoreResult) -> bool:
+    return output.standing.level == "well"
+
+
+def _is_not_left(output: LeaveResult) -> bool:
+    return not output.go
 
 
 def _only_figures(output: AccountResult | CommandResult) -> bool:
@@ -106,6 +116,17 @@ KEEPALIVE_CYCLE: Final = Decision(
 LIFECYCLE_SHUTDOWN: Final = Decision(
     "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
 )
+SCORE_HOST: Final = Decision(
+    "host.score", score_host, ScoreInput, ScoreResult, "How well a host does, and whether it degrades", _does_well
+)
+LEAVE_HOST: Final = Decision(
+    "host.leave",
+    decide_leave,
+    LeaveInput,
+    LeaveResult,
+    "Whether virtual machines leave a host that degrades",
+    _is_not_left,
+)
 
 MODELS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("fence.timeline", timeline, TimelineInput, TimelineResult, "When a silent host would be powered off"),
@@ -140,6 +161,8 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     COMMAND_RESULT,
     KEEPALIVE_CYCLE,
     LIFECYCLE_SHUTDOWN,
+    SCORE_HOST,
+    LEAVE_HOST,
     *MODELS,
 )
 """All of them."""

@@ -8,7 +8,6 @@ figures. A host counts as emptied only when nothing runs on it any more; while s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -18,24 +17,20 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.node.decisions import FLUSH_RUN
+from outlive.node.gauging import Gauge
 from outlive.node.reporting import Reporter
-from outlive.node.vm.flushing import FlushedVm, FlushInput, FlushStep
-from outlive.node.vm.relocating import MEBIBYTE, away_from, figures, relocated
-from outlive.node.vm.selecting import NodeFigures, booked
+from outlive.node.vacating import Vacator
+from outlive.node.vm.departing import Departures
+from outlive.node.vm.flushing import FlushStep
 from outlive.node.vm.shared import VmHost
-from outlive.node.vm.states import START, STOP, STOPPED_BY_DRAIN, active_move, assigned_to, state_of
+from outlive.node.vm.states import START, STOP, active_move, assigned_to, state_of
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.resources.hosts import DomainState
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store import Store, list_all
 
-WATCH_S: Final = 1.0
-"""How often a virtual machine on its way is looked at."""
 AGAIN_S: Final = 15.0
 """The wait before what did not leave is tried again."""
-ON_THE_WAY: Final = frozenset({"migrate", "migrate-live", "unmigrate", "shutdown", "restart"})
-"""States that are awaited."""
 INCOMPLETE: Final = "drain-incomplete"
 
 _replace = msgspec.structs.replace
@@ -45,21 +40,21 @@ _log = get_logger("node.draining")
 class Drainer:
     """See the module. ``poke`` says that the wish may have changed."""
 
-    def __init__(self, store: Store, shared: VmHost, reporter: Reporter, *, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, store: Store, shared: VmHost, reporter: Reporter, gauge: Gauge, *, clock: Clock, ids: Ids
+    ) -> None:
         self.active = False
         """Whether a job runs."""
         self._store = store
         self._shared = shared
         self._reporter = reporter
-        self._clock = clock
-        self._ids = ids
+        self._departures = Departures(store, shared, clock=clock, ids=ids)
+        self._vacator = Vacator(store, shared, reporter, gauge, self._departures, clock=clock)
         self._state: DomainState = ""
         self._stopped = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._late: dict[str, tuple[str, VirtualMachine]] = {}
-        """Virtual machines that are on their way longer than they were waited for: they stay booked."""
 
     def poke(self) -> None:
         """Look at the wish."""
@@ -67,7 +62,7 @@ class Drainer:
 
     async def stop(self) -> None:
         """Begin nothing more; returns once the step under way has ended."""
-        self._stopped = True
+        self._stopped = self._departures.stopped = True
         self._wake.set()
         await self._idle.wait()
 
@@ -92,18 +87,18 @@ class Drainer:
             self._idle.set()
             await self._rest()
 
-    def _job(self) -> Literal["flush", "unflush"] | None:
+    def _job(self) -> Literal["flush", "unflush", "leave"] | None:
         """What is to be done to get to what is wished; ``None``: nothing."""
         if self._shared.wishes.spec.drain:
             return None if self._state == "flushed" and not self._shared.here.names() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
             return "unflush"
         self._say("ready")
-        return None
+        return "leave" if self._vacator.due() else None
 
     async def _rest(self) -> None:
         """After a job that left something; the wish is looked at meanwhile."""
-        if self._job() is None:
+        if self._job() in (None, "leave"):
             return
         try:
             async with asyncio.timeout(AGAIN_S):
@@ -126,7 +121,10 @@ class Drainer:
             _log.warning("drain.wish_not_read", host=self._shared.host, error=str(error))
         return self._stopped or self._shared.wishes.spec.drain != draining or not self._shared.keeper.standing
 
-    async def _run(self, job: Literal["flush", "unflush"]) -> None:
+    async def _run(self, job: Literal["flush", "unflush", "leave"]) -> None:
+        if job == "leave":
+            await self._vacator.run()
+            return
         self._say(job)
         subject = ObjectRef(kind="Hypervisor", name=self._shared.host)
         if job == "unflush":
@@ -157,107 +155,21 @@ class Drainer:
         for name in [one.vm for one in self._shared.here.present()]:
             if await self._cancelled(draining=True):
                 return False
-            vm = await self._settled(name)
+            vm = await self._departures.settled(name)
             if vm is None or name not in self._shared.here.domains or active_move(vm) is not None:
                 continue
-            nodes = await self._figures()
-            step = self._decide(vm, "flush", nodes)
+            nodes = await self._departures.figures()
+            step = self._departures.decide(vm, "flush", nodes)
             if step is not None and await self._leave(vm, step):
-                await self._gone(name)
+                await self._departures.gone(name)
         return True
-
-    async def _figures(self) -> tuple[NodeFigures, ...]:
-        """What hosts have published, and what is still on its way to them."""
-        nodes = await figures(self._store)
-        for name, (target, vm) in sorted(self._late.items()):
-            now = await self._shared.records.read(self._store, name)
-            if now is None or active_move(now) is None:
-                del self._late[name]
-                continue
-            need = vm.spec.resources
-            memory, vcpus = need.memory_bytes / MEBIBYTE, need.cpu_milli / 1000
-            nodes = tuple(booked(one, memory=memory, vcpus=vcpus) if one.name == target else one for one in nodes)
-        return nodes
-
-    def _decide(
-        self, vm: VirtualMachine, op: Literal["flush", "unflush"], nodes: tuple[NodeFigures, ...]
-    ) -> FlushStep | None:
-        shared = self._shared
-        state = state_of(vm)
-        item = FlushedVm(
-            uuid=vm.name,
-            state=state,
-            node=assigned_to(vm) or None,
-            memory=vm.spec.resources.memory_bytes / MEBIBYTE,
-            vcpus=vm.spec.resources.cpu_milli / 1000,
-            last_node=away_from(vm),
-            node_limit=vm.spec.host_limit or None,
-            selector=vm.spec.selector or None,
-            autostart=vm.spec.autostart or vm.status.reason == STOPPED_BY_DRAIN,
-        )
-        given = FlushInput(
-            node=shared.host,
-            op=op,
-            vms=(item,),
-            nodes=nodes,
-            running=(vm.name,) if op == "flush" else (),
-            default_selector=shared.wishes.cluster_spec.default_selector or None,
-            require_fit=shared.settings.require_fit,
-            mem_means=shared.settings.mem_means,
-        )
-        return next(iter(shared.decisions.use(FLUSH_RUN, given, subject=vm.name).steps), None)
 
     async def _leave(self, vm: VirtualMachine, step: FlushStep) -> bool:
         """Begin that step; whether the virtual machine is on its way."""
         if step.do == "migrate" and step.to is not UNSET:
             home = step.last_node if step.last_node is not UNSET else ""
-            self._late[vm.name] = (step.to, vm)
-            return await self._send(vm, step.to, home)
-        if step.do != "shutdown":
-            return False
-
-        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._shared.host or state_of(now) != START:
-                return None
-            return _replace(now.status, phase="shutdown", reason=STOPPED_BY_DRAIN)
-
-        return await self._shared.records.change(self._store, vm.name, change) is not None
-
-    async def _send(self, vm: VirtualMachine, target: str, home: str) -> bool:
-        source, move_id = assigned_to(vm), self._ids.uuid()
-        await self._shared.records.relabel(self._store, vm.name, target)
-
-        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != source or active_move(now) is not None or state_of(now) != state_of(vm):
-                return None
-            phase = "migrate" if state_of(now) == START else now.status.phase
-            return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
-
-        after = await self._shared.records.change(self._store, vm.name, change)
-        if after is not None and assigned_to(after) != target:
-            await self._shared.records.relabel(self._store, vm.name, assigned_to(after))
-            return False
-        return after is not None
-
-    async def _settled(self, name: str) -> VirtualMachine | None:
-        """The virtual machine once nothing of it is on its way, or as it is after the limit."""
-        return await self._until(name, lambda vm: state_of(vm) not in ON_THE_WAY)
-
-    async def _gone(self, name: str) -> None:
-        """Until it has left, or came back; after the limit the next one goes all the same."""
-        vm = await self._until(name, lambda now: state_of(now) not in ON_THE_WAY and active_move(now) is None)
-        if vm is None or active_move(vm) is None:
-            self._late.pop(name, None)
-        else:
-            _log.warning("drain.late", host=self._shared.host, vm=name, state=state_of(vm))
-
-    async def _until(self, name: str, reached: Callable[[VirtualMachine], bool]) -> VirtualMachine | None:
-        deadline_s = self._clock.monotonic() + float(self._shared.settings.drain_wait)
-        while True:
-            vm = await self._shared.records.read(self._store, name)
-            if vm is None or reached(vm) or self._clock.monotonic() >= deadline_s or self._stopped:
-                return vm
-            await self._clock.sleep(WATCH_S)
+            return await self._departures.send(vm, step.to, home)
+        return step.do == "shutdown" and await self._departures.shut_down(vm)
 
     # Taking back
 
@@ -275,8 +187,8 @@ class Drainer:
             vm = await self._shared.records.read(self._store, name)
             if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == START):
                 continue
-            vm = await self._settled(name)
-            step = None if vm is None or active_move(vm) is not None else self._decide(vm, "unflush", ())
+            vm = await self._departures.settled(name)
+            step = None if vm is None or active_move(vm) is not None else self._departures.decide(vm, "unflush", ())
             if vm is not None and step is not None:
                 await self._take(vm, step)
         return True
@@ -284,8 +196,8 @@ class Drainer:
     async def _take(self, vm: VirtualMachine, step: FlushStep) -> None:
         if step.do in ("migrate_home", "rehome"):
             self._say("unflush")
-            if await self._send(vm, self._shared.host, ""):
-                await self._gone(vm.name)
+            if await self._departures.send(vm, self._shared.host, ""):
+                await self._departures.gone(vm.name)
             return
         if step.do != "start":
             return

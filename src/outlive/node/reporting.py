@@ -18,6 +18,7 @@ from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError,
 from outlive.base.logging import get_logger
 from outlive.node.decisions import ACCOUNT_NODE, KEEPALIVE_CYCLE
 from outlive.node.faults import FaultRecorder
+from outlive.node.gauging import Gauge
 from outlive.node.keepalive import Collected, KeepaliveInput
 from outlive.node.membership.keeper import Keeper
 from outlive.node.ports.hypervisor import Domain, DomainState
@@ -71,6 +72,7 @@ class Reporter:
         keeper: Keeper,
         wishes: Wishes,
         informer: Informer[VirtualMachine],
+        gauge: Gauge,
         *,
         host: str,
         clock: Clock,
@@ -88,6 +90,7 @@ class Reporter:
         self._keeper = keeper
         self._wishes = wishes
         self._informer = informer
+        self._gauge = gauge
         self._host = host
         self._clock = clock
         self._decisions = decisions
@@ -148,6 +151,7 @@ class Reporter:
                 Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
             ),
             num_instances=len(present),
+            degrading=self._gauge.told,
             source=SOURCE,
             lost="" if self._is_back(found.status.lost) else found.status.lost,
         )
@@ -195,6 +199,10 @@ class Reporter:
         return self._needs.get(domain.vm, Amounts(cpu=domain.cpu_milli, memory=domain.memory_bytes))
 
     # Figures
+
+    def figures_due(self) -> None:
+        """Publish the figures at the next occasion."""
+        self._usage_due_s = 0.0
 
     async def figures(self) -> None:
         """Publish the figures, once in the interval. Errors of the store wait for the next one."""
@@ -276,7 +284,7 @@ class Reporter:
         )
 
     async def _publish(self) -> None:
-        figures = self._figures
+        figures, (scores, slopes) = self._figures, self._gauge.figures()
         allocated = Amounts(cpu=figures.get("allocatedCpu", 0), memory=figures.get("allocatedMemory", 0))
         usage = HostUsage(
             sampled_at=as_datetime(self._clock.now()),
@@ -286,6 +294,8 @@ class Reporter:
             load=figures.get("load", 0.0),
             running=figures.get("running", 0),
             present=self._present,
+            scores=scores,
+            slopes=slopes,
         )
         try:
             try:

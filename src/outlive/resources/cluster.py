@@ -46,6 +46,26 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     """How long a host may take to start or to stop while VMs are assigned to it."""
 
 
+class DegradingPolicy(Part, frozen=True, kw_only=True):
+    """What is made of hosts that get slow before they fall silent (docs/operating/degrading.md)."""
+
+    action: Literal["leave", "tell", "off"] = "leave"
+    """``leave``: protected VMs that can move live leave; ``tell``: a fault says so; ``off``: nobody scores."""
+    window_s: float = 30.0
+    """Over what hosts are scored, at least 5: a host degrades when most of it was bad, or it sinks all the time."""
+    quiet_s: float = 180.0
+    """How long a host must do well again before it counts as recovered; at least the window."""
+    settle_s: float = 30.0
+    """From when a host degrades until VMs may leave it, so that it is seen whether others degrade as well."""
+    common_share: float = 0.25
+    """If more than this of the working hosts, and more than one, degrade together, nobody leaves: it is the store or
+    the network, not the host."""
+    leaving_share: float = 0.0
+    """Of the working hosts, so many may be left at once; one may always."""
+    failures: int = 3
+    """Live moves in a row that may fail before the VMs stay."""
+
+
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """Wishes that hold for the whole cluster."""
 
@@ -55,6 +75,7 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     maintenance_until: datetime | None = None
     """When maintenance ends by itself; absent: when somebody ends it."""
     fencing: FencingPolicy = FencingPolicy()
+    degrading: DegradingPolicy = DegradingPolicy()
     default_selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     confirmed_incarnation: str = ""

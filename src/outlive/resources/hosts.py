@@ -106,6 +106,20 @@ class Spared(Part, frozen=True, kw_only=True):
     """Whose maintenance it was."""
 
 
+class Degrading(Part, frozen=True, kw_only=True):
+    """A host that gets slow, as its own daemon scores it, and what becomes of its VMs (docs/operating/degrading.md)."""
+
+    since: datetime
+    causes: tuple[str, ...] = ()
+    """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``."""
+    score: int = 0
+    """Of the worst of them when this was written, 0 to 100."""
+    leaving: Literal["waits", "leaves", "stays"] = "waits"
+    """Whether its VMs leave."""
+    why: str = ""
+    """Why they do not, in a stable word such as ``common_cause``; empty while they leave."""
+
+
 class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What is known of a host."""
 
@@ -132,6 +146,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """``record.seq`` of its Membership at the last good rehearsal that it lived on after; 0: none."""
     spared: tuple[Spared, ...] = ()
     """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
+    degrading: Degrading | None = None
+    """Absent: it does well, or nobody says."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
     observed_at: datetime | None = None
@@ -208,3 +224,8 @@ class HostUsage(Part, frozen=True, kw_only=True):
     running: int = 0
     present: tuple[str, ...] | None = None
     """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""
+    scores: dict[str, int] = {}
+    """How well the host does: ``keepalive``, ``store``, ``disk``, ``hypervisor``, each 0 to 100; without those that
+    nobody measured."""
+    slopes: dict[str, float] = {}
+    """How they change, in points a minute."""

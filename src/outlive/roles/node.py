@@ -21,6 +21,7 @@ from outlive.node.draining import Drainer
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.profile import ProfileInput
+from outlive.node.gauging import Gauge
 from outlive.node.membership.arming import Arming
 from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.entering import Entrance
@@ -245,6 +246,7 @@ class NodeRole:
             random=self._random.fork("informers"),
             selector=Selector.labels({HOST_LABEL: self.host}),
         )
+        gauge = Gauge(ports.machine, wishes, host=self.host, clock=clock, decisions=self.decisions, faults=self.faults)
         reporter = Reporter(
             stores.daemon,
             here,
@@ -252,6 +254,7 @@ class NodeRole:
             keeper,
             wishes,
             informer,
+            gauge,
             host=self.host,
             clock=clock,
             decisions=self.decisions,
@@ -314,7 +317,8 @@ class NodeRole:
             creator=creator,
             workers=workers,
             reporter=reporter,
-            drainer=Drainer(stores.flush, shared, reporter, clock=clock, ids=self._ids),
+            drainer=Drainer(stores.flush, shared, reporter, gauge, clock=clock, ids=self._ids),
+            gauge=gauge,
             clock=clock,
         )
         daemon.connect()

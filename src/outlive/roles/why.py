@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import NotFound
+from outlive.node import degrading
 from outlive.node.fencing.condemning import CondemnView, FenceOutcome
 from outlive.resources import DecisionRecord, Hypervisor, Membership, Proof, RecoveryStep, Reservation, VirtualMachine
 from outlive.resources.codec import decode_as
@@ -183,7 +184,12 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     chain += moved
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
+    host = await _host(store, name)
+    slow = host.status.degrading if host is not None else None
     remedy = ""
+    if slow is not None:
+        chain.append(Link(at=slow.since, text=f"{degrading.told(name, slow)} (score {slow.score} of 100)"))
+        remedy = degrading.remedy(name, slow)
     if record.state == "Revoked" and not dead:
         remedy = f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
     return Why(
@@ -194,6 +200,13 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         remedy=remedy,
         decisions=_told(mine),
     )
+
+
+async def _host(store: Store, name: str) -> Hypervisor | None:
+    try:
+        return await store.get(Hypervisor, name)
+    except NotFound:
+        return None
 
 
 async def _unknown(store: Store, name: str) -> NotFound:

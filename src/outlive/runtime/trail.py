@@ -35,7 +35,7 @@ FLUSH_S: Final = 10.0
 """How long the end of a process waits for its last records."""
 TICK_S: Final = 1e-6
 """By so much later at least each record of a process is than the one before."""
-RECORDED: Final = ("safety.", "recovery.", "fence.")
+RECORDED: Final = ("safety.", "recovery.", "fence.", "host.leave")
 """Beginnings of the names of decisions that are recorded."""
 NOT_RECORDED: Final = frozenset({"safety.renew"})
 """What happens all the time."""

@@ -210,6 +210,40 @@ def _lock_disks(draw: Draw, at_s: float) -> None:
         draw.add(at_s + 1.0, "guest-crash", vms=(vm.name,))
 
 
+def _slow_disk(draw: Draw, at_s: float) -> None:
+    hosts = (draw.host().name,)
+    draw.add(at_s, "slow-disk", hosts=hosts, stall=draw.random.choice((0.4, 0.7, 1.0)))
+    draw.add(at_s + _while_slow(draw), "slow-disk", hosts=hosts, stall=0.0)
+
+
+def _laggy_hypervisor(draw: Draw, at_s: float) -> None:
+    hosts = (draw.host().name,)
+    draw.add(at_s, "laggy-hypervisor", hosts=hosts, by=draw.random.choice((3.0, 6.0)))
+    draw.add(at_s + _while_slow(draw), "laggy-hypervisor", hosts=hosts, by=0.0)
+
+
+def _slow_store(draw: Draw, at_s: float) -> None:
+    """For one host, or for everybody."""
+    hosts = {"hosts": (draw.host().name,)} if draw.random.random() < 0.6 else {}
+    draw.add(at_s, "slow-store", by=draw.random.choice((0.3, 0.5)), **hosts)
+    draw.add(at_s + _while_slow(draw), "slow-store", by=0.0, **hosts)
+
+
+def _set_degrading(draw: Draw, at_s: float) -> None:
+    draw.add(at_s, "set-degrading", policy={"action": draw.random.choice(("leave", "leave", "tell", "off"))})
+
+
+def _while_slow(draw: Draw) -> float:
+    return draw.random.uniform(20.0, 90.0)
+
+
+GRAY: Final[dict[str, Kind]] = {
+    "slow-disk": _slow_disk,
+    "laggy-hypervisor": _laggy_hypervisor,
+    "slow-store": _slow_store,
+    "set-degrading": _set_degrading,
+}
+"""What makes hosts slow and no more, and what is made of that."""
 BREAKING: Final[dict[str, Kind]] = {
     "power": _power,
     "rack": _rack,

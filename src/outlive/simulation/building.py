@@ -33,7 +33,7 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
     """Everything that the spec says, as resources."""
     yield Cluster(
         metadata=ObjectMeta(name="default"),
-        spec=ClusterSpec(fencing=spec.policy),
+        spec=ClusterSpec(fencing=spec.policy, degrading=spec.degrading),
         status=ClusterStatus(store_incarnation=incarnation),
     )
     vms = [vm_of(vm) for vm in vms_of(spec)]

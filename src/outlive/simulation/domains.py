@@ -81,6 +81,8 @@ class HypervisorFaults:
     """Where the next migration from here fails: ``precopy``, ``paused``, ``sent``, ``last``."""
     unkillable: dict[str, bool] = field(default_factory=dict)
     """VMs whose process hangs in the kernel, so that no signal ends it."""
+    lag_s: float = 0.0
+    """Added to whatever the hypervisor is asked."""
     lost_answers: float = 0.0
     """Of calls that are carried out and answered ``Unknown``."""
 
@@ -89,7 +91,7 @@ class HypervisorFaults:
         self.start_fails.clear()
         self.ignores_shutdown.clear()
         self.unkillable.clear()
-        self.slow_starts_s = self.lost_answers = 0.0
+        self.slow_starts_s = self.lag_s = self.lost_answers = 0.0
         self.migration = ""
 
 

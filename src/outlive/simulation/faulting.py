@@ -10,10 +10,14 @@ from typing import Final
 
 from outlive.base.random import Random
 from outlive.simulation.asking import ASKING
-from outlive.simulation.breaking import BREAKING, Kind
+from outlive.simulation.breaking import BREAKING, GRAY, Kind
 from outlive.simulation.drawing import FROM_S, UNTIL_S, Draw, Fault
 from outlive.simulation.spec import WorldSpec
 
+GRAY_SHARE: Final = 0.3
+"""Of the seeds, so many have hosts that get slow besides everything else."""
+GRAY_UNTIL_S: Final = 60.0
+"""No host gets slow later: it takes its time until something comes of it."""
 RATES: Final = (0.01, 0.03, 0.08)
 """Faults of one kind a second."""
 KINDS: Final[dict[str, Kind]] = {**BREAKING, **ASKING}
@@ -35,5 +39,16 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
         while at_s < UNTIL_S:
             KINDS[name](draw, at_s)
             at_s += random.expovariate(rate)
+    gray(random.fork("gray"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
+
+
+def gray(random: Random, draw: Draw) -> None:
+    """Hosts that get slow, in some seeds: drawn by themselves, so that all other faults of a seed are as they were."""
+    if random.random() >= GRAY_SHARE:
+        return
+    drawn = Draw(random, draw.spec)
+    for _ in range(random.randint(1, 5)):
+        GRAY[random.choice(list(GRAY))](drawn, random.uniform(FROM_S, GRAY_UNTIL_S))
+    draw.faults += drawn.faults

@@ -29,6 +29,7 @@ async def heal(world: World) -> None:
     world.history.add("fault", "cluster", "everything is healed")
     world.set_rates(FaultRates())
     world.set_store(down=False)
+    world.fast_store()
     world.networks.heal_all()
     world.disks.unlock_strangers(world.hosts)
     for service in world.controllers.values():
@@ -52,6 +53,7 @@ def _heal_host(world: World, host: SimHost) -> None:
     host.hypervisor.faults.clear()
     host.go_on()
     host.machine.watchdog.broken = False
+    host.machine.disk_stall = 0.0
     host.machine.plug()
     host.machine.switch_on()
     host.end_second()

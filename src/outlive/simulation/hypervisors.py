@@ -141,7 +141,7 @@ class SimHypervisor:
 
     async def look(self) -> tuple[Domain, ...]:
         """All domains, in the order of VM names."""
-        await self._takes(self.latencies.look)
+        await self._takes(self.latencies.look, self.faults.lag_s)
         listed = {**self._creates, **self.domains}
         return tuple(listed[vm].shown() for vm in sorted(listed))
 
@@ -151,7 +151,7 @@ class SimHypervisor:
             raise InUse(f"a domain of {vm.name} is on {self.host} already", remedy="destroy it first")
         self._creates[vm.name] = domain_of(vm, run_id, epoch, DomainState.STARTING)
         try:
-            await self._takes(self.latencies.create, self.faults.slow_starts_s)
+            await self._takes(self.latencies.create, self.faults.slow_starts_s + self.faults.lag_s)
             self._fail_start(vm.name)
             state = DomainState.INCOMING if incoming else DomainState.RUNNING
             self.domains[vm.name] = domain_of(vm, run_id, epoch, state)
@@ -224,7 +224,7 @@ class SimHypervisor:
         if domain is None or domain.state is not DomainState.RUNNING:
             raise Refused(f"{vm} does not run on {self.host}")
         broken, self.faults.migration = self.faults.migration, ""
-        left_s = self._random.uniform(*self.latencies.migrate)
+        left_s = self._random.uniform(*self.latencies.migrate) + self.faults.lag_s
         while left_s > 0:
             await asyncio.sleep(min(left_s, MIGRATION_LOOK_S))
             left_s -= MIGRATION_LOOK_S

@@ -95,6 +95,7 @@ def virtual_of(objects: Iterable[Resource], failing: Sequence[Failing]) -> Virtu
         vms=vms,
         controllers=1,
         policy=cluster.spec.fencing,
+        degrading=cluster.spec.degrading,
     )
     laid_over = tuple(one for one in kept if isinstance(one, Hypervisor | VirtualMachine | Flavor) or _is_slot(one))
     if not any(map(_is_slot, laid_over)):

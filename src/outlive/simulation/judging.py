@@ -13,6 +13,7 @@ from typing import Final
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
 from outlive.simulation import telling
 from outlive.simulation.invariants import (
+    Slow,
     Truth,
     Violation,
     acknowledged_is_kept,
@@ -21,6 +22,7 @@ from outlive.simulation.invariants import (
     entries_go_with_proof,
     held_where_it_runs,
     instances_are_counted_once,
+    leaves_alive_and_for_better,
     never_from_the_past,
     no_room_is_counted_twice,
     one_presence,
@@ -58,6 +60,7 @@ class Judge:
         self._starts = Starts(truth)
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._told: dict[tuple[str, str, str], None] = {}
+        self._slow = Slow()
 
     def domain(self, host: str, vm: str, how: str) -> None:
         """A domain came, changed or went."""
@@ -90,6 +93,9 @@ class Judge:
                 self._found("S2", after.name, recovered_only_when_mute(truth, before, after, author))
                 self._found("order", after.name, self._starts.wrote(before, after))
                 self._held(after.name)
+                self._found("leaving", after.name, self._leaves(before, after, author))
+        elif isinstance(after, Hypervisor):
+            self._slow.wrote(after, asyncio.get_running_loop().time())
         elif isinstance(after, Membership):
             old = before.record if isinstance(before, Membership) else None
             if old is None or old.dead_through != after.record.dead_through:
@@ -116,6 +122,10 @@ class Judge:
         """S3, once the last change is a second old."""
         for name, text in coverage_is_true(self.truth):
             self._found("S3", name, text)
+
+    def _leaves(self, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
+        now_s = asyncio.get_running_loop().time()
+        return leaves_alive_and_for_better(self.truth, self._slow, before, after, author, now_s)
 
     def _spins(self, write: Write, author: Author) -> str:
         """A loop without a pause: one process that writes one object again and again."""

@@ -98,6 +98,8 @@ class Machine:
         self.load: Callable[[], float] = lambda: 0.0
         """How many cores its guests keep busy; said by whoever has the guests."""
         self.remembered: Remembered | None = None
+        self.disk_stall = 0.0
+        """The share of time in which everything waits for its own disks."""
         self.disk_full = False
         """Whether its own disk takes nothing more."""
         self.lock: Process | None = None
@@ -200,7 +202,7 @@ class MachineClient:
     async def remember(self, remembered: Remembered) -> None:
         """To its disk, synced."""
         self._process.check()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001 + self._machine.disk_stall)
         self._process.check()
         if self._machine.disk_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -221,3 +223,7 @@ class MachineClient:
     def load(self) -> float:
         """What its guests keep busy."""
         return self._machine.load()
+
+    def disk_stall(self) -> float | None:
+        """What its disks make everything wait."""
+        return self._machine.disk_stall

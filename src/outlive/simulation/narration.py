@@ -15,7 +15,8 @@ import msgspec
 
 from outlive.base.natural import natural_key
 from outlive.base.wording import listing
-from outlive.resources import Cluster, Fault, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.node.degrading import becomes
+from outlive.resources import Cluster, Degrading, Fault, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.simulation.history import HistoryEvent
 
 TOGETHER_S: Final = 1.5
@@ -260,10 +261,23 @@ def _hypervisor(before: Hypervisor | None, after: Hypervisor | None) -> list[Tol
             told.append(Told(subject=host, text=f"{host} {said}"))
     if old.lost and not new.lost:
         told.append(Told(subject=host, text=f"{host} counts as a host again"))
+    told += _degrading(host, old.degrading, new.degrading)
     for one in new.spared:
         if one not in old.spared:
             told.append(Told(subject=host, text=f"{host} would have been condemned but for {one.under}: {one.why}"))
     return told
+
+
+def _degrading(host: str, old: Degrading | None, new: Degrading | None) -> list[Told]:
+    """What becomes of the VMs of a host that gets slow; that it does is told by its fault."""
+    if new is None:
+        return [] if old is None else [Told(subject=host, text=f"{host} does well again")]
+    if old is None or (old.leaving, old.why) == (new.leaving, new.why):
+        return []
+    said = becomes(new)
+    return [
+        Told(subject=host, text=f"{host}: {said}", key=f"degrading-{said}", many=f"{{n}} hosts that degrade: {said}")
+    ]
 
 
 _TOLD_OTHERWISE: Final = ("host-dead", "fence-unconfirmed", "vm-held")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from outlive.resources import FencingPolicy
+from outlive.resources import DegradingPolicy, FencingPolicy
 
 BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host", "wired-to"]
 """``with-host``: it loses power when the host does."""
@@ -119,6 +119,7 @@ class WorldSpec(_Spec, frozen=True, kw_only=True):
     controllers: Number | Literal["on-coordinators"] = 2
     """Processes that place slots and recover VMs: on machines of their own (``ctl-1``, …), or beside the daemons."""
     policy: FencingPolicy = FencingPolicy()
+    degrading: DegradingPolicy = DegradingPolicy()
     settings: dict[str, Any] = {}
     """Sections as in ``outlive.yaml``."""
     cuts: Literal["none", "disks", "all"] = "none"

@@ -71,6 +71,10 @@ HOST_FACTS: Final = {
     "instances": "how many VMs it reports",
     "rehearsed": "the result of the last rehearsal",
     "spared": "how often it would have been condemned but for maintenance",
+    "degrading": "whether it degrades",
+    "causes": "what says that it degrades",
+    "leaving": "whether its VMs leave because it degrades: waits, leaves or stays",
+    "staysBecause": "why they do not",
 }
 COVERAGE_FACTS: Final = {
     "covered": "whether it has its slots",
@@ -281,6 +285,10 @@ def _host_facts(world: Seen, name: str) -> dict[str, Any]:
         "instances": len(status.instances),
         "rehearsed": status.rehearsed,
         "spared": len(status.spared),
+        "degrading": status.degrading is not None,
+        "causes": status.degrading.causes if status.degrading is not None else (),
+        "leaving": status.degrading.leaving if status.degrading is not None else "",
+        "staysBecause": status.degrading.why if status.degrading is not None else "",
     }
 
 

@@ -306,7 +306,8 @@ class Way:
         self._process = process
         self._random = random.fork("timeouts")
         self._acknowledged = acknowledged
-        self._latency_s = latency_s
+        self.latency_s = latency_s
+        """Of every call, one way."""
 
     def set(self, *, sends: bool, hears: bool) -> None:
         """What gets through from now on. Observers need to hear only: their request was sent before."""
@@ -365,13 +366,13 @@ class Way:
     async def _through(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Directly where nothing goes wrong; else in a task of its own, which a halt or a kill does not touch."""
         network = self.faults.network
-        if (network.rates is QUIET or network.rates == QUIET) and not self._latency_s:
+        if (network.rates is QUIET or network.rates == QUIET) and not self.latency_s:
             return await call(self._store if network.reachable else self.faults)
 
         async def sent() -> T:
-            await asyncio.sleep(self._latency_s)
+            await asyncio.sleep(self.latency_s)
             answer = await call(self.faults)
-            await asyncio.sleep(self._latency_s)
+            await asyncio.sleep(self.latency_s)
             return answer
 
         return await self._process.call(go(sent(), name=f"{self._process.name}/store"))

@@ -5,8 +5,11 @@ Renewals and figures that change every few seconds are not told.
 
 from __future__ import annotations
 
+from typing import Final
+
 from outlive.resources import (
     Coverage,
+    Degrading,
     Fault,
     Hypervisor,
     MemberRecord,
@@ -17,6 +20,8 @@ from outlive.resources import (
 )
 from outlive.simulation.history import History
 from outlive.simulation.stores import Author
+
+_BECOMES: Final = {"waits": "may leave soon", "leaves": "leave", "stays": "stay"}
 
 
 def tell(history: History, before: Resource | None, after: Resource | None, author: Author) -> None:
@@ -145,5 +150,14 @@ def _host(history: History, one: Hypervisor, before: Resource | None, author: Au
         history.add("host", one.name, f"{one.status.domain_state or 'unknown'} (by {author.process})")
     if old.rehearsed != one.status.rehearsed:
         history.add("host", one.name, f"power controller rehearsed: {one.status.rehearsed}")
+    if old.degrading != one.status.degrading:
+        history.add("host", one.name, _degrading(one.status.degrading))
     if old.spared != one.status.spared:
         history.add("host", one.name, "would have been condemned but for maintenance")
+
+
+def _degrading(found: Degrading | None) -> str:
+    if found is None:
+        return "does well again"
+    why = f" ({found.why})" if found.why else ""
+    return f"degrades ({', '.join(found.causes)}, score {found.score}): its VMs {_BECOMES[found.leaving]}{why}"

@@ -122,6 +122,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     "store-outage": Verb({"for": _FOR}, "Nobody reaches the store."),
     "store-heal": Verb({}, "Everybody reaches the store again."),
     "store-faults": Verb({"rates": Argument(Kind.MAPPING, True)}, "The store loses or delays some answers."),
+    "slow-store": Verb(
+        {"hosts": _SOME_HOSTS, "by": Argument(Kind.DURATION, True)},
+        "The store answers more slowly, some hosts or everybody, by so much each way.",
+    ),
     "store-snapshot": Verb({}, "Somebody makes a backup of the store."),
     "store-restore": Verb({}, "Somebody restores the last backup of the store."),
     "clock": Verb(
@@ -138,6 +142,13 @@ VERBS: Final[Mapping[str, Verb]] = {
         "Hypervisors refuse to start VMs.",
     ),
     "slow-starts": Verb({"hosts": _HOSTS, "for": Argument(Kind.DURATION, True)}, "VMs take so long to start."),
+    "slow-disk": Verb(
+        {"hosts": _HOSTS, "stall": Argument(Kind.NUMBER, True, least=0, most=1)},
+        "Disks of hosts make everything wait, for that share of the time.",
+    ),
+    "laggy-hypervisor": Verb(
+        {"hosts": _HOSTS, "by": Argument(Kind.DURATION, True)}, "Hypervisors take so much longer for everything."
+    ),
     "guest-ignores-shutdown": Verb({"vms": _VMS}, "Guests do not react when they are asked to end."),
     "guest-crash": Verb({"vms": _VMS}, "Guests crash."),
     "lock-disks": Verb({"vms": _VMS, "by": _TEXT}, "Somebody who is no host has disks open."),
@@ -193,6 +204,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "accept-machine": Verb({"host": _HOST}, "Somebody accepts the machine that is there now."),
     "second-daemon": Verb({"host": _HOST, "for": _FOR}, "A second daemon is started on a host."),
     "set-policy": Verb({"policy": Argument(Kind.MAPPING, True)}, "The policy of fencing changes."),
+    "set-degrading": Verb({"policy": Argument(Kind.MAPPING, True)}, "What is made of hosts that get slow changes."),
     "confirm-incarnation": Verb({}, "Somebody vouches for the restored store."),
     "release": Verb({}, "Somebody lets fencing go on."),
 }

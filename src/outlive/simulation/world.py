@@ -7,7 +7,7 @@ verb of a timeline; what they are is in ``outlive.simulation.verbs``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from outlive.base.clock import Clock, LoopClock
@@ -73,6 +73,8 @@ class World:
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
+        self._slow: dict[str, float] = {}
+        """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
         self._watching: asyncio.Task[None] | None = None
         self.truth = Truth(self.store, self._hypervisors, self.disks, self.history)
         self.judge = Judge(self.truth, seed=seed, replay=replay)
@@ -201,7 +203,7 @@ class World:
             clock=clock,
             random=self.random.fork(f"way/{process.part.name}"),
             acknowledged=self.judge.acknowledged,
-            latency_s=self.spec.latency_s,
+            latency_s=self._latency_s(host),
         )
         way.faults.network.rates = self.rates
         kept = [(one, other) for one, other in self._ways.get(host, []) if one.alive]
@@ -215,6 +217,22 @@ class World:
         for host, ways in self._ways.items():
             for _, way in ways:
                 self._open(host, way)
+
+    def slow_store(self, hosts: Collection[str], seconds: float) -> None:
+        """Calls of these hosts to the store take so much longer, one way; without hosts everybody's do."""
+        for host in hosts or ("",):
+            self._slow[host] = seconds
+        for host, ways in self._ways.items():
+            for _, way in ways:
+                way.latency_s = self._latency_s(host)
+
+    def fast_store(self) -> None:
+        """Nobody's calls take longer any more."""
+        self._slow.clear()
+        self.slow_store((), 0.0)
+
+    def _latency_s(self, host: str) -> float:
+        return self.spec.latency_s + max(self._slow.get(host, 0.0), self._slow.get("", 0.0))
 
     def set_rates(self, rates: FaultRates) -> None:
         """What goes wrong between every process and the store."""

@@ -197,6 +197,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "lock.acquire": {"outcomes": ["conn_error", "ok"]},
     "command.result": {"event": "exit", "code": 0, "stdout": "x", "background": False},
     "keepalive.cycle": {"interval": 5, "collectors": {"a": {"start": "ok", "duration": 1, "values": {"x": 1}}}},
+    "host.score": {"now": 30, "window": 30, "quiet": 60, "samples": {"disk": [[10, 0.1], [20, 0.9]]}},
+    "host.leave": {
+        "host": "hv1",
+        "degrading_for": 40,
+        "causes": ["disk"],
+        "scores": {"disk": 0},
+        "peers": [{"name": "hv2", "scores": {"disk": 100}}],
+    },
     "lifecycle.shutdown": {"flush_active": True, "primary": True, "node_count": 3, "reason": "signal"},
     "primary.contend": {
         "key": {"value": "none", "version": 1},

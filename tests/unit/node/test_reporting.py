@@ -41,13 +41,16 @@ class Service:
 
 
 class NoVms:
-    """A cache without VMs."""
+    """A cache without VMs, and a gauge that measured nothing."""
 
     def items(self) -> list[Any]:
         return []
 
     def get(self, name: str) -> None:
         return None
+
+    def figures(self) -> tuple[dict[str, int], dict[str, float]]:
+        return {}, {}
 
 
 def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() -> None:
@@ -61,6 +64,7 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
             store,
             LocalDomains(service, clock, limit_s=1.0),
             service,
+            nobody,
             nobody,
             nobody,
             nobody,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,17 @@ Change = Callable[[MemberRecord], MemberRecord | None]
 
 _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
+
+
+class Turn(NamedTuple):
+    """How one renewal went, in seconds."""
+
+    took_s: float
+    """From when it was due to its end; nothing of it is the wait before."""
+    pace_s: float
+    """The renewal interval."""
+    swap_s: float | None
+    """How long the store took for the write, or did not answer; ``None``: nothing was written."""
 
 
 class Keeper:
@@ -88,6 +99,11 @@ class Keeper:
         self._wished: asyncio.Future[bool] | None = None
         self._resting: asyncio.Future[None] | None = None
         """Until the next turn."""
+        self._swap_s: float | None = None
+        """How long the write of the present turn took."""
+        self._due_s = clock.monotonic()
+        """When the present turn was due (monotonic)."""
+        self._turned: list[Callable[[Turn], None]] = []
         self._lost: list[Callable[[], None]] = []
         self._epochs: list[Callable[[], None]] = []
         self._blocked = ""
@@ -132,6 +148,10 @@ class Keeper:
     def on_epoch(self, callback: Callable[[], None]) -> None:
         """Tell when the host has entered, for the first time or again, and when the store is back after a while."""
         self._epochs.append(callback)
+
+    def on_turn(self, callback: Callable[[Turn], None]) -> None:
+        """Tell how each renewal went."""
+        self._turned.append(callback)
 
     def registered(self, incarnation: str) -> None:
         """All local virtual machines are registered under this incarnation of the store: say so from now on."""
@@ -201,13 +221,20 @@ class Keeper:
 
     async def run(self) -> None:
         """Renew, and come back where the membership was lost; ``enter`` comes first."""
+        self._due_s = self._clock.monotonic()
         while True:
             began_s = self._clock.monotonic()
+            self._due_s, self._swap_s = min(self._due_s, began_s), None
             wish, wished = self._wishing, self._wished
             acknowledged = await self._turn(wish)
             if wished is not None and not wished.done():
                 wished.set_result(acknowledged)
-            left_s = self._arming.pace_s(self._limit_s) - (self._clock.monotonic() - began_s)
+            pace_s = self._arming.pace_s(self._limit_s)
+            ended_s = self._clock.monotonic()
+            for callback in self._turned if self._held else ():
+                callback(Turn(ended_s - self._due_s, pace_s, self._swap_s))
+            left_s = pace_s - (ended_s - began_s)
+            self._due_s = ended_s + max(0.0, left_s)
             if left_s > 0:
                 await self._rest(left_s)
 
@@ -281,14 +308,21 @@ class Keeper:
         self._sends[record.seq] = (self._guard.boot_time(), self._clock.monotonic())
         while len(self._sends) > UNANSWERED:
             del self._sends[min(self._sends)]
+        sent_s = self._clock.monotonic()
         try:
             with within(self._limit_s):
                 written = await self._store.replace(_replace(self._member, record=record))
-        except (Conflict, Unknown, NotFound, TimeoutError):
+        except (Conflict, NotFound):
+            self._swap_s = self._clock.monotonic() - sent_s
+            return await self._look_again(record)
+        except (Unknown, TimeoutError):
+            self._swap_s = self._limit_s  # however soon it was clear that no answer comes
             return await self._look_again(record)
         except OutliveError as error:
+            self._swap_s = self._limit_s
             _log.warning("membership.not_renewed", host=self._host, error=str(error))
             return False
+        self._swap_s = self._clock.monotonic() - sent_s
         await self._acknowledge(written)
         return True
 

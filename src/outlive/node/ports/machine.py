@@ -38,3 +38,11 @@ class MachinePort(Protocol):
     def load(self) -> float:
         """How many of its cores are busy, as the kernel averages it."""
         ...
+
+    def disk_stall(self) -> float | None:
+        """The share of the last seconds, 0 to 1, in which work stood still for the machine's own disks.
+
+        As the kernel averages it over about ten seconds (Linux: ``full avg10`` of ``/proc/pressure/io``); ``None``
+        where it does not say.
+        """
+        ...

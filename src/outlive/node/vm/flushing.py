@@ -54,6 +54,8 @@ class FlushInput(msgspec.Struct, frozen=True, kw_only=True):
     default_selector: str | None = None
     require_fit: bool = False
     mem_means: MemMeans = "provisioned"
+    stay: bool = False
+    """Whether a virtual machine that finds no host stays, instead of being shut down."""
 
 
 class FlushStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,12 +110,14 @@ def _drained(given: FlushInput, upto: int | None) -> Iterator[FlushStep]:
         if vm is None or _settled(vm, SETTLES_TO) != "start":
             yield FlushStep(vm=uuid, do="skip")
         else:
-            yield _late(_leaving(vm, given.node, books), given)
+            yield _late(_leaving(vm, given.node, books, stay=given.stay), given)
 
 
-def _leaving(vm: FlushedVm, node: str, books: Books) -> FlushStep:
+def _leaving(vm: FlushedVm, node: str, books: Books, *, stay: bool) -> FlushStep:
     wanted = Wanted(node=node, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
     target = books.place(wanted)
+    if target is None and stay:
+        return FlushStep(vm=vm.uuid, do="skip")
     if target is None:
         return FlushStep(vm=vm.uuid, do="shutdown", autostart=True)
     home = home_after(vm.last_node, target=target, source=node)

@@ -39,10 +39,15 @@ class LocalDomains:
         self._ended: dict[str, int] = {}
         """Virtual machine → how often had been looked when the call that creates it ended."""
         self._listeners: list[Callable[[str], None]] = []
+        self._timers: list[Callable[[float], None]] = []
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Tell ``listener`` which virtual machine's domain changed; it must not block."""
         self._listeners.append(listener)
+
+    def on_look(self, timer: Callable[[float], None]) -> None:
+        """Tell ``timer`` how long each listing took, in seconds; it must not block."""
+        self._timers.append(timer)
 
     def names(self) -> tuple[str, ...]:
         """Virtual machines with a domain here or a create under way, sorted."""
@@ -64,12 +69,14 @@ class LocalDomains:
     async def look(self) -> None:
         """Take a new picture. ``Unavailable`` if the hypervisor does not answer."""
         self._asked += 1
-        asked = self._asked
+        asked, began_s = self._asked, self._clock.monotonic()
         try:
             with within(self._limit_s):
                 listed = await self.hypervisor.domains()
         except (TimeoutError, Unknown) as error:
+            self._time(began_s)
             raise Unavailable(f"the hypervisor did not list its domains: {error or 'no answer in time'}") from error
+        self._time(began_s)
         if asked < self._shown:
             return
         self._shown = asked
@@ -82,6 +89,10 @@ class LocalDomains:
             if before.get(vm) != self.domains.get(vm):
                 for listener in self._listeners:
                     listener(vm)
+
+    def _time(self, began_s: float) -> None:
+        for timer in self._timers:
+            timer(max(0.0, self._clock.monotonic() - began_s))
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest to end. ``Unknown`` where nobody answers in time; other errors as they come."""

@@ -61,6 +61,8 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     vcpu_allocated: Number = 0
     load: Number = 0
     domains_count: Number = 0
+    degrading: bool = False
+    """Whether it gets slow: it is chosen only where no other host will do."""
 
     @property
     def usable(self) -> bool:
@@ -99,12 +101,16 @@ class SelectNodeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select_node(given: SelectNodeInput) -> SelectNodeResult:
-    """The best of all hosts that work, take virtual machines, are allowed and have room; ties by natural order."""
+    """The best of all hosts that work, take virtual machines, are allowed and have room; ties by natural order.
+
+    Hosts that degrade come after all others.
+    """
     selector = chosen_selector(given.vm.selector, given.default_selector)
     figure = _figure(selector, given.mem_means)
     candidates = [node for node in given.nodes if _allowed(node, given.vm) and _has_room(node, given, figure)]
     candidates.sort(key=lambda node: natural_key(node.name))
-    best = max(candidates, key=_MERIT[figure], default=None)  # the first of equals
+    merit = _MERIT[figure]
+    best = max(candidates, key=lambda node: (not node.degrading, merit(node)), default=None)  # the first of equals
     return SelectNodeResult(
         target=None if best is None else best.name,
         selector=selector,

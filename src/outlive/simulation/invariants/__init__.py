@@ -3,6 +3,7 @@
 S4, a batch of commitment changes applies whole or not at all, has nothing to look at before there are commitments.
 """
 
+from outlive.simulation.invariants.leaving import Slow, leaves_alive_and_for_better
 from outlive.simulation.invariants.proofs import (
     dead_with_proof,
     entries_go_with_proof,
@@ -26,6 +27,7 @@ from outlive.simulation.invariants.truth import Truth, Violation
 from outlive.simulation.invariants.writing import acknowledged_is_kept, within_limits, written_by_its_owner
 
 __all__ = [
+    "Slow",
     "Truth",
     "Violation",
     "acknowledged_is_kept",
@@ -34,6 +36,7 @@ __all__ = [
     "entries_go_with_proof",
     "held_where_it_runs",
     "instances_are_counted_once",
+    "leaves_alive_and_for_better",
     "never_from_the_past",
     "no_room_is_counted_twice",
     "one_presence",

@@ -87,6 +87,18 @@ async def slow_starts(world: World, given: Arguments) -> None:
         host.hypervisor.faults.slow_starts_s = number(given, "for")
 
 
+async def slow_disk(world: World, given: Arguments) -> None:
+    """The disks of these machines make everything wait, for such a share of the time."""
+    for host in hosts_in(world, given):
+        host.machine.disk_stall = number(given, "stall")
+
+
+async def laggy_hypervisor(world: World, given: Arguments) -> None:
+    """Whatever these hypervisors are asked takes so much longer."""
+    for host in hosts_in(world, given):
+        host.hypervisor.faults.lag_s = number(given, "by")
+
+
 async def guest_ignores_shutdown(world: World, given: Arguments) -> None:
     """Guests do not react."""
     for host in world.hosts.values():

@@ -129,13 +129,22 @@ async def fence(world: World, given: Arguments) -> None:
 
 async def set_policy(world: World, given: Arguments) -> None:
     """The policy of fencing changes."""
+    await _change_policy(world, given, "fencing")
 
+
+async def set_degrading(world: World, given: Arguments) -> None:
+    """What is made of hosts that get slow changes."""
+    await _change_policy(world, given, "degrading")
+
+
+async def _change_policy(world: World, given: Arguments, name: str) -> None:
     def changed(spec: Any) -> Any:
-        merged = {**msgspec.to_builtins(spec.fencing), **given["policy"]}
+        policy = getattr(spec, name)
+        merged = {**msgspec.to_builtins(policy), **given["policy"]}
         try:
-            return _replace(spec, fencing=msgspec.convert(merged, type(spec.fencing)))
+            return _replace(spec, **{name: msgspec.convert(merged, type(policy))})
         except msgspec.ValidationError as error:
-            raise BadInput(f"policy of fencing: {error}", remedy="see docs/reference/resources.md") from error
+            raise BadInput(f"policy of {name}: {error}", remedy="see docs/reference/resources.md") from error
 
     await change_spec(world, Cluster, "default", changed)
 

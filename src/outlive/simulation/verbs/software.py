@@ -9,7 +9,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.simulation.hosts import Service
 from outlive.simulation.process import Process
-from outlive.simulation.verbs.arguments import Arguments, after, hosts_in, texts
+from outlive.simulation.verbs.arguments import Arguments, after, hosts_in, number, texts
 from outlive.store.faults import FaultRates
 
 if TYPE_CHECKING:
@@ -133,6 +133,12 @@ async def store_faults(world: World, given: Arguments) -> None:
     except msgspec.ValidationError as error:
         raise BadInput(f"rates of faults: {error}", remedy="see docs/operating/simulating.md") from error
     world.set_rates(rates)
+
+
+async def slow_store(world: World, given: Arguments) -> None:
+    """Calls to the store take so much longer, one way: those of some hosts, or everybody's."""
+    hosts = [host.name for host in hosts_in(world, given)] if given.get("hosts") else []
+    world.slow_store(hosts, number(given, "by"))
 
 
 async def store_snapshot(world: World, given: Arguments) -> None:
