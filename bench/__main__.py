@@ -26,6 +26,7 @@ PARTS = (
     "placement",
     "failover",
     "packing",
+    "exposure",
     "survive",
     "proof",
     "explain",
