@@ -21,6 +21,8 @@ from outlive.runtime.decisions import Decision
 
 OVERTIME: Final = 1.5
 """How many times the effort a search may take by the clock."""
+SPARE_S: Final = 10.0
+"""What it may take beyond that: a machine that is busy for seconds does not change what a short search finds."""
 GRACE_S: Final = 120.0
 """What everything besides the search may take: the greedy plan of a large fleet."""
 LOOK_S: Final = 0.5
@@ -31,12 +33,12 @@ R = TypeVar("R")
 
 def plan_in_time(given: PlanInput) -> PlanResult:
     """The plan, its search ended by the clock if need be."""
-    return plan(given, keep_going=_until(given.effort_s))
+    return plan(given, keep_going=time_for(given.effort_s, SystemClock()))
 
 
 def repack_in_time(given: RepackInput) -> RepackResult:
     """Likewise for a live state."""
-    return repack(given, keep_going=_until(given.effort_s))
+    return repack(given, keep_going=time_for(given.effort_s, SystemClock()))
 
 
 _PLAN: Final = Decision("failover.plan", plan_in_time, PlanInput, PlanResult, "Slots for a whole fleet")
@@ -57,7 +59,7 @@ async def _search(
     decision: Decision[Any, R], given: msgspec.Struct, effort_s: float, at: Callable[[int, int], None]
 ) -> R:
     clock: Clock = SystemClock()
-    computer = ChildComputer(deadline_s=OVERTIME * effort_s + GRACE_S)
+    computer = ChildComputer(deadline_s=OVERTIME * effort_s + SPARE_S + GRACE_S)
     work = asyncio.ensure_future(computer.compute(decision, encode_canonical(given)))
     begun = clock.monotonic()
     try:
@@ -73,7 +75,18 @@ async def _search(
     return result
 
 
-def _until(effort_s: float) -> Callable[[], bool]:
-    clock = SystemClock()
-    end = clock.monotonic() + OVERTIME * effort_s
-    return lambda: clock.monotonic() < end
+def time_for(effort_s: float, clock: Clock) -> Callable[[], bool]:
+    """Whether a search of so many nominal seconds may go on; its time begins when it first asks.
+
+    What comes before the search, the greedy plan of a large fleet, is not its time.
+    """
+    end: float | None = None
+
+    def goes_on() -> bool:
+        nonlocal end
+        now = clock.monotonic()
+        if end is None:
+            end = now + OVERTIME * effort_s + SPARE_S
+        return now < end
+
+    return goes_on
