@@ -77,7 +77,7 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
         "health": health(faults),
         "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
         "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
-        "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None],
+        "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
         "memberships": _memberships(members),
         "recovering": sum(1 for vm in vms if _unfinished(vm)),
         "faults": [

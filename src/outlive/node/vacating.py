@@ -1,15 +1,14 @@
 """Virtual machines leave this host by live moves while it degrades, if ``host.leave`` says so: a job of the drainer.
 
-The other hosts are read only while this one degrades, a page first, and ever more seldom while nothing comes of it:
-where the store is slow for everybody, everybody asks. Nobody is stopped and nobody comes back by itself; home stays
-home, and whoever drains the host and makes it ready again has its virtual machines back.
+The other hosts are read only while this one degrades, and ever more seldom while nothing comes of it. Nobody is
+stopped and nobody comes back by itself; home stays home, and whoever drains the host and makes it ready again has its
+virtual machines back.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET
 
 from outlive.base.clock import Clock
@@ -17,25 +16,16 @@ from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.decisions import LEAVE_HOST
 from outlive.node.gauging import Gauge
-from outlive.node.leaving import Answer, LeaveInput, Leaver, LeaveResult, Peer, same_cause, stays
+from outlive.node.leaving import Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
 from outlive.node.maintenance import cluster_maintenance, host_maintenance
-from outlive.node.membership.death import member_view
+from outlive.node.others import Others
 from outlive.node.reporting import Reporter
-from outlive.node.scoring import Gauged
 from outlive.node.vm.departing import Departures
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.states import active_move, assigned_to, state_of
-from outlive.resources import Coverage, Hypervisor, HypervisorUsage, Membership, VirtualMachine
-from outlive.resources.meta import condition
+from outlive.resources import Coverage, VirtualMachine
 from outlive.store import Store
 
-PAGE: Final = 100
-"""Hosts that are read at once; if these alone show a common cause, no more are."""
-PAGES_LIMIT: Final = 200
-ENOUGH: Final = 8
-"""Hosts of one page that say something about all of them."""
-AHEAD_LIMIT: Final = 16
-"""Hosts in line of which it is looked up whether they live."""
 IN_LINE_S: Final = 10.0
 """The wait of a host that stands in line."""
 AGAIN_S: Final = 30.0
@@ -73,6 +63,7 @@ class Vacator:
         self._gauge = gauge
         self._departures = departures
         self._clock = clock
+        self._others = Others(shared.daemon, shared.host)
         self._not_before_s = 0.0
         self._wait_s = AGAIN_S
         self._failures = 0
@@ -141,10 +132,10 @@ class Vacator:
         if alone.why not in (Answer.GO, Answer.ALONE):
             return alone
         if self._answer is None or fresh or now - self._looked_s > PEERS_S:
-            peers = await self._peers()
+            peers = await self._others.look(self._gauge.policy.common_share)
             self._answer, self._looked_s = self._decide(peers), now
             if self._answer.why is Answer.IN_LINE:
-                self._answer = self._decide(await self._living(peers))
+                self._answer = self._decide(await self._others.living(peers))
             self._gauge.together = self._answer.together
         return self._answer
 
@@ -168,45 +159,6 @@ class Vacator:
             peers=peers,
         )
         return shared.decisions.use(LEAVE_HOST, given, subject=shared.host)
-
-    async def _peers(self) -> tuple[Peer, ...]:
-        """The other hosts; only the first page of them, if these have the same trouble."""
-        found: list[Peer] = []
-        token = ""
-        for _ in range(PAGES_LIMIT):
-            page = await self._shared.daemon.list(Hypervisor, limit=PAGE, token=token)
-            found += [_peer(one) for one in page.items if _is_peer(one, self._shared.host)]
-            token = page.token
-            if not token:
-                break
-            together = 1 + sum(one.degrading for one in found)
-            if len(found) >= ENOUGH and same_cause(together, len(found) + 1, self._gauge.policy.common_share):
-                return tuple(found)
-        return await self._with_scores(found)
-
-    async def _living(self, peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
-        """Without hosts that were left, or were to be, when they died: they keep nobody waiting."""
-        ahead = [one.name for one in peers if one.works and one.leaving in ("waits", "leaves")][:AHEAD_LIMIT]
-        gone = [name for name in ahead if not await self._lives(name)]
-        return tuple(one for one in peers if one.name not in gone)
-
-    async def _lives(self, host: str) -> bool:
-        try:
-            return member_view(await self._shared.daemon.get(Membership, host)).record.state == "Held"
-        except NotFound:
-            return False
-
-    async def _with_scores(self, peers: list[Peer]) -> tuple[Peer, ...]:
-        """With the figures that hosts publish every interval."""
-        scores: dict[str, dict[str, int]] = {}
-        token = ""
-        for _ in range(PAGES_LIMIT):
-            page = await self._shared.daemon.list(HypervisorUsage, limit=PAGE, token=token)
-            scores |= {one.name: one.usage.scores for one in page.items}
-            token = page.token
-            if not token:
-                break
-        return tuple(msgspec.structs.replace(one, scores=scores.get(one.name, {})) for one in peers)
 
     # Leaving
 
@@ -275,23 +227,3 @@ class Vacator:
             moving=active_move(vm) is not None,
             required=required,
         )
-
-
-def _is_peer(host: Hypervisor, me: str) -> bool:
-    return host.name != me and host.spec.management == "node"
-
-
-def _ready(host: Hypervisor) -> bool:
-    ready = condition(host.status.conditions, "Ready")
-    return host.spec.maintenance == "" and (ready is None or ready.status == "True")
-
-
-def _peer(host: Hypervisor) -> Peer:
-    degrading = host.status.degrading
-    return Peer(
-        name=host.name,
-        works=not host.closed() and _ready(host),
-        degrading=degrading is not None,
-        causes=() if degrading is None else tuple(Gauged(one) for one in degrading.causes if one in set(Gauged)),
-        leaving="" if degrading is None else degrading.leaving,
-    )

@@ -19,6 +19,8 @@ OF_DAEMONS = {
     "fence.evaluate",
     "fence.power",
     "flush.run",
+    "host.leave",
+    "host.score",
     "keepalive.cycle",
     "lifecycle.shutdown",
     "profile.validate",
@@ -58,6 +60,7 @@ def test_daemons_and_fencers_decide_by_the_registered_functions() -> None:
         await world.build()
         await world.start()
         assert await world.settled(30.0)
+        await world.do("slow-disk", {"hosts": ("kvm-3",), "stall": 0.9})
         await world.clock.sleep(20.0)
         await world.do("request", {"vm": "vm-2", "verb": "restart"})
         await world.do("drain", {"host": "kvm-1"})

@@ -1,0 +1,78 @@
+"""What a host that gets slow reads of the others, and how little of it where all of them are slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock, as_datetime
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.leaving import Peer
+from outlive.node.others import PAGE, Others
+from outlive.resources import (
+    Degrading,
+    HostUsage,
+    Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
+    HypervisorUsage,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+)
+from outlive.store.memory import MemoryStore
+
+MOMENT = as_datetime(0.0)
+
+
+class Counted(MemoryStore):
+    """Counts what is listed."""
+
+    pages = 0
+
+    async def list(self, kind: Any, **more: Any) -> Any:
+        self.pages += 1
+        return await super().list(kind, **more)
+
+
+def host(name: str, *, slow: bool = False, leaving: Any = "stays", management: Any = "node") -> Hypervisor:
+    degrading = Degrading(since=MOMENT, causes=("disk",), leaving=leaving) if slow else None
+    return Hypervisor(
+        metadata=ObjectMeta(name=name),
+        spec=HypervisorSpec(management=management),
+        status=HypervisorStatus(degrading=degrading),
+    )
+
+
+def look(*objects: Any, living: bool = False) -> tuple[tuple[Peer, ...], int]:
+    async def looked() -> tuple[tuple[Peer, ...], int]:
+        store = Counted(LoopClock(), SeededIds(Random(1)))
+        store.load(objects)
+        others = Others(store, "me")
+        found = await others.look(0.25)
+        return (await others.living(found) if living else found), store.pages
+
+    return run(looked())
+
+
+def test_hosts_with_our_daemon_are_read_with_their_figures() -> None:
+    usage = HypervisorUsage(metadata=ObjectMeta(name="a"), usage=HostUsage(scores={"disk": 40}))
+    peers, _ = look(host("a"), host("b", slow=True), host("me", slow=True), host("cloud", management="nova"), usage)
+    assert [(one.name, one.works, one.degrading, one.scores) for one in peers] == [
+        ("a", True, False, {"disk": 40}),
+        ("b", True, True, {}),
+    ]
+
+
+def test_one_page_is_read_where_it_shows_a_common_cause() -> None:
+    assert look(*[host(f"h-{n}", slow=True) for n in range(3 * PAGE)])[1] == 1
+    peers, pages = look(*[host(f"h-{n}", slow=n == 7) for n in range(3 * PAGE)])
+    assert (len(peers), pages) == (3 * PAGE, 4)
+
+
+def test_hosts_that_died_while_they_were_left_keep_nobody_waiting() -> None:
+    held = Membership(metadata=ObjectMeta(name="alive"), record=MemberRecord(machine_id="m", boot_id="b", state="Held"))
+    waiting = [host("alive", slow=True, leaving="leaves"), host("dead", slow=True, leaving="waits"), host("well")]
+    assert [one.name for one in look(*waiting, held, living=True)[0]] == ["alive", "well"]
