@@ -33,6 +33,7 @@ from outlive.simulation.invariants import (
     within_limits,
     written_by_its_owner,
 )
+from outlive.simulation.invariants.landing import lands_in_its_own_slot
 from outlive.simulation.invariants.ordering import Starts
 from outlive.simulation.invariants.truth import VIOLATIONS_LIMIT
 from outlive.simulation.stores import Author
@@ -92,6 +93,7 @@ class Judge:
                 self._found("S2", after.name, entries_go_with_proof(truth, before, after, author))
                 self._found("S2", after.name, recovered_only_when_mute(truth, before, after, author))
                 self._found("order", after.name, self._starts.wrote(before, after))
+                self._found("slot", after.name, lands_in_its_own_slot(truth, before, after))
                 self._held(after.name)
                 self._found("leaving", after.name, self._leaves(before, after, author))
         elif isinstance(after, Hypervisor):
