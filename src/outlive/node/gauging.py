@@ -20,6 +20,8 @@ from outlive.node.membership.keeper import Turn
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.machine import MachinePort
 from outlive.node.scoring import (
+    BOUNDS,
+    FULL,
     SINKING_BELOW,
     Gauged,
     PartScore,
@@ -40,6 +42,10 @@ WINDOW_LEAST_S: Final = 5.0
 WINDOW_MOST_S: Final = 600.0
 REWRITE_S: Final = 30.0
 """Between two writes of which nothing but the causes differ."""
+_LOW: Final = {
+    part: bounds.good + (bounds.bad - bounds.good) * (FULL - SINKING_BELOW) / FULL for part, bounds in BOUNDS.items()
+}
+"""From such a value on a part may degrade, if many are like it."""
 DEGRADING: Final = "host-degrading"
 DEGRADING_DELTA: Final = 10
 
@@ -66,7 +72,8 @@ class Gauge:
         self._clock = clock
         self._decisions = decisions
         self._faults = faults
-        self._samples: dict[Gauged, deque[Sample]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Gauged}
+        self._samples: dict[Gauged, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Gauged}
+        """When, and how much."""
         self._low_s: float | None = None
         """When something was measured last that was not good."""
         self._parts: dict[Gauged, PartScore] = {}
@@ -94,8 +101,8 @@ class Gauge:
 
     def _add(self, part: Gauged, value: float) -> None:
         now = self._clock.monotonic()
-        self._samples[part].append(Sample(at=now, value=max(0.0, value)))
-        if score_of(part, value) < SINKING_BELOW:
+        self._samples[part].append((now, value))
+        if value > _LOW[part]:
             self._low_s = now
 
     # What others ask
@@ -123,7 +130,9 @@ class Gauge:
             return {}, {}
         now, window_s = self._clock.monotonic(), self._window_s
         if self._calm(now, window_s):
-            present = {part: [one for one in kept if one.at > now - window_s] for part, kept in self._samples.items()}
+            present = {
+                part: [value for at, value in kept if at > now - window_s] for part, kept in self._samples.items()
+            }
             return {part.value: _middle(part, some) for part, some in present.items() if some}, {}
         parts = score_host(self._input(now)).parts
         return (
@@ -182,7 +191,7 @@ class Gauge:
             window=window_s,
             quiet=max(self.policy.quiet_s, window_s),
             samples={
-                part: tuple(one for one in kept if one.at > now - window_s)
+                part: tuple(Sample(at, max(0.0, value)) for at, value in kept if at > now - window_s)
                 for part, kept in self._samples.items()
                 if kept
             },
@@ -235,5 +244,5 @@ class Gauge:
         )
 
 
-def _middle(part: Gauged, samples: Sequence[Sample]) -> int:
-    return round(middle([score_of(part, one.value) for one in samples]))
+def _middle(part: Gauged, values: Sequence[float]) -> int:
+    return round(middle([score_of(part, value) for value in values]))
