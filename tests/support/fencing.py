@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,6 +30,7 @@ from outlive.resources import (
     MemberRecord,
     Membership,
     ObjectMeta,
+    SilentPeer,
     VirtualMachine,
     VirtualMachineSpec,
     VirtualMachineStatus,
@@ -94,6 +96,18 @@ class Eyes:
 
     own_age_s: float = 0.0
     connected: bool = True
+    silent: tuple[SilentPeer, ...] = ()
+    """What the fencer has its host publish with its next renewal."""
+    at_once: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it wants that at once."""
+    early: int = 0
+    """How often it wanted that."""
+
+    def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
+        self.silent = silent
+        if soon:
+            self.early += 1
+            self.at_once.set()
 
 
 @dataclass
@@ -142,6 +156,7 @@ class Site:
         name: str,
         *,
         rack: str = "",
+        switch: str = "",
         bmc: str = "ok",
         guard: GuardRecord = GuardRecord(),
         mode: str = "coordinator",
@@ -152,7 +167,8 @@ class Site:
             self.power.controllers[name] = Controller(name)
             self.power.controllers[name].mode = bmc
             fencing = {"driver": "redfish", "address": name, "system_uuid": f"uuid-{name}", **fencing}
-        labels = {"outlive.dev/domain-rack": rack} if rack else {}
+        domains = {"rack": rack, "switch": switch}
+        labels = {f"outlive.dev/domain-{kind}": value for kind, value in domains.items() if value}
         spec = HypervisorSpec(mode=mode, fencing=FencingSpec(**fencing))
         await self.store.create(Hypervisor(metadata=ObjectMeta(name=name, labels=labels), spec=spec))
         record = MemberRecord(machine_id=f"m-{name}", boot_id="b1", nonce=f"nonce-{name}", seq=1, guard=guard)
@@ -165,14 +181,25 @@ class Site:
 
     async def _renew(self, name: str, every_s: float) -> None:
         while True:
-            await asyncio.sleep(every_s)
+            await self._rest(name, every_s)
             current = await self.store.get(Membership, name, fresh=True)
             if current.record.state != "Held":
                 return
+            silent = self.fencers[name].eyes.silent if name in self.fencers else ()
             try:
-                await self.write(current, seq=current.record.seq + 1)
+                await self.write(current, seq=current.record.seq + 1, silent=silent)
             except Conflict:
                 continue
+
+    async def _rest(self, name: str, every_s: float) -> None:
+        """Until the next renewal, which a fencer may bring forward."""
+        if name not in self.fencers:
+            await asyncio.sleep(every_s)
+            return
+        at_once = self.fencers[name].eyes.at_once
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(at_once.wait(), every_s)
+        at_once.clear()
 
     async def write(self, current: Membership, **changes) -> Membership:
         record = msgspec.structs.replace(current.record, **changes)

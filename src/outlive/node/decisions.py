@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from outlive.node.commands import CommandInput, CommandResult, command_result
+from outlive.node.fencing.agreeing import Agreed, AgreeInput, AgreeResult, agree
 from outlive.node.fencing.configuration import FencingConfig, FencingConfigResult, validate_fencing
+from outlive.node.fencing.deadlines import Looks, LooksInput, LooksResult, looks
 from outlive.node.fencing.evaluate import EvaluateInput, EvaluateResult, evaluate
 from outlive.node.fencing.legacy_recovery import RecoverInput, RecoverResult, recover
 from outlive.node.fencing.power_reading import PowerInput, PowerResult, power
@@ -39,6 +41,14 @@ def _suspects_nobody(output: EvaluateResult) -> bool:
     return not output.suspects and not output.adopt
 
 
+def _agrees_with_nobody(output: AgreeResult) -> bool:
+    return output.reason in (Agreed.NOT_CONFIGURED, Agreed.WAITING)
+
+
+def _looks_as_always(output: LooksResult) -> bool:
+    return output.reason is not Looks.SHORTENED
+
+
 def _misses_nothing(output: KeepaliveResult) -> bool:
     return not output.stale
 
@@ -62,6 +72,12 @@ def _only_figures(output: AccountResult | CommandResult) -> bool:
 
 FENCE_EVALUATE: Final = Decision(
     "fence.evaluate", evaluate, EvaluateInput, EvaluateResult, "Which hosts to suspect", _suspects_nobody
+)
+FENCE_AGREE: Final = Decision(
+    "fence.agree", agree, AgreeInput, AgreeResult, "Whether a second observer sees a host silent", _agrees_with_nobody
+)
+FENCE_LOOKS: Final = Decision(
+    "fence.looks", looks, LooksInput, LooksResult, "How often a silent host is looked at again", _looks_as_always
 )
 FENCE_POWER: Final = Decision("fence.power", power, PowerInput, PowerResult, "Whether a host's power was seen off")
 FENCE_RECOVER: Final = Decision(
@@ -145,6 +161,8 @@ MODELS: Final[tuple[Decision[Any, Any], ...]] = (
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     FENCE_EVALUATE,
+    FENCE_AGREE,
+    FENCE_LOOKS,
     FENCE_POWER,
     FENCE_RECOVER,
     VALIDATE_FENCING,

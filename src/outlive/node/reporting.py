@@ -112,13 +112,17 @@ class Reporter:
 
     async def run(self) -> None:
         """Publish what changed, until cancelled."""
-        while True:
-            await self._changed.wait()
-            await self._clock.sleep(GATHER_S)
-            self._changed.clear()
-            if not await self.report():
-                await self._clock.sleep(RETRY_S)
-                self._changed.set()
+        end = self._informer.subscribe(self._vm_changed)
+        try:
+            while True:
+                await self._changed.wait()
+                await self._clock.sleep(GATHER_S)
+                self._changed.clear()
+                if not await self.report():
+                    await self._clock.sleep(RETRY_S)
+                    self._changed.set()
+        finally:
+            end()
 
     async def report(self) -> bool:
         """Publish what differs from what is published; whether that is done."""
@@ -151,6 +155,7 @@ class Reporter:
                 Instance(id=one.vm, name=self._name(one.vm), active=one.state is DomainState.RUNNING) for one in present
             ),
             num_instances=len(present),
+            recovery_time_objective_s=self._objective_s(),
             degrading=self._gauge.told,
             source=SOURCE,
             lost="" if self._is_back(found.status.lost) else found.status.lost,
@@ -182,6 +187,21 @@ class Reporter:
         parts = fence.rsplit(".", 2)
         epoch = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
         return epoch < self._keeper.me.epoch
+
+    def _objective_s(self) -> float | None:
+        """The shortest of those that are to run here."""
+        known = [one for vm in self._informer.items() if (one := self._asked_s(vm)) is not None]
+        return min(known, default=None)
+
+    def _asked_s(self, vm: VirtualMachine | None) -> float | None:
+        """The objective of a virtual machine that is to run here."""
+        if vm is None or assigned_to(vm) != self._host or vm.spec.power_state != "running":
+            return None
+        return vm.spec.recovery_time_objective_s
+
+    def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
+        if self._asked_s(old) != self._asked_s(new):
+            self.poke()
 
     def _name(self, vm: str) -> str:
         known = self._informer.get(vm)

@@ -40,6 +40,7 @@ from outlive.resources.memberships import (
     PowerOn,
     Proof,
     ProofKind,
+    SilentPeer,
 )
 from outlive.resources.meta import (
     API_VERSION,
@@ -206,6 +207,7 @@ __all__ = [
     "ReservationSpec",
     "ReservationStatus",
     "Resource",
+    "SilentPeer",
     "Spared",
     "SpecAllocation",
     "StartOrder",

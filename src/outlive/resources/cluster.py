@@ -31,6 +31,11 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     failure_domain: str = "rack"
     """Hosts that share the label ``outlive.dev/domain-<this>`` count once in storm and rate rules, and are fenced
     together; empty: every host for itself."""
+    switch_domain: str = "switch"
+    """Hosts that share the label ``outlive.dev/domain-<this>`` hang on one network switch: a host is condemned for its
+    silence once coordinators on two of them see it; empty, or no labels: one coordinator suffices."""
+    second_observer_s: float = 2.0
+    """For how long a coordinator waits for the second one, after all its looks; then it judges alone, and says so."""
     storm_fraction: float = 0.5
     """Of the failure domains with running hosts; if more of them are silent at once, nobody is condemned."""
     fences_limit: int = 2

@@ -144,6 +144,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
     """``record.seq`` of its Membership at the last good rehearsal that it lived on after; 0: none."""
+    recovery_time_objective_s: float | None = None
+    """The shortest of its VMs' objectives; absent: none has one, or the host does not say."""
     spared: tuple[Spared, ...] = ()
     """What this host would have been condemned for but for maintenance; the latest eight, newest last."""
     degrading: Degrading | None = None

@@ -51,6 +51,23 @@ class GuardRecord(Part, frozen=True, kw_only=True):
     """W: so long after its last feeding, the hardware resets the host."""
 
 
+class SilentPeer(Part, frozen=True, kw_only=True):
+    """A host that a coordinator sees silent, as the coordinator publishes it with its own renewals."""
+
+    host: str
+    uid: str = ""
+    """Of the host's Membership."""
+    epoch: int = 0
+    seq: int = 0
+    """``record.epoch`` and ``record.seq`` of the last renewal that the coordinator saw."""
+    silent_s: float = 0.0
+    """For how long, on the coordinator's own clock when it published this."""
+
+
+SILENT_PEERS = 64
+"""Silent hosts that one coordinator publishes, the longest silent first."""
+
+
 class PowerOn(Part, frozen=True, kw_only=True):
     """How far a host that was proven dead has been switched on again."""
 
@@ -104,6 +121,8 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     one has all kinds trusted again."""
     incarnation: str = ""
     """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
+    silent: tuple[SilentPeer, ...] = ()
+    """Hosts that this host, a coordinator, sees silent, the 64 longest silent at most; nothing is proven by it."""
 
 
 class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
@@ -123,6 +142,7 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
                 "record.nonce": ("daemon",),
                 "record.guard": ("daemon",),
                 "record.incarnation": ("daemon", "fencer"),
+                "record.silent": ("daemon",),
                 "record.cut": ("fencer",),
             },
             labels="refused",

@@ -39,6 +39,9 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """Protection level (docs/concepts/coverage.md#levels); empty: by project, flavor, or the default level."""
     restart_priority: int | None = None
     """Whose slots come first and who restarts first: larger is earlier. Absent: that of the level."""
+    recovery_time_objective_s: float | None = None
+    """How soon it is to run again after its host dies. Where its host would be looked at for too long before it is
+    condemned, and guard and power controller were found good within the last minute, there are fewer looks."""
     power_state: Literal["running", "stopped"] = "running"
     disks: tuple[str, ...] = ()
     """Ids of its disks, as locks and cuts name them."""

@@ -46,7 +46,7 @@ from outlive.node.vm.starting import Starter
 from outlive.node.vm.worker import Workers
 from outlive.node.vm.writing import VmRecords
 from outlive.node.wishes import Wishes
-from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
+from outlive.resources import HOST_LABEL, Hypervisor, SilentPeer, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -99,6 +99,10 @@ class Observer:
     def connected(self) -> bool:
         """Whether the store answers this host."""
         return self._keeper.connected
+
+    def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
+        """Say with this host's renewals whom it sees silent."""
+        self._keeper.publish_silent(silent, soon=soon)
 
     @property
     def uptime_s(self) -> float:

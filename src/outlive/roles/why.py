@@ -271,6 +271,9 @@ def _condemned(records: Iterable[DecisionRecord], by: str) -> Iterator[Link]:
             f"and condemned {view.host} on exactly that version",
             decision=record.name,
         )
+        for note in (view.observers, view.looks):
+            if note:
+                yield Link(text=note, decision=record.name)
 
 
 def _proofs(proofs: Iterable[Proof]) -> Iterator[Link]:

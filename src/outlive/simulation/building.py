@@ -91,6 +91,7 @@ def vm_of(vm: VmSpec) -> VirtualMachine:
         resources=Amounts.parse({"cpu": vm.cpu, "memory": vm.memory}),
         protection=vm.protection,
         restart_priority=vm.priority,
+        recovery_time_objective_s=vm.recovery_time_objective_s,
         power_state=vm.power_state,
         disks=disks_of(vm),
         ports=ports_of(vm),

@@ -59,6 +59,8 @@ class HostsSpec(_Spec, frozen=True, kw_only=True):
     zone: str = "a"
     per_rack: Number = 0
     """Hosts in a rack ``r<n>``; 0: no racks."""
+    switches: Number = 0
+    """Network switches ``s<n>``, to which hosts are connected in turn; 0: nobody knows."""
     cpu: str = "32"
     memory: str = "128Gi"
     armed: bool = False
@@ -82,6 +84,8 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     zone: str = "a"
     protection: str = ""
     priority: int | None = None
+    recovery_time_objective_s: Seconds | None = None
+    """How soon it is to run again after its host dies."""
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
     ports: tuple[str, ...] | None = None
@@ -108,6 +112,7 @@ class VmsSpec(_Spec, frozen=True, kw_only=True):
     flavor: str = "std"
     zone: str = "a"
     protection: str = ""
+    recovery_time_objective_s: Seconds | None = None
     migration_method: Literal["", "live", "shutdown"] = ""
 
 
@@ -140,6 +145,7 @@ def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:
             name=f"{given.prefix}{number}",
             zone=given.zone,
             rack=f"r{(number - 1) // given.per_rack + 1}" if given.per_rack else "",
+            domains={"switch": f"s{(number - 1) % given.switches + 1}"} if given.switches else {},
             cpu=given.cpu,
             memory=given.memory,
             armed=given.armed,
@@ -169,6 +175,7 @@ def vms_of(spec: WorldSpec) -> tuple[VmSpec, ...]:
             flavor=given.flavor,
             zone=given.zone,
             protection=given.protection,
+            recovery_time_objective_s=given.recovery_time_objective_s,
             migration_method=given.migration_method,
         )
         for host in hosts_of(spec)

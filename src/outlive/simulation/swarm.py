@@ -11,6 +11,7 @@ import traceback
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import Defect, gathered_defects, silenced
@@ -37,6 +38,8 @@ AWAITED: Final = "20s"
 """How long VMs wait for those that they start after."""
 SPARE_CPU: Final = 6
 """Of each host's cores, that no VM takes at the beginning."""
+OBJECTIVES_S: Final = (5.0, 10.0, 30.0, 40.0, 50.0, 120.0)
+"""Around what the profiles take by themselves."""
 TRACE_LINES: Final = 6
 """Of an error that broke a run."""
 LIMIT_S: Final = 3600.0
@@ -83,6 +86,8 @@ def world_of(seed: int) -> WorldSpec:
         _host(random, number, per_rack, armed_share, bmcs, coordinators, two_proofs) for number in range(1, count + 1)
     )
     vms = _in_order(Random(seed).fork("order"), _vms(random, hosts))
+    vms = _with_objectives(Random(seed).fork("objectives"), vms)
+    hosts = _on_switches(Random(seed).fork("switches"), hosts)
     policy = FencingPolicy(
         storm_fraction=random.choice((0.5, 0.5, 1.0)),
         fences_limit=random.choice((2, 10)),
@@ -137,6 +142,28 @@ def _host(
         proofs=2 if two_proofs and armed and mode != "none" else 0,
         mode="coordinator" if number <= coordinators else "hypervisor",
         boot_s=random.uniform(5.0, 40.0),
+    )
+
+
+def _on_switches(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
+    """Hosts of half the seeds hang on switches that are known, all but some of them."""
+    switches, unknown = random.choice((0, 0, 2, 2, 3)), random.choice((0.0, 0.0, 0.2))
+    if not switches:
+        return hosts
+    return tuple(
+        host if random.random() < unknown else replace(host, domains={"switch": f"s{random.randint(1, switches)}"})
+        for host in hosts
+    )
+
+
+def _with_objectives(random: Random, vms: tuple[VmSpec, ...]) -> tuple[VmSpec, ...]:
+    """Some VMs of half the seeds are to run again soon."""
+    share = random.choice((0.0, 0.0, 0.1, 0.5))
+    if not share:
+        return vms
+    return tuple(
+        replace(vm, recovery_time_objective_s=random.choice(OBJECTIVES_S)) if random.random() < share else vm
+        for vm in vms
     )
 
 

@@ -154,6 +154,32 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "primary": "hv1",
         "nodes": [{"name": "hv2", "daemon_state": "run", "age": 40, "assigned_vms": 1, "fence_owner": None}],
     },
+    "fence.agree": {
+        "observer": "hv1",
+        "switch": "s1",
+        "suspect": {"uid": "u", "epoch": 1, "seq": 9, "silent_s": 7.5},
+        "silence_s": 5,
+        "coordinators": 3,
+        "colleagues": [
+            {
+                "name": "hv2",
+                "switch": "s2",
+                "lives": True,
+                "fresh": True,
+                "sees": {"uid": "u", "epoch": 1, "seq": 9, "silent_s": 5.5},
+            }
+        ],
+        "waited_s": 0.5,
+        "wait_s": 2,
+    },
+    "fence.looks": {
+        "silence_s": 30,
+        "throws": 6,
+        "throw_s": 5,
+        "objective_s": 45,
+        "guard_s": 30.5,
+        "power_s": 12.25,
+    },
     "fence.timeline": {
         "keepalive_interval": 5,
         "fence_intervals": 6,

@@ -66,6 +66,8 @@ FULL: tuple[r.Resource, ...] = (
                     )
                 },
                 failure_domain="feed",
+                switch_domain="leaf",
+                second_observer_s=4.0,
                 storm_fraction=0.25,
                 fences_limit=3,
                 fences_window_s=60.0,
@@ -211,6 +213,7 @@ FULL: tuple[r.Resource, ...] = (
             lost="h1.3.abc",
             rehearsed="ok",
             rehearsed_seq=7,
+            recovery_time_objective_s=30.0,
             spared=(r.Spared(at=MOMENT, epoch=3, seq=9, why="silent", under="maintenance"),),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
             source="import",
@@ -257,6 +260,7 @@ FULL: tuple[r.Resource, ...] = (
             distrusted=("power",),
             trust_word="once",
             incarnation="i",
+            silent=(r.SilentPeer(host="h3", uid="u", epoch=2, seq=41, silent_s=5.25),),
         ),
     ),
     r.Pipeline(
@@ -321,6 +325,7 @@ FULL: tuple[r.Resource, ...] = (
             server_group_policy="anti-affinity",
             protection="critical",
             restart_priority=7,
+            recovery_time_objective_s=30.0,
             power_state="stopped",
             disks=("d",),
             ports=("p",),

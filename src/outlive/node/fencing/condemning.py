@@ -35,6 +35,10 @@ class CondemnView(Part, frozen=True, kw_only=True):
     asked_by: str = ""
     """An operator who asks for the fence, silence or not."""
     reason: str = ""
+    observers: str = ""
+    """Who else saw the host silent, or why one observer sufficed; for those who ask why later."""
+    looks: str = ""
+    """Why it was looked at less often than usual, or not; for those who ask why later."""
 
 
 class FenceOutcome(Outcome, frozen=True, kw_only=True):
@@ -50,7 +54,8 @@ def fence_id(host: str, record: MemberRecord) -> str:
 
 def _condemn(view: CondemnView) -> FenceOutcome:
     record = view.record
-    reason = view.reason or f"not renewed for {view.unchanged_s:.1f} s (limit {view.silence_s:g} s)"
+    silent = f"not renewed for {view.unchanged_s:.1f} s (limit {view.silence_s:g} s)"
+    reason = view.reason or "; ".join(one for one in (silent, view.observers, view.looks) if one)
     fence = FenceRecord(
         id=fence_id(view.host, record), epoch=record.epoch, phase="condemned", by=view.observer, reason=reason
     )

@@ -22,19 +22,22 @@ from outlive.base.natural import natural_key
 from outlive.base.random import Random
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.aftermath import Aftermath
+from outlive.node.fencing.agreeing import Agreed, AgreeResult
 from outlive.node.fencing.carrying import POWER_AT_ONCE, OpenFence
+from outlive.node.fencing.consulting import Consulting, Publisher
 from outlive.node.fencing.cutting import Cutting
 from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.evaluate import Why
 from outlive.node.fencing.forecast import Forecast
+from outlive.node.fencing.hastening import Hastening, is_strict
 from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import ReturnedCuts
-from outlive.node.fencing.opening import Opened, Opening, asked_for
+from outlive.node.fencing.opening import Notes, Opened, Opening, asked_for
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
 from outlive.node.fencing.returning import Returns
 from outlive.node.fencing.rules import Observer, Rules
-from outlive.node.fencing.suspecting import Suspicions
+from outlive.node.fencing.suspecting import Ripe, Suspicions
 from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
 from outlive.node.fencing.writing import FenceWriter
 from outlive.node.ports.fencing import CutPort, PowerPort
@@ -59,6 +62,10 @@ RETRY_S: Final = 1.0
 _log = get_logger("fencing")
 
 
+class Post(Observer, Publisher, Protocol):
+    """The daemon that this fencer belongs to: how it stands with it, and whom it tells of silent hosts."""
+
+
 class FencerStores(Protocol):
     """The store as the fencer may use it."""
 
@@ -76,7 +83,7 @@ class Fencer:
         stores: FencerStores,
         *,
         host: str,
-        observer: Observer,
+        observer: Post,
         power: PowerPort,
         cut: CutPort | None,
         clock: Clock,
@@ -99,7 +106,9 @@ class Fencer:
         self._rules = Rules(host, observer, self.watching, self._clusters, self._hypervisors, clock)
         self._writer = FenceWriter(store, self._memberships, clock, decisions)
         sequence = PowerSequence(power, clock, decisions)
-        self._rehearsals = Rehearsals(sequence, self._hypervisors, store, clock, self._leads, self._renewal)
+        self._rehearsals = Rehearsals(
+            sequence, self._hypervisors, store, clock, self._leads, self._renewal, self._is_strict
+        )
         self._cutting = None if cut is None else Cutting(cut, store)
         self._desk = Desk(
             me=host,
@@ -116,8 +125,10 @@ class Fencer:
         self._aftermath = Aftermath(self._desk, self._leads)
         self._cuts = ReturnedCuts(self._desk, self._leads)
         self._returns = Returns(self._desk, store, self._leads)
-        self._forecast = Forecast(self.watching, self._rules, store, clock, self._leads)
-        self._suspicions = Suspicions(self.watching, self._rules)
+        looks = Hastening(self._rules, self._rehearsals, clock, decisions).looks
+        suspicions = Suspicions(self.watching, looks)
+        self._forecast = Forecast(self.watching, self._rules, suspicions, store, clock, self._leads)
+        self._suspicions = Suspicions(self.watching, looks)
         self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
         self._asked: dict[str, float] = {}
         """Hosts that somebody asks to have fenced, and when that is tried next."""
@@ -125,6 +136,7 @@ class Fencer:
         """Hosts that a task of mine is busy with; its fence once there is one."""
         self._others: dict[str, None] = {}
         """The other coordinators."""
+        self._consulting = Consulting(host, observer, self.watching, self._rules, self._others, clock, decisions)
         self._group: OrderedTaskGroup | None = None
         self._fences = metrics.counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)
@@ -147,10 +159,13 @@ class Fencer:
             group.create_task(self._cuts.run(), name="fencer keeps out")
             group.create_task(self._returns.run(), name="fencer switches on")
             group.create_task(self._forecast.run(), name="fencer forecasts")
-            while True:
-                with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
-                    self._round()
-                await self._clock.sleep(self._pause_s())
+            try:
+                while True:
+                    with request_context(greq=new_global_request_id(self._ids, "fencer"), req=""):
+                        self._round()
+                    await self._clock.sleep(self._pause_s())
+            finally:
+                self._consulting.end()
 
     # What changes
 
@@ -204,6 +219,9 @@ class Fencer:
         seen = self.watching.get(host)
         return None if seen is None else (seen.record.seq, float(self._rules.profile(host, seen.record).renew_s))
 
+    def _is_strict(self, hypervisor: Hypervisor) -> bool:
+        return is_strict(self._rules, self.watching, hypervisor)
+
     # One round
 
     def _pause_s(self) -> float:
@@ -221,6 +239,7 @@ class Fencer:
         for host in self.watching.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
         self._suspicions.drop_the_living()
+        self._consulting.publish(self._suspicions)
         if not self._suspicions:
             self._aftermath.release(FaultCode.RATE)
         takeable = self._look_at_open_fences(now)
@@ -260,9 +279,9 @@ class Fencer:
             self._held_back(result.reason)
             return
         self._aftermath.release(FaultCode.STORM)
-        for host, seen in self._suspicions.ripe(result.suspects, now):
-            if host not in self._tasks:
-                self._condemn_if_allowed(host, seen, now)
+        for ripe in self._suspicions.ripe(result.suspects, now):
+            if ripe.host not in self._tasks:
+                self._condemn_if_agreed(ripe, now)
 
     def _held_back(self, reason: Why) -> None:
         """Nobody is suspected now. A fresh observer goes on where it was; after a storm it begins anew."""
@@ -279,7 +298,17 @@ class Fencer:
                 "spec.fencing.release of Cluster/default",
             )
 
-    def _condemn_if_allowed(self, host: str, seen: Seen, now: float) -> None:
+    def _condemn_if_agreed(self, ripe: Ripe, now: float) -> None:
+        agreed = self._consulting.ask(ripe.host, ripe.seen, ripe.waited_s)
+        if agreed.go:
+            self._condemn_if_allowed(ripe, agreed, now)
+            return
+        self._suspicions.again(ripe.host, now + ROUND_S)
+        if ripe.waited_s == 0.0:
+            _log.info("fence.asks_another", host=ripe.host, why=agreed.why)
+
+    def _condemn_if_allowed(self, ripe: Ripe, agreed: AgreeResult, now: float) -> None:
+        host = ripe.host
         policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
         if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             self._aftermath.hold(
@@ -289,7 +318,9 @@ class Fencer:
                 "see what goes on; then change spec.fencing.release of Cluster/default",
             )
             return
-        if not self._start(host, self._condemn(host, seen, unit)):
+        if agreed.reason is Agreed.NO_ANSWER:
+            _log.warning("fence.judged_alone", host=host, why=agreed.why)
+        if not self._start(host, self._condemn(ripe, agreed.why, unit)):
             self._rules.rate.release(unit)
 
     # One host
@@ -315,9 +346,11 @@ class Fencer:
         finally:
             self._tasks.pop(host, None)
 
-    async def _condemn(self, host: str, seen: Seen, unit: str) -> None:
+    async def _condemn(self, ripe: Ripe, observers: str, unit: str) -> None:
+        host, seen = ripe.host, ripe.seen
+        notes = Notes(observers=observers, looks=ripe.looks)
         try:
-            opened = await self._opening.condemn(host, seen.membership, seen.since)
+            opened = await self._opening.condemn(host, seen.membership, seen.since, notes)
         finally:
             self._rules.rate.release(unit)
         self._fences.labels("lives" if opened is None else "condemned").inc()

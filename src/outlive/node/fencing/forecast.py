@@ -1,6 +1,7 @@
 """What would have been condemned but for maintenance: written down with time and reason, and never acted on.
 
-The rules that suspect hosts go on in maintenance, on the same peers and the same silence, as if nobody were in it. Who
+The rules that suspect hosts go on in maintenance, on the same peers and the same silence, as if nobody were in it; only
+a second observer is not asked, which takes no more than a moment where there is one. Who
 would have been condemned gets an entry in ``Hypervisor.status.spared``, so that whoever ends the work reads what it
 hid. A forecast: it does not know which of these hosts would have been proven dead, and while the store is away nothing
 is written (docs/operating/fencing.md#maintenance).
@@ -38,15 +39,23 @@ _log = get_logger("fencing.forecast")
 
 
 class Forecast:
-    """See the module. ``leads``: whether this fencer writes what all know."""
+    """See the module. ``suspicions``: its own; ``leads``: whether this fencer writes what all know."""
 
-    def __init__(self, watching: Watching, rules: Rules, store: Store, clock: Clock, leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        watching: Watching,
+        rules: Rules,
+        suspicions: Suspicions,
+        store: Store,
+        clock: Clock,
+        leads: Callable[[], bool],
+    ) -> None:
         self._watching = watching
         self._rules = rules
         self._store = store
         self._clock = clock
         self._leads = leads
-        self._suspicions = Suspicions(watching, rules)
+        self._suspicions = suspicions
         self._rate = RateRule()
         self._told: dict[str, tuple[int, int]] = {}
         """Host → epoch and renewal of the silence that was written down."""
@@ -71,7 +80,8 @@ class Forecast:
         if result.reason is not None:
             self._suspicions.put_off(now + LOOK_S)
             return
-        for host, seen in self._suspicions.ripe(result.suspects, now):
+        for ripe in self._suspicions.ripe(result.suspects, now):
+            host, seen = ripe.host, ripe.seen
             silence = (seen.record.epoch, seen.record.seq)
             if host not in under or self._told.get(host) == silence:
                 continue

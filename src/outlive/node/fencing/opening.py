@@ -37,6 +37,19 @@ class Opened:
     """Since when no renewal can have happened, on my monotonic clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What is to be told of how a silent host came to be condemned, besides its silence."""
+
+    observers: str = ""
+    """Who else saw it silent, or why one observer sufficed."""
+    looks: str = ""
+    """Why it was looked at less often than usual, or not."""
+
+
+_NO_NOTES: Final = Notes()
+
+
 class Opening:
     """See the module."""
 
@@ -63,17 +76,17 @@ class Opening:
         self._present = (self._clock.monotonic(), result)
         return result
 
-    async def condemn(self, host: str, on: Membership, since: float) -> Opened | None:
+    async def condemn(self, host: str, on: Membership, since: float, notes: Notes) -> Opened | None:
         """Condemn a silent host on the version that I first received at ``since``; ``None``: it lives.
 
-        Errors of the store.
+        ``notes`` are told to whoever asks why. Errors of the store.
         """
         settings = await self._writer.settings(host)
         current = await self._writer.membership(host)
         if current is None or current.metadata.resource_version != on.metadata.resource_version:
             return None
         hold = settings.maintenance(self._clock.now()) or refuses(self._evaluated(), host)
-        return await self._swap(host, on, since, hold)
+        return await self._swap(host, on, since, hold, notes=notes)
 
     async def condemn_asked(self, host: str, on: Membership, since: float, name: str, reason: str) -> Opened | None:
         """Condemn a host because somebody asks for it, silent or not; only maintenance forbids it."""
@@ -86,7 +99,14 @@ class Opening:
         return await self._swap(host, on, since, settings.maintenance(self._clock.now()), name, reason)
 
     async def _swap(
-        self, host: str, on: Membership, since: float, hold: str, name: str = "", reason: str = ""
+        self,
+        host: str,
+        on: Membership,
+        since: float,
+        hold: str,
+        name: str = "",
+        reason: str = "",
+        notes: Notes = _NO_NOTES,
     ) -> Opened | None:
         view = CondemnView(
             host=host,
@@ -97,6 +117,8 @@ class Opening:
             hold=hold,
             asked_by=name,
             reason=f"{name}: {reason}" if name else "",
+            observers=notes.observers,
+            looks=notes.looks,
         )
         outcome = self._decisions.use(decision_of(CONDEMN), view, subject=host)
         if outcome.refused is not None or outcome.record is None:

@@ -5,12 +5,15 @@ result to ``Hypervisor.status.rehearsed``. A power proof needs a rehearsal that 
 so a controller that was re-wired while its host lay dead proves nothing. A fencer that was started since then goes by
 the result that others wrote. How old that was when the host fell silent is counted in the host's own renewals: no two
 machines' clocks are compared, and it does not age while the host lies dead (docs/concepts/safety.md#proofs).
+
+Controllers of hosts whose VMs have strict recovery time objectives are read twice as often, so that there always is a
+result of the last minute (``outlive.node.fencing.deadlines``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +30,8 @@ from outlive.store import Store
 
 EVERY_S: Final = 60.0
 """Between two rehearsals of one controller."""
+STRICT_EVERY_S: Final = 30.0
+"""The same for hosts whose VMs have strict objectives."""
 IN_DATE_S: Final = 600.0
 """For how long a rehearsal counts."""
 SAID_AGAIN_S: Final = 300.0
@@ -37,6 +42,8 @@ TRY_LIMIT_S: Final = 2.0
 """How long one of them may take."""
 PAUSES_S: Final = (1.0, 2.0)
 """Between them."""
+REST_S: Final = 0.5
+"""Between two rounds of readings at least, however long they take."""
 AT_ONCE: Final = 64
 """Rehearsals at the same time."""
 WRITE_TRIES: Final = 4
@@ -60,7 +67,8 @@ class _Result:
 
 class Rehearsals:
     """See the module. ``leads``: whether this fencer writes the results; ``renewal``: number and pace of the last
-    renewal that was seen of a host, ``None`` for one that has no membership.
+    renewal that was seen of a host, ``None`` for one that has no membership; ``strict``: whether its VMs have
+    objectives for which the usual looks take too long.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class Rehearsals:
         clock: Clock,
         leads: Callable[[], bool],
         renewal: Callable[[str], tuple[int, float] | None],
+        strict: Callable[[Hypervisor], bool],
     ) -> None:
         self._power = power
         self._hypervisors = hypervisors
@@ -78,6 +87,7 @@ class Rehearsals:
         self._clock = clock
         self._leads = leads
         self._renewal = renewal
+        self._strict = strict
         self._results: dict[str, _Result] = {}
 
     def vouch(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
@@ -94,19 +104,34 @@ class Rehearsals:
             return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.said})"
         return ""
 
+    def good_s(self, host: str) -> float | None:
+        """Since the host's controller was last found good by me; ``None``: the last time it was not, or never."""
+        mine = self._results.get(host)
+        if mine is None or mine.good is None or mine.said != OK:
+            return None
+        return self._clock.monotonic() - mine.good[1]
+
     async def run(self) -> None:
         """Rehearse until cancelled."""
         await self._hypervisors.wait_synced()
         while True:
             began = self._clock.monotonic()
-            await self._all()
-            await self._clock.sleep(max(1.0, EVERY_S - (self._clock.monotonic() - began)))
+            hosts = self._controlled()
+            known = {host.name for host in hosts}
+            for name in [name for name in self._results if name not in known]:
+                del self._results[name]
+            await self._these(hosts)
+            await self._rest(began + STRICT_EVERY_S)
+            await self._these([one for one in self._controlled() if self._strict(one)])
+            await self._rest(began + EVERY_S)
 
-    async def _all(self) -> None:
-        hosts = [one for one in self._hypervisors.items() if one.spec.fencing.driver]
-        known = {host.name for host in hosts}
-        for name in [name for name in self._results if name not in known]:
-            del self._results[name]
+    def _controlled(self) -> list[Hypervisor]:
+        return [one for one in self._hypervisors.items() if one.spec.fencing.driver]
+
+    async def _rest(self, until: float) -> None:
+        await self._clock.sleep(max(REST_S, until - self._clock.monotonic()))
+
+    async def _these(self, hosts: Iterable[Hypervisor]) -> None:
         slots = asyncio.Semaphore(AT_ONCE)
         async with OrderedTaskGroup() as group:
             for host in hosts:

@@ -124,6 +124,13 @@ class Rules:
             return None
         return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name)
 
+    def switch(self, host: str) -> str | None:
+        """The network switch that the host hangs on; ``None``: not known, or nobody wants to know."""
+        name, hypervisor = self.cluster().fencing.switch_domain, self._hypervisors.get(host)
+        if not name or hypervisor is None:
+            return None
+        return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name) or None
+
     def unit(self, host: str) -> str:
         """What the rate counts: the failure domain, or the host."""
         domain = self.domain(host)
@@ -153,7 +160,17 @@ class Rules:
             return max(silence, self.cluster().fencing.transition_grace_s)
         return silence
 
+    def renew_s(self, host: str) -> float:
+        """How often the host renews."""
+        seen = self._watching.get(host)
+        return float(self._mine().renew_s if seen is None else self.profile(host, seen.record).renew_s)
+
     # The observer itself
+
+    @property
+    def sighted(self) -> bool:
+        """Whether the observer sees, as far as it knows."""
+        return self._sight_since is not None
 
     def look(self) -> None:
         """Note how it stands with the observer; to be called at every round."""

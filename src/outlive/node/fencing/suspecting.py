@@ -2,17 +2,18 @@
 
 Each look needs a fencer that sees, and lies at least one pause after the one before. So a fencer that was itself
 stopped for a while, and wakes up to find everybody silent, first has to go on finding them silent
-(docs/concepts/safety.md#condemning).
+(docs/concepts/safety.md#condemning). How many looks there are is asked again at each of them: what makes them fewer has
+to hold until the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from outlive.base.logging import get_logger
-from outlive.node.fencing.rules import Rules
+from outlive.node.fencing.deadlines import LooksResult
 from outlive.node.fencing.watching import Seen, Watching
 
 AGAIN_S: Final = 1.0
@@ -26,22 +27,38 @@ class Suspicion:
     """One silent host."""
 
     version: str
-    left: int
-    """Looks before it is condemned."""
     next_at: float
-    throw_s: float
+    looked: int = 0
+    """Looks that it had."""
+    ripe_at: float | None = None
+    """When it had had all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ripe:
+    """A host that had all its looks and is still silent."""
+
+    host: str
+    seen: Seen
+    waited_s: float
+    """Since it had had them."""
+    looks: str
+    """Why there were fewer of them than usual, or not, where that is to be told."""
 
 
 class Suspicions:
-    """See the module."""
+    """See the module. ``looks``: how often a host is looked at, as of now."""
 
-    def __init__(self, watching: Watching, rules: Rules) -> None:
+    def __init__(self, watching: Watching, looks: Callable[[str, Seen], LooksResult]) -> None:
         self._watching = watching
-        self._rules = rules
+        self._looks = looks
         self._all: dict[str, Suspicion] = {}
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
 
     def next_at(self) -> float:
         """When one of them is to be looked at; infinite if there is none."""
@@ -52,8 +69,7 @@ class Suspicions:
         seen = self._watching.get(host)
         if seen is None or host in self._all:
             return
-        profile = self._rules.profile(host, seen.record)
-        self._all[host] = Suspicion(seen.version, profile.throws, now, profile.throw_s)
+        self._all[host] = Suspicion(seen.version, now)
 
     def drop_the_living(self) -> None:
         """Forget those of which anything new was seen."""
@@ -72,7 +88,12 @@ class Suspicions:
         """Begin anew with everybody."""
         self._all.clear()
 
-    def ripe(self, suspects: Iterable[str], now: float) -> Iterator[tuple[str, Seen]]:
+    def again(self, host: str, at: float) -> None:
+        """Look at a ripe one again at ``at``."""
+        if host in self._all:
+            self._all[host].next_at = at
+
+    def ripe(self, suspects: Iterable[str], now: float) -> Iterator[Ripe]:
         """Have a look at those whose time has come; yields the ones that have had all their looks."""
         suspects = tuple(suspects)
         for host in suspects:
@@ -80,13 +101,16 @@ class Suspicions:
             suspicion, seen = self._all.get(host), self._watching.get(host)
             if suspicion is None or seen is None or seen.record.state != "Held" or suspicion.next_at > now:
                 continue
-            if suspicion.left > 0:
-                _log.info("fence.suspected", host=host, left=suspicion.left, age_s=round(now - seen.since, 3))
-                suspicion.left -= 1
-                suspicion.next_at = now + suspicion.throw_s
+            looks = self._looks(host, seen)
+            if suspicion.looked < looks.throws:
+                left = looks.throws - suspicion.looked
+                _log.info("fence.suspected", host=host, left=left, age_s=round(now - seen.since, 3), why=looks.why)
+                suspicion.looked += 1
+                suspicion.next_at = now + looks.throw_s
                 continue
             suspicion.next_at = now + AGAIN_S
-            yield host, seen
+            suspicion.ripe_at = now if suspicion.ripe_at is None else suspicion.ripe_at
+            yield Ripe(host, seen, now - suspicion.ripe_at, looks.why)
         named = set(suspects)
         for host, suspicion in self._all.items():
             if host not in named:

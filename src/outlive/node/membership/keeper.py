@@ -25,7 +25,7 @@ from outlive.node.membership.renewing import RENEW, RenewView, Standing, Standin
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.wishes import Wishes
-from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef
+from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef, SilentPeer
 from outlive.runtime.steps import Refusal
 from outlive.runtime.within import within
 from outlive.store import Store
@@ -95,6 +95,7 @@ class Keeper:
         self._beat_at: float | None = None
         self._beaten = False
         self._registered = ""
+        self._silent: tuple[SilentPeer, ...] = ()
         self._wishing: Change | None = None
         self._wished: asyncio.Future[bool] | None = None
         self._resting: asyncio.Future[None] | None = None
@@ -161,6 +162,12 @@ class Keeper:
         """Renew at once instead of at the next turn."""
         if self._resting is not None:
             _end(self._resting)
+
+    def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
+        """Say with every renewal from now on whom this host sees silent; ``soon``: bring the next one forward."""
+        self._silent = silent
+        if soon:
+            self.renew_soon()
 
     async def write(self, change: Change) -> bool:
         """Have the record changed in the place of the next renewal; whether that was acknowledged.
@@ -295,7 +302,14 @@ class Keeper:
         """The record to send: a number higher than any that was sent."""
         assert self._member is not None
         base = _replace(self._member.record, seq=max(self._member.record.seq, self._sent_seq))
-        view = RenewView(host=self._host, record=base, nonce=self._nonce, guard=guard, incarnation=self._registered)
+        view = RenewView(
+            host=self._host,
+            record=base,
+            nonce=self._nonce,
+            guard=guard,
+            incarnation=self._registered,
+            silent=self._silent,
+        )
         outcome = RENEW.attempt(view)
         if outcome.refused is not None:
             return outcome.refused

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.resources import GuardRecord, MemberRecord, Part, Proof
+from outlive.resources import GuardRecord, MemberRecord, Part, Proof, SilentPeer
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
@@ -29,6 +29,8 @@ class RenewView(Part, frozen=True, kw_only=True):
     """What the guard says of itself now."""
     incarnation: str = ""
     """The store's incarnation, once all local VMs are registered under it; empty: say nothing new."""
+    silent: tuple[SilentPeer, ...] = ()
+    """Hosts that this one, a coordinator, sees silent now."""
 
 
 class RenewOutcome(Outcome, frozen=True, kw_only=True):
@@ -39,7 +41,8 @@ class RenewOutcome(Outcome, frozen=True, kw_only=True):
 
 def _renewed(view: RenewView) -> RenewOutcome:
     incarnation = view.incarnation or view.record.incarnation
-    record = _replace(view.record, seq=view.record.seq + 1, guard=view.guard, incarnation=incarnation)
+    seq = view.record.seq + 1
+    record = _replace(view.record, seq=seq, guard=view.guard, incarnation=incarnation, silent=view.silent)
     return RenewOutcome(record=record)
 
 
