@@ -22,6 +22,7 @@ from outlive.node.reporting import Reporter
 from outlive.node.vacating import Vacator
 from outlive.node.vm.departing import Departures
 from outlive.node.vm.flushing import FlushStep
+from outlive.node.vm.ordering import in_order
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.states import START, STOP, active_move, assigned_to, state_of
 from outlive.resources import ObjectRef, VirtualMachine
@@ -176,12 +177,12 @@ class Drainer:
     async def _take_back(self) -> bool:
         """Every virtual machine that belongs here, once; ``False`` if that was cancelled."""
         host = self._shared.host
-        names = [
-            vm.name
+        after = {
+            vm.name: vm.spec.start_after
             async for vm in list_all(self._store, VirtualMachine)
             if vm.status.home == host or assigned_to(vm) == host
-        ]
-        for name in names:
+        }
+        for name in in_order(tuple(after), after):
             if await self._cancelled(draining=False):
                 return False
             vm = await self._shared.records.read(self._store, name)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
+from outlive.node.vm.ordering import in_order
 from outlive.recovery.model import VmState
 
 
@@ -31,20 +32,8 @@ def ordered(vms: Iterable[VmState]) -> list[VmState]:
             if one.id not in lifted:
                 lifted[one.id] = vm.priority
                 below += [by_id[name] for name in one.after if name in by_id]
-    found: dict[str, VmState] = {}
-    begun: set[str] = set()
-    for vm in _restarted(by_id, lifted):
-        open_ = [vm]
-        while open_:
-            one = open_[-1]
-            begun.add(one.id)
-            left = [by_id[name] for name in one.after if name in by_id and name not in begun]
-            if left:
-                open_.append(_restarted({each.id: each for each in left}, lifted)[0])
-            else:
-                found.setdefault(one.id, one)
-                open_.pop()
-    return list(found.values())
+    names = [vm.id for vm in _restarted(by_id, lifted)]
+    return [by_id[name] for name in in_order(names, {vm.id: vm.after for vm in first})]
 
 
 def _restarted(vms: dict[str, VmState], priorities: dict[str, int]) -> list[VmState]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.node_worlds import at, tell, vm_of
 
-from outlive.node.vm.ordering import LINK_S, NamedVm, StartOrderInput, StartOrderResult, circles, start_order
+from outlive.node.vm.ordering import LINK_S, NamedVm, StartOrderInput, StartOrderResult, circles, in_order, start_order
 from outlive.resources import VirtualMachine
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -115,6 +115,12 @@ def test_whatever_they_name_all_start_and_nobody_before_another_without_saying_w
                 started.append(vm)
         assert started, f"nobody starts after {running}"
         running += started
+
+
+def test_names_come_as_they_are_but_none_before_those_that_it_is_after() -> None:
+    assert in_order(("a", "b", "c"), {"a": ("c",), "c": ("nobody",)}) == ["c", "a", "b"]
+    assert in_order(("b", "a"), {}) == ["b", "a"]
+    assert sorted(in_order(("a", "b"), {"a": ("b",), "b": ("a",)})) == ["a", "b"]
 
 
 # In a world

@@ -20,7 +20,7 @@ from outlive.node.decisions import START_ORDER
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.ordering import NamedVm, StartOrderInput, StartOrderResult
 from outlive.node.vm.shared import OrderMemory, VmHost, VmMemory
-from outlive.node.vm.states import FAIL, START, assigned_to, fence_of, state_of, wanted
+from outlive.node.vm.states import FAIL, START, STOP, STOPPED_BY_DRAIN, assigned_to, fence_of, state_of, wanted
 from outlive.resources import Holder, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT, StartOrder, VirtualMachineStatus
 from outlive.runtime.within import within
@@ -134,7 +134,7 @@ class Awaiting:
         vm = await self._shared.records.read(self._shared.daemon, name)
         if vm is None:
             return NamedVm(vm=name, state="missing", why="does not exist")
-        if not wanted(vm):
+        if not wanted(vm) and not _comes_back(vm):
             return NamedVm(vm=name, state="stopped", why=_why_not(vm))
         if await self._runs(vm, memory):
             return NamedVm(vm=name, state="running")
@@ -183,6 +183,12 @@ class Awaiting:
             raise Unavailable(f"the store did not answer about {name} within {CALL_S:g} s") from None
 
 
+def _comes_back(vm: VirtualMachine) -> bool:
+    """Whether it was stopped only because its host was emptied, and starts once that is ready."""
+    stopped = vm.spec.power_state == "running" and state_of(vm) == STOP
+    return stopped and vm.status.reason == STOPPED_BY_DRAIN
+
+
 def _why_not(vm: VirtualMachine) -> str:
     if state_of(vm) == FAIL:
         return f"has failed{f': {vm.status.reason}' if vm.status.reason else ''}"
@@ -192,6 +198,8 @@ def _why_not(vm: VirtualMachine) -> str:
 def _why_coming(vm: VirtualMachine) -> str:
     """What a reader wants to know of one that does not run: what its recovery says, what its host says, where it is."""
     status = vm.status
+    if _comes_back(vm):
+        return f"was stopped when {assigned_to(vm)} was emptied"
     if status.recovery is not None and status.recovery.phase == "held":
         return f"is held: {status.recovery.reason}"
     said = status.start_order

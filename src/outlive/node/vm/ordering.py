@@ -9,7 +9,7 @@ machine that it runs in is seen running.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -97,6 +97,26 @@ def circles(after: Mapping[str, Iterable[str]], vm: str) -> tuple[str, ...]:
     found = _circle(vm, {name: tuple(names) for name, names in after.items()})
     alone = len(found) == 1 and vm not in after.get(vm, ())
     return () if alone else tuple(sorted(found))
+
+
+def in_order(names: Sequence[str], after: Mapping[str, Iterable[str]]) -> list[str]:
+    """These names as they are, but none before those that it is after, and those where it would have been.
+
+    Of names that are after each other in a circle somebody comes first.
+    """
+    place = {name: number for number, name in enumerate(names)}
+    found: dict[str, None] = {}
+    begun: set[str] = set()
+    for name in names:
+        open_ = [name] if name not in begun else []
+        while open_:
+            begun.add(open_[-1])
+            left = [one for one in after.get(open_[-1], ()) if one in place and one not in begun]
+            if left:
+                open_.append(min(left, key=place.__getitem__))
+            else:
+                found[open_.pop()] = None
+    return list(found)
 
 
 def _edges(given: StartOrderInput, known: Mapping[str, NamedVm]) -> dict[str, tuple[str, ...]]:
