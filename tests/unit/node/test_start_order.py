@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.node_worlds import at, tell, vm_of
+from tests.support.node_worlds import at, set_status, tell, vm_of
 
 from outlive.node.vm.ordering import LINK_S, NamedVm, StartOrderInput, StartOrderResult, circles, in_order, start_order
-from outlive.resources import VirtualMachine
+from outlive.resources import Holder, VirtualMachine
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -194,6 +194,21 @@ def test_vm_that_runs_is_not_stopped_when_those_that_it_starts_after_end() -> No
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 30)
         assert (world.running("vm-1"), world.running("vm-2")) == ((), ("kvm-1",))
+
+    tell(story, vms=CHAIN)
+
+
+def test_vm_that_waits_for_others_no_more_and_is_still_held_elsewhere_does_not_say_that_it_waits() -> None:
+    async def story(world: World) -> None:
+        await world.do("start-fails", {"vms": ["vm-1"], "reason": "no image", "times": 1})
+        await world.do("guest-crash", {"vms": ["vm-1", "vm-2"]})
+        await at(world, 8)
+        assert order_of(world, "vm-2") == (("vm-1",), ())
+        stranger = Holder(hypervisor="kvm-2", member_uid="somebody", epoch=1, run_id="other")
+        await set_status(world, "vm-2", holders=(*vm_of(world, "vm-2").status.holders, stranger))
+        await at(world, 40)
+        assert (world.running("vm-1"), world.running("vm-2")) == (("kvm-1",), ())
+        assert vm_of(world, "vm-2").status.start_order is None
 
     tell(story, vms=CHAIN)
 

@@ -91,7 +91,8 @@ class Awaiting:
     def _said(self, vm: VirtualMachine, answer: StartOrderResult) -> StartOrder:
         before = vm.status.start_order
         mine = before is not None and (before.hypervisor, before.fence) == (self._shared.host, fence_of(vm))
-        since = before.since if before is not None and mine and before.waits_for else None
+        goes_on = before is not None and mine and (before.waits_for != () or before.without == answer.without)
+        since = before.since if before is not None and goes_on else None
         return StartOrder(
             hypervisor=self._shared.host,
             fence=fence_of(vm),
@@ -101,6 +102,17 @@ class Awaiting:
             limit_s=float(answer.limit),
             since=since or as_datetime(self._shared.clock.now()),
         )
+
+    async def over(self, vm: VirtualMachine, turn: Turn) -> None:
+        """Its turn has come, and it does not start for another reason: it waits for nobody any more."""
+        before = vm.status.start_order
+        if before == turn.order or (before is None or before.hypervisor != self._shared.host):
+            return
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            return _replace(now.status, start_order=turn.order) if now.status.start_order == before else None
+
+        await self._shared.records.change(self._shared.daemon, vm.name, change)
 
     async def _say(self, vm: VirtualMachine, said: StartOrder) -> None:
         """Write down for whom it waits, where that is news."""

@@ -111,6 +111,8 @@ class Starter:
         held = await shared.records.change(shared.daemon, name, hold)
         if held is None or not any(one.run_id == run_id for one in held.status.holders):
             _log.info("vm.not_held", vm=name, host=shared.host, why=refusal.why if refusal is not None else "changed")
+            if held is not None and refusal is not None:
+                await self._awaiting.over(held, turn)
             return self._later(memory) if refusal is not None else AGAIN_S
         return await self._create(held, run_id, held_in, memory)
 
