@@ -39,6 +39,10 @@ async def fence(
         bool,
         typer.Option("--confirm-off", help="Assert that the condemned host is off: its VMs restart."),
     ] = False,
+    membership: Annotated[
+        str,
+        typer.Option("--membership", metavar="UID", help="With --confirm-off: about this lost membership of it."),
+    ] = "",
     name: Annotated[str, typer.Option("--name", help="Who says so; otherwise the login name.")] = "",
     yes: Yes = False,
 ) -> None:
@@ -46,13 +50,18 @@ async def fence(
     from outlive.roles.operating import confirm_off as assert_off
     from outlive.roles.operating import find_host, request_fence
 
+    if membership and not confirm_off:
+        raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
     who = name or getpass.getuser()
     async with access.open(write=True) as store:
         if confirm_off:
             await find_host(store, host)
-            _ask(f"If {host} still runs, its VMs will be corrupted. Is it switched off, by your own eyes?", yes)
-        acting = assert_off if confirm_off else request_fence
-        write(await acting(store, host, name=who, reason=reason) + "\n")
+            what = f"what {host} ran as {membership}" if membership else host
+            _ask(f"If {what} still runs, its VMs will be corrupted. Is it off, by your own eyes?", yes)
+            told = await assert_off(store, access.clock, host, name=who, reason=reason, membership=membership)
+        else:
+            told = await request_fence(store, host, name=who, reason=reason)
+        write(told + "\n")
 
 
 async def maintenance_on(

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
+from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.draining import Drainer
 from outlive.node.gauging import Gauge
 from outlive.node.membership.cleaning import Cleaner
-from outlive.node.membership.entering import Entered
+from outlive.node.membership.entering import UNKNOWN_HOST, Entered, unknown_host
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.missing import Missing
 from outlive.node.reporting import Reporter
@@ -28,12 +28,14 @@ from outlive.node.vm.looking import Looker
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.worker import Workers
 from outlive.node.wishes import Wishes
-from outlive.resources import VirtualMachine
+from outlive.resources import ObjectRef, VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.runtime.within import within
 from outlive.store import Store
 
+UNKNOWN_DELTA: Final = 25
+"""What a host that is not in the store takes off the cluster's health."""
 RESTART_S: Final = 5.0
 """The wait before a part that failed is started again."""
 
@@ -110,8 +112,21 @@ class Daemon:
                 break
             except OutliveError as error:
                 _log.warning("daemon.waits", host=self.wishes.host, error=str(error))
+                if isinstance(error, NotFound):
+                    await self._say_unknown()
             await self.clock.sleep(float(self.shared.settings.look))
+        await self.shared.faults.end(UNKNOWN_HOST, self._subject)
         await self.keeper.enter()
+
+    async def _say_unknown(self) -> None:
+        unknown = unknown_host(self.wishes.host)
+        await self.shared.faults.raise_(
+            UNKNOWN_HOST, self._subject, unknown.message, remedy=unknown.remedy, delta=UNKNOWN_DELTA
+        )
+
+    @property
+    def _subject(self) -> ObjectRef:
+        return ObjectRef(kind="Hypervisor", name=self.wishes.host)
 
     def serve(self, group: OrderedTaskGroup) -> list[asyncio.Task[None]]:
         """Start all parts in the group."""
@@ -152,6 +167,7 @@ class Daemon:
         if self.wishes.incarnation != incarnation:
             self.workers.poke_all()
         await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.standing)
+        await self.keeper.write_down()
         if not self.keeper.standing:
             return
         if self.cleaner.needed:

@@ -12,6 +12,7 @@ from outlive.node.fencing.condemning import ATTEMPT, CONDEMN, TAKE_OVER
 from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
 from outlive.node.fencing.returning import SWITCH_ON, SWITCHED_ON
 from outlive.node.fencing.trusting import TRUST_AGAIN
+from outlive.node.fencing.vouching import VOUCH
 from outlive.node.membership.holding import CREATE, HOLD, REHOLD, RELEASE
 from outlive.node.membership.joining import ROWS, SELF_CLEAN
 from outlive.node.membership.moving import ADOPT, ENTER, RESUME, SEND
@@ -47,6 +48,6 @@ STANDING: Final = Decision(
     "safety.standing", standing, StandingView, StandingResult, "What a fresh read says about a write without an answer"
 )
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
-    *(step.decision for step in (*HOST_STEPS, *FENCER_STEPS, TRUST_AGAIN, SWITCH_ON, SWITCHED_ON)),
+    *(step.decision for step in (*HOST_STEPS, *FENCER_STEPS, TRUST_AGAIN, SWITCH_ON, SWITCHED_ON, VOUCH)),
     STANDING,
 )

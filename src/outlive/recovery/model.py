@@ -72,7 +72,9 @@ class HolderState(Part, frozen=True, kw_only=True):
     host: str
     mute: bool = False
     known: bool = True
-    """Whether the Membership that the entry was written under is there."""
+    """Whether the Membership that the entry was written under is there, or known to be over."""
+    uid: str = ""
+    """Of that Membership."""
 
 
 class VmState(Part, frozen=True, kw_only=True):

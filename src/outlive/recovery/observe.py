@@ -194,9 +194,9 @@ class Lookout:
 
     def members(self, holders: Iterable[Holder]) -> tuple[MemberView, ...]:
         """The Memberships that these entries were written under."""
-        found = [(holder, self.member(holder.hypervisor)) for holder in holders]
-        views = [view for holder, view in found if view is not None and of_holder(holder, (view,)) is not None]
-        return tuple({view.host: view for view in views}.values())
+        known = [(holder, self.member(holder.hypervisor)) for holder in holders]
+        found = [of_holder(holder, (view,)) for holder, view in known if view is not None]
+        return tuple({(one.host, one.uid): one for one in found if one is not None}.values())
 
     def host(self, name: str, unattended: Collection[str] = ()) -> HostState:
         """A host as the plan sees it."""
@@ -246,8 +246,10 @@ class Lookout:
         incarnation = self._incarnation() or (cluster.status.store_incarnation if cluster is not None else "")
         if cluster is None or not incarnation or cluster.spec.confirmed_incarnation == incarnation:
             return ()
-        found = [one.name for one in self._informers.memberships.items() if one.record.incarnation != incarnation]
-        return tuple(dict.fromkeys((*found, *cluster.status.missing(incarnation))))
+        known = {one.name: one.record.incarnation for one in self._informers.memberships.items()}
+        found = [name for name, joined in known.items() if joined != incarnation]
+        missed = [name for name in cluster.status.missing(incarnation) if known.get(name) != incarnation]
+        return tuple(dict.fromkeys((*found, *missed)))
 
     def state(self, vm: VirtualMachine) -> VmState:
         """A VM as the plan sees it."""
@@ -277,6 +279,7 @@ class Lookout:
                     host=one.hypervisor,
                     mute=mute(one, members, reach),
                     known=of_holder(one, members) is not None,
+                    uid=one.member_uid,
                 )
                 for one in status.holders
             ),

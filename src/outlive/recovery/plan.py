@@ -100,7 +100,9 @@ class _Planner:
                     "membership-missing",
                     f"{host.name} may still run it, and its Membership is not there or is another one",
                     host=host.name,
-                    remedy=f"start the daemon on {host.name}, or restore Membership/{host.name} from a backup",
+                    remedy=f"restore Membership/{host.name}; or, once you know that the machine which ran it is off or "
+                    f"empty: outlive fence {host.name} --confirm-off --membership {holder.uid} "
+                    '--reason "..."',
                 )
             if host.unconfirmed:
                 return _action(

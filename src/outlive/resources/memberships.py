@@ -95,6 +95,16 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     """What was done to have the host back, once it was proven dead."""
 
 
+class FormerMembership(Part, frozen=True, kw_only=True):
+    """A Membership of this host that was deleted, or that a backup lacks, and what is known to be over of it."""
+
+    uid: str
+    """As it stands in ``holders[].memberUid`` of virtual machines."""
+    dead_through: int
+    """The highest epoch of it that is proven dead; it only grows, and only together with a proof."""
+    proof: Proof
+
+
 class MemberRecord(Part, frozen=True, kw_only=True):
     """The document itself."""
 
@@ -121,12 +131,18 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     one has all kinds trusted again."""
     incarnation: str = ""
     """The store's incarnation under which the host last joined with all its VMs, left, or was proven dead."""
+    former: tuple[FormerMembership, ...] = ()
+    """Memberships of this host that are lost, as far as what they ran is proven to be over; at most 16."""
     silent: tuple[SilentPeer, ...] = ()
     """Hosts that this host, a coordinator, sees silent, the 64 longest silent at most; nothing is proven by it."""
 
 
 class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
-    """``Membership/<hypervisor>``."""
+    """``Membership/<hypervisor>``. Its daemon creates it; or ``outlive fence --confirm-off`` does where one was lost.
+
+    What a command created is of no machine (``machineId`` is empty): the first that comes with this name empties itself
+    and takes it over.
+    """
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="memberships",
@@ -144,6 +160,7 @@ class Membership(Resource, frozen=True, kw_only=True, tag="Membership"):
                 "record.incarnation": ("daemon", "fencer"),
                 "record.silent": ("daemon",),
                 "record.cut": ("fencer",),
+                "record.former": ("daemon", "users"),
             },
             labels="refused",
         ),

@@ -18,10 +18,12 @@ from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refuse
 from outlive.base.wording import listing
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
 from outlive.node.maintenance import cluster_maintenance, host_maintenance
+from outlive.node.membership.former import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
 from outlive.roles.maintaining import until
+from outlive.roles.vouching import lost_memberships, missed, vouch
 from outlive.store import Selector, Store, list_all
 
 ATTEMPTS: Final = 5
@@ -47,13 +49,21 @@ async def request_fence(store: Store, host: str, *, name: str, reason: str) -> s
     return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"
 
 
-async def confirm_off(store: Store, host: str, *, name: str, reason: str) -> str:
+async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reason: str, membership: str = "") -> str:
     """Assert that a condemned host is off. It becomes the proof of its fence, with name and reason.
 
-    ``Refused`` where the host is not condemned: an assertion is about one fence, and never starts one.
+    Where its Membership is lost, or ``membership`` names a lost one by uid, the assertion is about what that one ran
+    (``outlive.roles.vouching``). ``Refused`` where the host is not condemned: an assertion is about one fence, and
+    never starts one.
     """
     _check_words(name, reason)
-    record = (await _member(store, host)).record
+    try:
+        member = await store.get(Membership, host, fresh=True)
+    except NotFound:
+        member = None
+    if member is None or is_nobodys(member.record) or membership not in ("", member.metadata.uid):
+        return await vouch(store, clock, host, membership, name=name, reason=reason)
+    record = member.record
     view = OperatorView(
         host=host,
         record=record,
@@ -66,7 +76,13 @@ async def confirm_off(store: Store, host: str, *, name: str, reason: str) -> str
     outcome = PROVE_OPERATOR.attempt(view)
     if record.state != "Revoked" or outcome.refused is not None:
         why = outcome.refused.why if outcome.refused is not None and record.state == "Revoked" else ""
-        raise Refused(why or f"{host} is not condemned", remedy=f"outlive fence {host} --reason … condemns it first")
+        lost = await lost_memberships(store, host, but=member.metadata.uid)
+        raise Refused(
+            why or f"{host} is not condemned",
+            remedy=f"VMs wait for a lost membership of it: say which (--membership {min(lost)})"
+            if lost
+            else f"outlive fence {host} --reason … condemns it first",
+        )
     if record.dead_through >= record.fence.epoch:
         return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
     wish = f"{record.fence.id}|{name}|{reason}"
@@ -223,8 +239,12 @@ async def _is_armed(store: Store, host: str) -> bool:
 
 
 async def find_host(store: Store, host: str) -> None:
-    """``NotFound`` where there is no such host, before anybody is asked about it."""
-    await store.get(Hypervisor, host)
+    """``NotFound`` where there is no such host, before anybody is asked about it; a lost one has left entries."""
+    try:
+        await store.get(Hypervisor, host)
+    except NotFound:
+        if not await lost_memberships(store, host) and not await missed(store, host):
+            raise
 
 
 def _check_words(name: str, reason: str) -> None:

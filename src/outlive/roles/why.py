@@ -16,8 +16,18 @@ import msgspec
 from outlive.base.errors import NotFound
 from outlive.node import degrading
 from outlive.node.fencing.condemning import CondemnView, FenceOutcome
-from outlive.resources import DecisionRecord, Hypervisor, Membership, Proof, RecoveryStep, Reservation, VirtualMachine
+from outlive.resources import (
+    DecisionRecord,
+    FormerMembership,
+    Hypervisor,
+    Membership,
+    Proof,
+    RecoveryStep,
+    Reservation,
+    VirtualMachine,
+)
 from outlive.resources.codec import decode_as
+from outlive.roles.vouching import lost_memberships
 from outlive.store import Store, list_all
 
 DECISIONS_LIMIT: Final = 200
@@ -181,6 +191,10 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         chain.append(Link(text=f"{fence.by} condemned it as fence {fence.id}: {fence.reason}"))
     chain += _proofs(fence.findings if fence.findings else (() if record.proof is None else (record.proof,)))
     moved = await _moved(store, fence.id) if fence.id else []
+    for former in record.former:
+        chain += _lost(former)
+        if former.proof.fence not in ("", fence.id):
+            moved += await _moved(store, former.proof.fence)
     chain += moved
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
@@ -209,8 +223,25 @@ async def _host(store: Store, name: str) -> Hypervisor | None:
         return None
 
 
+def _lost(former: FormerMembership) -> Iterator[Link]:
+    """What is known of a Membership that is lost."""
+    proof = former.proof
+    by = f", recorded by {proof.by}" if proof.by else ""
+    yield Link(
+        at=proof.at,
+        text=f"its lost membership {former.uid} is over through epoch {former.dead_through}, "
+        f"by {proof.kind}: {proof.evidence}{by}",
+    )
+
+
 async def _unknown(store: Store, name: str) -> NotFound:
     """Of a host that nobody watches, or of a name that is neither a host's nor a VM's."""
+    if await lost_memberships(store, name):
+        return NotFound(
+            f"the membership of {name} is lost, and VMs are held until it is known that what it ran is off",
+            remedy=f"restore it; or, once you know that {name} is off: "
+            f'outlive fence {name} --confirm-off --reason "..."',
+        )
     try:
         host = await store.get(Hypervisor, name)
     except NotFound:

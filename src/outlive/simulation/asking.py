@@ -98,8 +98,16 @@ def _release(draw: Draw, at_s: float) -> None:
 
 
 def _delete_membership(draw: Draw, at_s: float) -> None:
-    if draw.first("delete-membership", RESTORES):
-        draw.add(at_s, "delete-membership", host=draw.host().name)
+    """Of a host that runs on, or that is then switched off, of which somebody says so."""
+    if not draw.first("delete-membership", RESTORES):
+        return
+    host = draw.host().name
+    draw.add(at_s, "delete-membership", host=host)
+    if draw.random.random() < 0.5:
+        off_s = at_s + draw.random.uniform(0.0, 10.0)
+        draw.add(off_s, "power-off", hosts=(host,))
+        draw.add(off_s + draw.random.uniform(0.5, 10.0), "confirm-off", host=host, looks=True, reason="cord pulled")
+        draw.add(off_s + draw.short(), "power-on", hosts=(host,))
 
 
 ASKING: Final[dict[str, Kind]] = {

@@ -152,12 +152,17 @@ def _store_faults(draw: Draw, at_s: float) -> None:
 
 
 def _backup(draw: Draw, at_s: float) -> None:
-    """A backup is made and, soon or late, put back; somebody may vouch for it once all hosts have had their time."""
+    """A backup is made and, soon or late, put back; somebody may vouch for it once all hosts have had their time.
+
+    It may lack a host, whose document is then applied again.
+    """
     if not draw.first("backup", RESTORES):
         return
     back_s = at_s + draw.short()
     draw.add(at_s, "store-snapshot")
     draw.add(back_s, "store-restore")
+    if draw.random.random() < 0.3:
+        draw.while_(back_s, draw.short(), "delete-host", "apply-host", host=draw.host().name)
 
 
 def _start_fails(draw: Draw, at_s: float) -> None:

@@ -41,6 +41,8 @@ async def heal(world: World) -> None:
         _heal_host(world, host)
     await world.do("maintenance", {"on": False})
     await world.do("release", {})
+    for name in sorted(world.withdrawn):
+        await world.do("apply-host", {"host": name})
     for host in world.hosts.values():
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
         await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})
@@ -83,8 +85,10 @@ class Operator:
             member = world.store.look_member(host.name)
             if member is None:
                 await self._without_membership(host)
-            elif member.machine_id != host.machine.machine_id:
+            elif member.machine_id not in ("", host.machine.machine_id):
                 await self._replaced(host, member)
+            elif not member.former and self._waits_for_lost(host.name):
+                await self._do("confirm-off", {"host": host.name, "lost": True, "looks": True, "reason": "I looked"})
         if world.truth.restored and self._patient(VOUCH_AFTER_S):
             await self._vouch()
 
@@ -110,6 +114,15 @@ class Operator:
         if host.lives and not host.hypervisor.domains and host.machine.remembered is not None:
             await self._do("forget-membership", {"host": host.name})
             await self._do("kill-daemon", {"hosts": (host.name,)})
+
+    def _waits_for_lost(self, host: str) -> bool:
+        """Whether a VM is held because a membership of the host is not there any more."""
+        return any(
+            vm.status.recovery is not None
+            and vm.status.recovery.reason.startswith("membership-missing")
+            and any(one.hypervisor == host for one in vm.status.holders)
+            for vm in self._world.store.all_of(VirtualMachine)
+        )
 
     async def _vouch(self) -> None:
         """Those that could register have had their time."""

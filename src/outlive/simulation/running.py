@@ -52,7 +52,7 @@ def already_running(world: World) -> None:
 def _members(world: World, ids: SeededIds) -> Iterator[Membership]:
     for name, host in world.hosts.items():
         uid = ids.uuid()
-        host.machine.remembered = Remembered(uid=uid, epoch=EPOCH)
+        host.machine.remembered = Remembered(uid=uid, epoch=EPOCH, incarnation=world.store.incarnation)
         record = MemberRecord(
             machine_id=host.machine.machine_id,
             boot_id=host.machine.boot_id,

@@ -354,6 +354,8 @@ _SENTENCES: Final = {
     "create-vm": "somebody creates {vms}",
     "delete-vm": "somebody deletes {vms}",
     "delete-membership": "somebody deletes the membership of {who}",
+    "delete-host": "somebody deletes {who} from the store",
+    "apply-host": "somebody applies the document of {who} again",
     "replace-machine": "another machine is put up under the name of {who}",
     "forget-membership": "somebody deletes what {who} remembers of its membership",
     "accept-machine": "somebody accepts the machine that is now {who}",

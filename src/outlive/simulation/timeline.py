@@ -182,8 +182,15 @@ VERBS: Final[Mapping[str, Verb]] = {
     "arm": Verb({"hosts": _HOSTS}, "Guards are armed."),
     "disarm": Verb({"hosts": _HOSTS}, "Guards are disarmed."),
     "confirm-off": Verb(
-        {"host": _HOST, "name": _TEXT, "reason": _TEXT, "fence": _TEXT, "looks": Argument(Kind.FLAG)},
-        "Somebody asserts that a host is off.",
+        {
+            "host": _HOST,
+            "name": _TEXT,
+            "reason": _TEXT,
+            "fence": _TEXT,
+            "looks": Argument(Kind.FLAG),
+            "lost": Argument(Kind.FLAG),
+        },
+        "Somebody asserts that a host is off, or (lost) that what its lost memberships ran is.",
     ),
     "fence": Verb({"host": _HOST}, "Somebody condemns a host."),
     "create-vm": Verb(
@@ -199,6 +206,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "delete-vm": Verb({"vm": _VM}, "A VM goes for good."),
     "delete-membership": Verb({"host": _HOST}, "Somebody deletes the membership of a host."),
+    "delete-host": Verb({"host": _HOST}, "Somebody deletes a host from the store, with its membership."),
+    "apply-host": Verb({"host": _HOST}, "Somebody applies the document of a deleted host again."),
     "forget-membership": Verb({"host": _HOST}, "Somebody deletes what a host remembers of its membership."),
     "replace-machine": Verb({"host": _HOST}, "Another machine is put up under the name of a host."),
     "accept-machine": Verb({"host": _HOST}, "Somebody accepts the machine that is there now."),

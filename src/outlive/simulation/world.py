@@ -15,7 +15,7 @@ from outlive.base.errors import BadInput
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
 from outlive.node.ports.hypervisor import DomainState
-from outlive.resources import Amounts, Election, VirtualMachine
+from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
 from outlive.roles.node import NodePorts
 from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.simulation import verbs
@@ -76,6 +76,8 @@ class World:
         self._slow: dict[str, float] = {}
         """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
         self._watching: asyncio.Task[None] | None = None
+        self.withdrawn: dict[str, Hypervisor] = {}
+        """Documents of hosts that somebody deleted."""
         self.truth = Truth(self.store, self._hypervisors, self.disks, self.history)
         self.judge = Judge(self.truth, seed=seed, replay=replay)
         for host in hosts_of(spec):

@@ -14,7 +14,7 @@ from outlive.node.fencing.proving import (
     WatchdogView,
 )
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.resources import Cluster, FenceRecord, GuardRecord, MemberRecord
+from outlive.resources import Cluster, FenceRecord, GuardRecord, MemberRecord, Membership
 from outlive.simulation.world import World
 
 CONDEMNED = MemberRecord(
@@ -216,10 +216,10 @@ def _cluster(world: World) -> Cluster:
 
 async def _not_in_the_backup(world: World) -> None:
     """``kvm-2`` runs on in a store that was restored and does not know it."""
-    await world.do("delete-membership", {"host": "kvm-2"})
     await world.do("store-snapshot", {})
     await at(world, 5)
     await world.do("store-restore", {})
+    await world.do("delete-host", {"host": "kvm-2"})
     cluster = _cluster(world)
     status = _replace(cluster.status, store_incarnation=world.store.incarnation)  # what a controller writes
     await world.store.replace_status(_replace(cluster, status=status))
@@ -245,11 +245,44 @@ def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_s
 def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_registered_anew() -> None:
     async def story(world: World) -> None:
         await _not_in_the_backup(world)
-        await world.do("forget-membership", {"host": "kvm-2"})
-        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+        assert "host-unknown.kvm-2" in faults(world)
+        await world.do("apply-host", {"host": "kvm-2"})
         await at(world, 60)
         assert record(world, "kvm-2").state == "Held"
+        assert record(world, "kvm-2").incarnation == world.store.incarnation
         assert _cluster(world).status.missing_hosts == {}
+        assert "host-unknown.kvm-2" not in faults(world)
+
+    tell(story)
+
+
+def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_restarted_meanwhile() -> None:
+    async def story(world: World) -> None:
+        await at(world, 10)  # it writes down where it is registered when it looks at its wishes
+        await _not_in_the_backup(world)
+        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+        await at(world, 60)
+        assert world.store.look(Membership, "kvm-2") is None
+        await world.do("apply-host", {"host": "kvm-2"})
+        await at(world, 100)
+        assert record(world, "kvm-2").state == "Held"
+        assert "host-unknown.kvm-2" not in faults(world)
+
+    tell(story)
+
+
+def test_nobody_waits_for_a_host_that_was_not_in_the_backup_once_somebody_says_that_it_is_off() -> None:
+    async def story(world: World) -> None:
+        await _not_in_the_backup(world)
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await world.do("confirm-off", {"host": "kvm-2", "reason": "scrapped"})
+        made = record(world, "kvm-2")
+        assert (made.machine_id, made.state, made.incarnation) == ("", "Revoked", world.store.incarnation)
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 60)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 120)
+        assert world.running("vm-1") == ("kvm-1",)
 
     tell(story)
 

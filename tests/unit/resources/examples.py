@@ -261,6 +261,7 @@ FULL: tuple[r.Resource, ...] = (
             trust_word="once",
             incarnation="i",
             silent=(r.SilentPeer(host="h3", uid="u", epoch=2, seq=41, silent_s=5.25),),
+            former=(r.FormerMembership(uid="u", dead_through=2, proof=PROOF),),
         ),
     ),
     r.Pipeline(

@@ -95,20 +95,20 @@ def test_a_host_that_runs_nothing_is_not_fenced() -> None:
 
 def test_an_assertion_is_about_one_fence() -> None:
     store = cluster(condemned())
-    _, host = asked(store, confirm_off(store, "h1", name="eve", reason="I pulled the plug"))
+    _, host = asked(store, confirm_off(store, CLOCK, "h1", name="eve", reason="I pulled the plug"))
     assert host.spec.fencing.operator_proof == "h1.3.abcdef|eve|I pulled the plug"
 
 
 def test_an_assertion_never_starts_a_fence() -> None:
     store = cluster(HELD)
-    error = refused(confirm_off(store, "h1", name="eve", reason="off"), Refused)
+    error = refused(confirm_off(store, CLOCK, "h1", name="eve", reason="off"), Refused)
     assert "not condemned" in str(error)
 
 
 @pytest.mark.parametrize("words", ["", "  ", "a|b", "two\nlines", "x" * 501])
 def test_names_and_reasons_are_single_lines_of_words(words: str) -> None:
     store = cluster(condemned())
-    refused(confirm_off(store, "h1", name="eve", reason=words), Usage)
+    refused(confirm_off(store, CLOCK, "h1", name="eve", reason=words), Usage)
     refused(request_fence(store, "h1", name=words, reason="x"), Usage)
 
 

@@ -13,7 +13,7 @@ _replace = msgspec.structs.replace
 
 def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> MemberRecord:
     """The record with this time on the proofs that ``before`` does not have."""
-    old = (before.proof, before.cut.proof, *before.fence.findings) if before is not None else ()
+    old = _proofs(before) if before is not None else ()
 
     def stamped(proof: Proof) -> Proof:
         return proof if proof.at is not None or proof in old else _replace(proof, at=at)
@@ -21,7 +21,17 @@ def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> Me
     findings = tuple(map(stamped, record.fence.findings))
     proof = stamped(record.proof) if record.proof is not None else None
     cut_proof = stamped(record.cut.proof) if record.cut.proof is not None else None
-    if proof == record.proof and cut_proof == record.cut.proof and findings == record.fence.findings:
-        return record
-    fence, cut = _replace(record.fence, findings=findings), _replace(record.cut, proof=cut_proof)
-    return _replace(record, proof=proof, fence=fence, cut=cut)
+    former = tuple(_replace(one, proof=stamped(one.proof)) for one in record.former)
+    changed = _replace(
+        record,
+        proof=proof,
+        fence=_replace(record.fence, findings=findings),
+        cut=_replace(record.cut, proof=cut_proof),
+        former=former,
+    )
+    return record if changed == record else changed
+
+
+def _proofs(record: MemberRecord) -> tuple[Proof | None, ...]:
+    former = (one.proof for one in record.former)
+    return (record.proof, record.cut.proof, *record.fence.findings, *former)

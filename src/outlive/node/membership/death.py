@@ -3,14 +3,15 @@
 ``dead`` says that an epoch of a host runs nothing any more. ``mute`` says that this one VM can do no harm there,
 because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back, so a stale
 reading of a Membership errs on the safe side. A Membership that is missing, or that is another one of the same name,
-proves nothing (docs/concepts/safety.md).
+proves nothing, except where the other one says that exactly this lost one, through this epoch, is over
+(docs/concepts/safety.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outlive.resources import Holder, MemberRecord, Membership, Part, Proof
+from outlive.resources import FenceRecord, FormerMembership, Holder, MemberRecord, Membership, Part, Proof
 
 
 class MemberView(Part, frozen=True, kw_only=True):
@@ -36,8 +37,33 @@ def member_view(membership: Membership) -> MemberView:
 
 
 def of_holder(holder: Holder, members: Iterable[MemberView]) -> MemberView | None:
-    """The Membership that the holder's entry was written under; ``None`` for a missing or another one."""
-    return next((one for one in members if one.host == holder.hypervisor and one.uid == holder.member_uid), None)
+    """The Membership that the holder's entry was written under; ``None`` for a missing or another one.
+
+    Of a lost one in whose place another says that it is over, through this very epoch: what is known of it.
+    """
+    for one in members:
+        if one.host != holder.hypervisor:
+            continue
+        if one.uid == holder.member_uid:
+            return one
+        for former in one.record.former:
+            if former.uid == holder.member_uid and former.dead_through >= holder.epoch:
+                return MemberView(host=one.host, uid=former.uid, record=_lost(former))
+    return None
+
+
+def _lost(former: FormerMembership) -> MemberRecord:
+    through = former.dead_through
+    fence = FenceRecord(id=former.proof.fence, epoch=through, phase="proven", by=former.proof.by)
+    return MemberRecord(
+        machine_id="",
+        boot_id="",
+        epoch=through,
+        state="Revoked",
+        dead_through=through,
+        proof=former.proof,
+        fence=fence,
+    )
 
 
 def dead(holder: Holder, members: Iterable[MemberView]) -> bool:

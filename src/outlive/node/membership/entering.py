@@ -3,7 +3,9 @@
 Looks, decides by ``join``, empties the host where the row says so, writes, and only after the store has acknowledged
 the epoch writes it down on the host's own disk; nothing uses it before. Nobody else's machine and no forgotten
 membership is ever written over. A store that knows an earlier epoch of this boot than the host used was restored from a
-backup: the host then enters with an epoch that was never used.
+backup: the host then enters with an epoch that was never used. So it does where the backup does not know it at all,
+once its ``Hypervisor`` is in the store; a Membership that is gone from a store that was not restored is for people to
+judge.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError,
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import record_of
 from outlive.node.membership.dating import dated
+from outlive.node.membership.former import claimed, emptied, taken, takes_nobodys
 from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, join
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.local import LocalDomains
-from outlive.resources import Hypervisor, MemberRecord, Membership, ObjectMeta
+from outlive.node.wishes import CLUSTER
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, R
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store
@@ -31,6 +35,10 @@ from outlive.store import Store
 EMPTYING_ROUNDS: Final = 20
 """How often the daemon tries to empty the host before it says that it cannot."""
 
+GONE: Final = "membership-gone"
+"""Fault of a host whose Membership somebody deleted."""
+UNKNOWN_HOST: Final = "host-unknown"
+"""Fault of a host that is not in the store."""
 DISK_LIMIT_S: Final = 10.0
 """How long the host's own disk may take."""
 
@@ -67,6 +75,14 @@ class Blocked(Exception):
         self.remedy = remedy
 
 
+def gone_remedy(host: str) -> str:
+    """What to do about a Membership that is gone from a store that was not restored."""
+    return (
+        f"restore Membership/{host}; or switch {host} off, then: "
+        f'outlive fence {host} --confirm-off --reason "..."; it joins again when it is switched on'
+    )
+
+
 class Entrance:
     """See the module. One for each daemon process."""
 
@@ -97,6 +113,10 @@ class Entrance:
         self._emptied = 0
         self._restored = False
         """Whether a try that did not get to its end found that the store had gone back."""
+        self._disk = asyncio.Lock()
+        """Held by whoever changes what is on the host's disk."""
+        self._noted = ""
+        """Incarnation that was last written down."""
 
     async def enter(self, *, restored: bool) -> Entered | None:
         """One try; ``None``: look again at once.
@@ -106,8 +126,11 @@ class Entrance:
         found = await self.read()
         remembered = await self._on_disk(self._machine.remembered())
         view = await self._view(found, remembered)
-        self._restored = restored = restored or self._restored or _goes_back(view)
-        if restored and self._was_member_since_boot(view):
+        forgotten = await self.forgotten(view.record, remembered)
+        nobodys = takes_nobodys(view)
+        self._restored = restored = not nobodys and (restored or self._restored or forgotten or _goes_back(view))
+        view = taken(view) if nobodys else claimed(view)
+        if forgotten or (restored and self._was_member_since_boot(view)):
             view = lifted(view)
         outcome = self._decisions.use(JOIN, view, subject=self._host)
         if outcome.destroy_first:
@@ -116,10 +139,15 @@ class Entrance:
         if outcome.refused is not None:
             raise _refusal(outcome, view)
         assert outcome.record is not None
-        written = await self._write(found, outcome.record)
-        entered = Remembered(uid=written.metadata.uid, epoch=written.record.epoch)
+        record = emptied(outcome.record, remembered, self._host) if nobodys else outcome.record
+        written = await self._write(found, record)
+        entered = Remembered(
+            uid=written.metadata.uid, epoch=written.record.epoch, incarnation=written.record.incarnation
+        )
         if entered != remembered:
-            await self._on_disk(self._machine.remember(entered))
+            async with self._disk:
+                await self._on_disk(self._machine.remember(entered))
+        self._noted = entered.incarnation
         self._restored = False
         old = view.record.epoch if outcome.row == "J3" and view.record is not None else 0
         return Entered(
@@ -136,6 +164,46 @@ class Entrance:
         try:
             async with asyncio.timeout(self._limit_s):
                 return await self._store.get(Membership, self._host, fresh=True)
+        except NotFound:
+            return None
+        except TimeoutError:
+            raise Unavailable("the store did not answer in time") from None
+
+    async def forgotten(self, record: MemberRecord | None, remembered: Remembered | None) -> bool:
+        """Whether the store was restored from a backup that does not know this host, which is to be in it by now.
+
+        ``Blocked`` where nobody has put the host's ``Hypervisor`` back yet.
+        """
+        if record is not None or remembered is None or not remembered.incarnation:
+            return False
+        cluster = await self._read(Cluster, CLUSTER)
+        if cluster is None or cluster.status.store_incarnation in ("", remembered.incarnation):
+            return False
+        if await self._read(Hypervisor, self._host) is None:
+            raise unknown_host(self._host)
+        return True
+
+    async def gone_with_a_backup(self) -> bool:
+        """The same of the host as it is now."""
+        return await self.forgotten(None, await self._on_disk(self._machine.remembered()))
+
+    async def note(self, membership: Membership) -> None:
+        """Write down in which store this membership is registered; ``Blocked`` where the disk does not take it."""
+        record = membership.record
+        if record.incarnation in ("", self._noted):
+            return
+        async with self._disk:
+            known = await self._on_disk(self._machine.remembered())
+            if known is None or (known.uid, known.epoch) != (membership.metadata.uid, record.epoch):
+                return  # it enters at this moment
+            if known.incarnation != record.incarnation:
+                await self._on_disk(self._machine.remember(_replace(known, incarnation=record.incarnation)))
+            self._noted = record.incarnation
+
+    async def _read(self, kind: type[R], name: str) -> R | None:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await self._store.get(kind, name, fresh=True)
         except NotFound:
             return None
         except TimeoutError:
@@ -255,13 +323,22 @@ def _superseded(view: JoinView, remembered: Remembered | None) -> str:
 
 def lifted(view: JoinView) -> JoinView:
     """As if the store knew what the host knows, and the host had been condemned since: a new epoch follows."""
-    assert view.record is not None
     known = view.remembered.epoch if view.remembered is not None else 0
-    epoch = max(view.record.epoch, known)
-    if view.record.dead_through >= epoch:
+    before = view.record or MemberRecord(machine_id=view.machine_id, boot_id=view.boot_id, epoch=known)
+    epoch = max(before.epoch, known)
+    if before.dead_through >= epoch:
         return _replace(view, remembered=None)
-    record = _replace(view.record, boot_id=view.boot_id, epoch=epoch, state="Revoked")
+    record = _replace(before, boot_id=view.boot_id, epoch=epoch, state="Revoked")
     return _replace(view, remembered=None, record=record)
+
+
+def unknown_host(host: str) -> Blocked:
+    """Why a host waits whose document is not there."""
+    return Blocked(
+        UNKNOWN_HOST,
+        f"Hypervisor/{host} is not in the store, so {host} takes no part; what runs there runs on",
+        f"apply the document of {host} again (outlive apply -f FILE), or import the inventory that it is in",
+    )
 
 
 def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
@@ -271,7 +348,7 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
         case "same-machine":
             return Refused(why, remedy="give this machine another name, or delete the Membership of the old one")
         case "never-a-member":
-            return Blocked("membership-gone", why, f"restore Membership/{view.host}, or delete what the host remembers")
+            return Blocked(GONE, why, gone_remedy(view.host))
         case "nothing-runs":
             return Blocked("host-not-empty", why, "stop the domains on it before it registers")
     return Blocked("host-cannot-join", why, "see docs/concepts/safety.md")

@@ -22,6 +22,8 @@ class Remembered(Part, frozen=True, kw_only=True):
 
     uid: str = ""
     epoch: int = 0
+    incarnation: str = ""
+    """Of the store in which that membership was last registered; empty: it never was."""
 
 
 class JoinView(Part, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unkno
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import UNARMED, Arming
 from outlive.node.membership.dating import dated
-from outlive.node.membership.entering import Blocked, Entered, Entrance
+from outlive.node.membership.entering import GONE, Blocked, Entered, Entrance, gone_remedy
 from outlive.node.membership.holding import Me
 from outlive.node.membership.renewing import RENEW, RenewView, Standing, StandingView, standing
 from outlive.node.ports.faults import Faults
@@ -258,9 +258,9 @@ class Keeper:
     async def _begin(self, entered: Entered) -> None:
         record = entered.membership.record
         _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
-        if self._blocked:
-            await self._faults.end(self._blocked, self._subject)
-            self._blocked = ""
+        await self._unblock()
+        if entered.row != "J2":  # an earlier daemon may have said so
+            await self._faults.end(GONE, self._subject)
         self.entered = entered
         self._member = entered.membership
         self._acknowledged_seq = self._sent_seq = record.seq
@@ -377,7 +377,7 @@ class Keeper:
     async def _go_on(self, found: Membership) -> None:
         """The membership is mine; which of my writes arrived last says from when it counts."""
         if not self._held:
-            await self._faults.end("membership-gone", self._subject)
+            await self._unblock()
             self._held = True
             for callback in self._epochs:
                 callback()
@@ -409,21 +409,45 @@ class Keeper:
 
     async def _gone(self) -> None:
         self._lose()
-        await self._faults.raise_(
-            "membership-gone",
-            self._subject,
-            f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more",
-            remedy=f"restore Membership/{self._host}; or empty the host, delete what it remembers, and start it again",
-            delta=25,
-        )
+        try:
+            forgotten = await self._entrance.gone_with_a_backup()
+        except Blocked as blocked:
+            await self._say(blocked)
+            return
+        except OutliveError as error:
+            _log.warning("membership.not_read", host=self._host, error=str(error))
+            return
+        if forgotten:
+            await self.enter(restored=True)
+            return
+        why = f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more"
+        await self._say(Blocked(GONE, why, gone_remedy(self._host)))
 
     def _lose(self) -> None:
         was, self._held = self._held, False
         for callback in self._lost if was else ():
             callback()
 
+    async def write_down(self) -> None:
+        """Keep on the host's own disk in which store it is registered."""
+        if self._member is None or not self.standing:
+            return
+        try:
+            await self._entrance.note(self._member)
+        except Blocked as blocked:
+            _log.warning("membership.not_written_down", host=self._host, why=blocked.message)
+
+    async def _unblock(self) -> None:
+        blocked, self._blocked = self._blocked, ""
+        if blocked:
+            await self._faults.end(blocked, self._subject)
+
     async def _say(self, blocked: Blocked) -> None:
-        _log.error("membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy)
+        if self._blocked != blocked.code:
+            await self._unblock()
+            _log.error(
+                "membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy
+            )
         self._blocked = blocked.code
         await self._faults.raise_(blocked.code, self._subject, blocked.message, remedy=blocked.remedy, delta=25)
 

@@ -38,8 +38,9 @@ class Settling:
         record, entered = self._keeper.record, self._keeper.entered
         if record is None or entered is None or incarnation == entered.superseded:
             return False
-        if cluster.status.missing(incarnation):
-            return False
+        for host in cluster.status.missing(incarnation):
+            if not await self._accounted_for(host, incarnation):
+                return False
         if incarnation == self._known:
             return True
         first = entered.row == "J0" and record.incarnation in ("", incarnation)
@@ -52,3 +53,12 @@ class Settling:
                         return False  # dead or released as it is called: the backup may be older than its return
         self._known = incarnation
         return True
+
+    async def _accounted_for(self, host: str, incarnation: str) -> bool:
+        """Whether a host that missed itself has registered since, or somebody has said that it is off."""
+        try:
+            async with answered(f"Membership/{host}"):
+                member = await self._store.get(Membership, host, fresh=True)
+        except NotFound:
+            return False
+        return member.record.incarnation == incarnation

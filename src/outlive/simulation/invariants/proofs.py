@@ -15,7 +15,7 @@ def mute(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
     """Whether it is proven, on record, that this holder can do the VM no harm."""
     record = truth.member(holder)
     if record is None:
-        return False
+        return truth.lost_and_over(holder)
     if record.dead_through >= holder.epoch:
         return record.proof is not None
     if record.cut.through < holder.epoch or not vm.spec.disks:
@@ -80,8 +80,11 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
     what the store does not know, or not any more: it is in nobody's books, and its host has said so (``unknown-vm``).
     """
     through = before.dead_through if before is not None else 0
-    if after.dead_through <= through or host in truth.lied or host not in truth.hypervisors:
+    if host in truth.lied or host not in truth.hypervisors:
         return ""
+    lost = _lost_is_over(truth, host, before, after)
+    if lost or after.dead_through <= through:
+        return lost
     hypervisor = truth.hypervisors[host]
     for vm, domain in hypervisor.domains.items():
         if domain.state is DomainState.OFF or not hypervisor.powered:
@@ -94,4 +97,22 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
         epoch = max([domain.epoch, *mine])
         if epoch <= after.dead_through:
             return f"proven dead through {after.dead_through}, and {vm} is {domain.state} there in epoch {epoch}"
+    return ""
+
+
+def _lost_is_over(truth: Truth, host: str, before: MemberRecord | None, after: MemberRecord) -> str:
+    """What was newly said of lost memberships of the host."""
+    known = before.former if before is not None else ()
+    hypervisor = truth.hypervisors[host]
+    for former in (one for one in after.former if one not in known):
+        if former.proof.epoch < former.dead_through:
+            return f"lost membership {former.uid} dead through {former.dead_through}, by a proof of less"
+        for vm, domain in hypervisor.domains.items():
+            found = truth.vm(vm)
+            if found is None or domain.state is DomainState.OFF or not hypervisor.powered:
+                continue
+            for one in found.status.holders:
+                of_it = (one.hypervisor, one.member_uid, one.run_id) == (host, former.uid, domain.run_id)
+                if of_it and one.epoch <= former.dead_through:
+                    return f"lost membership {former.uid} is said to be over, and {vm} is {domain.state} there"
     return ""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from outlive.base.clock import as_datetime
-from outlive.base.errors import BadInput, Conflict, NotFound, Refused
-from outlive.resources import Cluster, Hypervisor, Membership, R, VirtualMachine
+from outlive.base.errors import AlreadyExists, BadInput, Conflict, Refused
+from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
+from outlive.roles.operating import confirm_off as asserted_off
+from outlive.roles.vouching import lost_memberships
 from outlive.simulation.building import vm_of
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.verbs.arguments import Arguments, hosts_in, text, texts
 
 if TYPE_CHECKING:
+    from outlive.simulation.hosts import SimHost
     from outlive.simulation.world import World
 
 TRIES = 20
@@ -103,8 +107,9 @@ async def confirm_off(world: World, given: Arguments) -> None:
     """Somebody asserts that a host is off: whether it is or not, or (``looks``) only if it is, or was replaced."""
     for host in hosts_in(world, given):
         member = world.store.look(Membership, host.name)
-        if member is None:
-            raise NotFound(f"{host.name} has no membership", remedy="wait until it has joined")
+        if member is None or given.get("lost"):
+            await _confirm_lost(world, host, given)
+            continue
         if given.get("looks") and host.lives and member.record.machine_id == host.machine.machine_id:
             raise Refused(f"{host.name} is on", remedy="switch it off first")
         if host.lives and host.hypervisor.left():
@@ -112,6 +117,30 @@ async def confirm_off(world: World, given: Arguments) -> None:
         fence = text(given, "fence") or member.record.fence.id
         proof = f"{fence}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'I looked')}"
         await change_spec(world, Hypervisor, host.name, lambda spec, p=proof: _operator(spec, p))  # type: ignore[misc]
+
+
+async def _confirm_lost(world: World, host: SimHost, given: Arguments) -> None:
+    """The same of what a lost membership ran: each that entries of VMs name."""
+    member = world.store.look(Membership, host.name)
+    lost = await lost_memberships(world.store, host.name, but=member.metadata.uid if member is not None else "")
+    runs = (member is None and bool(host.hypervisor.left())) or _runs_of(world, host, lost)
+    if given.get("looks") and host.lives and (member is None or runs):
+        raise Refused(f"{host.name} is on", remedy="switch it off first")
+    if host.lives and runs:
+        world.truth.lied[host.name] = "operator"
+    name, reason = text(given, "name", "somebody"), text(given, "reason", "I looked")
+    for uid in sorted(lost) or [""]:
+        await asserted_off(world.store, world.clock, host.name, name=name, reason=reason, membership=uid)
+
+
+def _runs_of(world: World, host: SimHost, lost: Mapping[str, int]) -> bool:
+    """Whether the host really runs something that was begun under a lost membership."""
+    for vm, domain in host.hypervisor.domains.items():
+        found = world.store.look(VirtualMachine, vm)
+        for one in found.status.holders if found is not None else ():
+            if one.member_uid in lost and (one.hypervisor, one.run_id) == (host.name, domain.run_id):
+                return True
+    return False
 
 
 def _operator(spec: Any, proof: str) -> Any:
@@ -191,6 +220,26 @@ async def delete_membership(world: World, given: Arguments) -> None:
     for name in texts(given, "hosts", "host"):
         found = await world.store.get(Membership, name)
         await world.store.delete(found.ref)
+
+
+async def delete_host(world: World, given: Arguments) -> None:
+    """Somebody deletes all that says that there is such a host."""
+    for host in hosts_in(world, given):
+        world.withdrawn[host.name] = found = await world.store.get(Hypervisor, host.name)
+        await world.store.delete(found.ref)
+        if world.store.look(Membership, host.name) is not None:
+            await delete_membership(world, {"host": host.name})
+
+
+async def apply_host(world: World, given: Arguments) -> None:
+    """Somebody applies the document of the host again."""
+    for host in hosts_in(world, given):
+        kept = world.withdrawn.pop(host.name, None)
+        if kept is None:
+            raise Refused(f"nobody has deleted {host.name}", remedy="delete-host comes first")
+        meta = ObjectMeta(name=host.name, labels=kept.metadata.labels)
+        with contextlib.suppress(AlreadyExists):  # a backup that was put back since may have it
+            await world.store.create(Hypervisor(metadata=meta, spec=kept.spec))
 
 
 async def accept_machine(world: World, given: Arguments) -> None:

@@ -61,6 +61,8 @@ VERBS: Final[Mapping[str, Act]] = {
     "create-vm": operating.create_vm,
     "delete-vm": operating.delete_vm,
     "delete-membership": operating.delete_membership,
+    "delete-host": operating.delete_host,
+    "apply-host": operating.apply_host,
     "forget-membership": hardware.forget_membership,
     "accept-machine": operating.accept_machine,
     "set-policy": operating.set_policy,

@@ -1,0 +1,150 @@
+"""An operator's word about what a lost Membership ran: one that was deleted, or that a restored backup does not have.
+
+Nobody can condemn such a host any more, and entries of virtual machines that were written under it are mute by no
+proof. The word is about exactly those Memberships, by uid, through the highest epoch that any entry names; it is kept
+in the Membership that has the host's name now, or in one that is made for it, in one write. What is made so is dead
+from the beginning and of no machine: whoever comes with that name empties itself first
+(``outlive.node.membership.entering``). As everywhere, nothing protects from a word that is not true; what can be seen
+to be untrue is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from outlive.node.fencing.condemning import FenceOutcome
+from outlive.node.membership.former import FORMER_LIMIT, NOBODYS, is_nobodys
+from outlive.resources import FenceRecord, FormerMembership, MemberRecord, Part, Proof
+from outlive.runtime.steps import Precondition, ProtocolStep
+
+_replace = msgspec.structs.replace
+
+
+class VouchView(Part, frozen=True, kw_only=True):
+    """What is known when somebody speaks for a lost Membership."""
+
+    host: str
+    record: MemberRecord | None = None
+    """Of the Membership that has the host's name now; ``None``: there is none."""
+    uid: str = ""
+    """Of that one."""
+    lost: dict[str, int] = {}
+    """Uid → the highest epoch that entries of virtual machines name, of the lost Memberships that the word is about."""
+    named: tuple[str, ...] = ()
+    """Every uid of this host that entries name."""
+    missed: bool = False
+    """Whether the host said that a restored store does not know it (``Cluster.status.missingHosts``)."""
+    running: tuple[str, ...] = ()
+    """VMs with such an entry that are on the host, by its latest figures, and not held under the present Membership."""
+    told: bool = False
+    """Whether there are such figures."""
+    incarnation: str = ""
+    """The store's, read fresh; empty: nobody says."""
+    token: str = ""
+    """Names this word; new each time."""
+    name: str
+    reason: str
+
+
+def _vouch(view: VouchView) -> FenceOutcome:
+    through = max(view.lost.values(), default=1)
+    epoch = max(through, view.record.epoch if view.record is not None else 0)
+    fence = f"{view.host}.{epoch}.{view.token}"
+    evidence = f"{view.name}: {view.reason}"
+
+    def proof(about: int) -> Proof:
+        return Proof(kind="operator", evidence=evidence, epoch=about, by=view.name, fence=fence)
+
+    kept = view.record.former if view.record is not None else ()
+    new = [
+        FormerMembership(uid=uid, dead_through=about, proof=proof(about))
+        for uid, about in sorted(view.lost.items())
+        if not _covers(kept, uid, about)
+    ]
+    fresh = {one.uid for one in new}
+    former = (*(one for one in kept if one.uid in view.named and one.uid not in fresh), *new)
+    if view.record is not None and not is_nobodys(view.record):
+        return FenceOutcome(record=_replace(view.record, former=former))
+    made = view.record or MemberRecord(
+        machine_id=NOBODYS,
+        boot_id="",
+        epoch=epoch,
+        state="Revoked",
+        dead_through=epoch,
+        proof=proof(epoch),
+        fence=FenceRecord(
+            id=fence,
+            epoch=epoch,
+            phase="proven",
+            by=view.name,
+            reason="its Membership was lost",
+            findings=(proof(epoch),),
+        ),
+    )
+    return FenceOutcome(record=_replace(made, former=former, incarnation=view.incarnation or made.incarnation))
+
+
+def _covers(kept: tuple[FormerMembership, ...], uid: str, through: int) -> bool:
+    return any(one.uid == uid and one.dead_through >= through for one in kept)
+
+
+def _holds_it(view: VouchView) -> bool:
+    return view.record is not None and view.record.state == "Held"
+
+
+def _settles_nothing(view: VouchView) -> bool:
+    """Whether nobody waits for a word about this host."""
+    if view.lost:
+        return False
+    if view.record is None:
+        return not view.missed
+    # one from a backup has to be said again: the host may have come back since
+    return not is_nobodys(view.record) or view.incarnation in ("", view.record.incarnation)
+
+
+VOUCH: Final = ProtocolStep(
+    "safety.vouch",
+    "Somebody asserts that what a lost membership ran is off",
+    VouchView,
+    FenceOutcome,
+    (
+        Precondition[VouchView](
+            "named",
+            lambda view: view.name.strip() != "" and view.reason.strip() != "",
+            lambda view: "an assertion needs a name and a reason",
+        ),
+        Precondition[VouchView](
+            "lost",
+            lambda view: view.uid == "" or view.uid not in view.lost,
+            lambda view: f"{view.uid} is the present membership of {view.host}, and not lost",
+        ),
+        Precondition[VouchView](
+            "waited-for",
+            lambda view: not _settles_nothing(view),
+            lambda view: f"no VM is held for a lost membership of {view.host}",
+        ),
+        Precondition[VouchView](
+            "figures-there",
+            lambda view: not _holds_it(view) or view.told,
+            lambda view: f"{view.host} is a member again, and has not said yet what is on it",
+        ),
+        Precondition[VouchView](
+            "not-seen-there",
+            lambda view: not _holds_it(view) or not view.running,
+            lambda view: f"{view.host} is a member again, and says that {view.running[0]} is on it",
+        ),
+        Precondition[VouchView](
+            "room",
+            lambda view: len({*view.lost, *_still_named(view)}) <= FORMER_LIMIT,
+            lambda view: f"{FORMER_LIMIT} lost memberships of {view.host} are named by VMs already",
+        ),
+    ),
+    _vouch,
+)
+
+
+def _still_named(view: VouchView) -> tuple[str, ...]:
+    kept = view.record.former if view.record is not None else ()
+    return tuple(one.uid for one in kept if one.uid in view.named)

@@ -1,0 +1,115 @@
+"""Speaking for a membership that is lost: one write, about what entries of VMs name, and told by why."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import NotFound, Refused
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.resources import (
+    Holder,
+    HostUsage,
+    Hypervisor,
+    HypervisorUsage,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+)
+from outlive.resources.vms import VirtualMachineStatus
+from outlive.roles.operating import confirm_off, find_host
+from outlive.roles.vouching import lost_memberships
+from outlive.roles.why import why
+from outlive.store.memory import MemoryStore
+
+CLOCK = LoopClock()
+META = ObjectMeta(name="h1")
+HELD = MemberRecord(machine_id="m", boot_id="b", epoch=1, nonce="n")
+USAGE = HypervisorUsage(metadata=META, usage=HostUsage(present=()))
+
+
+def vm(name: str, *entries: tuple[str, int]) -> VirtualMachine:
+    holders = tuple(Holder(hypervisor="h1", member_uid=uid, epoch=epoch, run_id="r") for uid, epoch in entries)
+    return VirtualMachine(metadata=ObjectMeta(name=name), status=VirtualMachineStatus(holders=holders))
+
+
+def store_of(*objects: Resource) -> MemoryStore:
+    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    store.load([*objects])
+    return store
+
+
+def said(store: MemoryStore, membership: str = "") -> tuple[str, MemberRecord]:
+    async def scene() -> tuple[str, MemberRecord]:
+        told = await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged", membership=membership)
+        return told, (await store.get(Membership, "h1")).record
+
+    return run(scene())
+
+
+def refused(store: MemoryStore, membership: str = "") -> Refused:
+    with pytest.raises(Refused) as caught:
+        said(store, membership)
+    return caught.value
+
+
+def test_all_lost_memberships_that_vms_name_are_spoken_for_through_their_highest_epochs() -> None:
+    told, record = said(store_of(vm("a", ("u1", 2)), vm("b", ("u1", 4)), vm("c", ("u2", 1))))
+    assert {one.uid: one.dead_through for one in record.former} == {"u1": 4, "u2": 1}
+    assert "u1 through epoch 4" in told
+    assert all(one.proof.at is not None for one in record.former)
+
+
+def test_one_of_them_may_be_named() -> None:
+    _, record = said(store_of(vm("a", ("u1", 2)), vm("c", ("u2", 1))), "u2")
+    assert [one.uid for one in record.former] == ["u2"]
+
+
+def test_of_a_living_host_it_has_to_be_said_which_membership_is_meant() -> None:
+    store = store_of(Hypervisor(metadata=META), Membership(metadata=META, record=HELD), vm("a", ("u1", 2)), USAGE)
+    error = refused(store)
+    assert "not condemned" in str(error)
+    assert "--membership u1" in error.remedy
+    _, record = said(store, "u1")
+    assert msgspec.structs.replace(record, former=()) == HELD
+    assert [one.uid for one in record.former] == ["u1"]
+
+
+def test_what_a_living_host_says_that_it_runs_is_not_spoken_for() -> None:
+    figures = msgspec.structs.replace(USAGE, usage=HostUsage(present=("a",)))
+    store = store_of(Hypervisor(metadata=META), Membership(metadata=META, record=HELD), vm("a", ("u1", 2)), figures)
+    assert "says that a is on it" in str(refused(store, "u1"))
+
+
+def test_nothing_is_recorded_where_nobody_waits() -> None:
+    assert "no VM is held" in str(refused(store_of(Hypervisor(metadata=META))))
+    assert "no VM is held" in str(refused(store_of(vm("a", ("u1", 2))), "u9"))
+
+
+def test_a_host_whose_document_is_gone_is_known_by_the_entries_that_name_it() -> None:
+    async def scene() -> None:
+        store = store_of(vm("a", ("u1", 2)))
+        await find_host(store, "h1")
+        assert await lost_memberships(store, "h1") == {"u1": 2}
+        with pytest.raises(NotFound):
+            await find_host(store, "h2")
+
+    run(scene())
+
+
+def test_why_says_what_to_do_and_afterwards_who_said_what() -> None:
+    async def scene() -> None:
+        store = store_of(vm("a", ("u1", 2)))
+        with pytest.raises(NotFound) as caught:
+            await why(store, "h1")
+        assert "outlive fence h1 --confirm-off" in caught.value.remedy
+        await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged")
+        told = [one.text for one in (await why(store, "h1")).chain]
+        assert "its lost membership u1 is over through epoch 2, by operator: eve: unplugged, recorded by eve" in told
+
+    run(scene())
