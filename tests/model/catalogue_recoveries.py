@@ -45,6 +45,14 @@ RECOVERY_WORLDS: Final = (
         judges=(*NO_ENTRY, *ORDER),
     ),
     World(
+        "restored-cut",
+        "a host is cut off, its VM recovered, and the store restored from a backup of in between",
+        faults=1,
+        kinds=("restore",),
+        proofs=("cut",),
+        judges=("S1a", "S1b"),
+    ),
+    World(
         "restored-armed",
         "the store is restored from a backup in which a host is armed that is not any more",
         armed=True,

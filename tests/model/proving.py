@@ -64,6 +64,7 @@ SHOWN_IN: Final[dict[str, str]] = {
     "safety.release/no-create-under-way": "start",
     "safety.rehold/runs-here": "rejoin",
     "safety.rehold/entry-still-mine": "cut",
+    "safety.rehold/not-taken-elsewhere": "restored-cut",
     "safety.rehold/membership-held": "rejoin-twice",
     "safety.move.enter/target-is-me": "move-elsewhere",
     "safety.move.enter/membership-held": "move-here",

@@ -85,10 +85,10 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(working.wondering, (daemon, host, THE_VM), (daemon,), n)
         add(working.create, (daemon, host, OUTSIDE), (daemon, host), n)
         add(working.release, (daemon, host, THE_VM), (daemon,), n)
-        add(working.rehold, (daemon, host, THE_VM), (daemon, host), n)
+        add(working.rehold, (*everything, OUTSIDE), (daemon, host), n)
         add(working.destroy, (daemon, host, THE_VM, OUTSIDE), (host,), n)
         if "restore" in world.kinds:
-            add(working.register, (daemon, host, THE_VM, OUTSIDE), (daemon,), n)
+            add(working.register, (daemon, host, THE_VM, OUTSIDE), (daemon, host), n)
         if world.moves:
             add(moving.enter, (*everything, OUTSIDE), (daemon, host), n)
             add(moving.read, (daemon, host, THE_VM), (daemon,), n)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.death import MemberView, Reach
+from outlive.node.membership.death import MemberView, Reach, cut_off
 from outlive.node.membership.holding import CreateView, HoldView, Me, ReholdView, ReleaseView
 from outlive.node.membership.renewing import RenewView
 from outlive.resources import Holder
@@ -222,7 +222,20 @@ def _send_release(n: int, daemon: Daemon, vm: Vm, holders: tuple[Holder, ...], r
     return replace(sent, declined="")
 
 
-def rehold(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm) -> Iterator[Found]:
+def was_cut_off(rules: Rules, n: int, daemon: Daemon, domain: Domain | None, vm: Vm) -> bool:
+    """Whether the daemon's own membership says that it was cut off from what runs here."""
+    assert daemon.known is not None
+    if domain is None or daemon.known.record is None:
+        return False
+    here = (MemberView(host=HOSTS[n], uid=daemon.known.uid, record=daemon.known.record),)
+    known = next((one for one in vm.holders if one.hypervisor == HOSTS[n] and one.run_id == domain.run), None)
+    run = known or Holder(hypervisor=HOSTS[n], member_uid=daemon.known.uid, epoch=domain.epoch, run_id=domain.run)
+    return cut_off(run, here, reach(rules))
+
+
+def rehold(
+    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
+) -> Iterator[Found]:
     """It takes what runs here into its new epoch, or destroys it."""
     if not can_work(daemon, host) or daemon.vm_write is not None or daemon.known is None:
         return
@@ -236,7 +249,16 @@ def rehold(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: V
         return
     else:
         run, epoch = domain.run, domain.epoch
-    view = ReholdView(vm=VM, me=me(n, daemon), old_epoch=epoch, holders=vm.holders, run_id=run, runs=domain is not None)
+    view = ReholdView(
+        vm=VM,
+        me=me(n, daemon),
+        old_epoch=epoch,
+        holders=vm.holders,
+        run_id=run,
+        runs=domain is not None,
+        cut_off=was_cut_off(rules, n, daemon, domain, vm),
+        settled=settled(outside, a, b),
+    )
     outcome = rules.attempt("safety.rehold", view)
     if outcome.refused is None:
         note = condemned(daemon) if domain else "sense: an entry of which nothing is left is made new"
@@ -248,7 +270,7 @@ def rehold(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: V
                 host,
             ),
         )
-    elif outcome.refused.precondition == "entry-still-mine":
+    elif outcome.refused.precondition in ("entry-still-mine", "not-taken-elsewhere"):
         note = ""
         if vm.wanted and has_entry(vm, n, run, daemon.epoch):
             note = "sense: a host destroys a VM that it runs and holds"
@@ -308,13 +330,18 @@ def register(
             run_id=domain.run,
             runs=True,
             register=True,
+            cut_off=was_cut_off(rules, n, daemon, domain, vm),
+            settled=False,
         )
         outcome = rules.attempt("safety.rehold", view)
+        if outcome.refused is not None and outcome.refused.precondition == "not-taken-elsewhere":
+            gone = replace(host, domain=None)
+            yield f"The daemon of {HOSTS[n]} destroys {domain.run}, from which it was cut off", "", (daemon, gone)
         if outcome.refused is None:
             yield (
                 f"The daemon of {HOSTS[n]} registers {domain.run} again",
                 "",
-                (send_write("re-hold", n, daemon, vm, holders=outcome.holders),),
+                (send_write("re-hold", n, daemon, vm, holders=outcome.holders), host),
             )
         return
     renewing = RenewView(
@@ -328,5 +355,5 @@ def register(
         yield (
             f"The daemon of {HOSTS[n]} says that all its VMs are registered in the restored store",
             "",
-            (replace(daemon, write=write),),
+            (replace(daemon, write=write), host),
         )

@@ -306,6 +306,7 @@ class NodeRole:
             clock=clock,
             decisions=self.decisions,
             faults=self.faults,
+            settling=shared.settling,
             done=cleaned,
             known=shared.known,
         )

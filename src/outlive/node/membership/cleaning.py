@@ -2,7 +2,8 @@
 
 After J3 each local domain whose entry is still this host's is re-held in the new epoch, all others are destroyed, and
 once nothing of the old epoch is left, the host proves it dead itself. After a restored backup each running domain is
-registered again, whatever the store says, before the host says that it has joined under the store's new incarnation.
+registered again, whatever the store says, before the host says that it has joined under the store's new incarnation;
+but for those that it was cut off from, which others may have been given in the time that the backup does not know.
 Workers destroy nothing that they do not know until this is done.
 """
 
@@ -16,12 +17,15 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.membership.death import MemberView, cut_off
 from outlive.node.membership.holding import REHOLD, Me, ReholdView, is_mine
 from outlive.node.membership.joining import SELF_CLEAN, CleanedView
 from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.settling import Settling
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.states import reach_of
 from outlive.node.vm.writing import VmRecords
 from outlive.node.wishes import Wishes
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
@@ -56,6 +60,7 @@ class Cleaner:
         clock: Clock,
         decisions: DecisionLog,
         faults: Faults,
+        settling: Settling,
         done: Callable[[bool], None],
         known: Callable[[str], bool],
     ) -> None:
@@ -70,6 +75,7 @@ class Cleaner:
         self._clock = clock
         self._decisions = decisions
         self._faults = faults
+        self._settling = settling
         self._done = done
         self._known = known
 
@@ -131,6 +137,8 @@ class Cleaner:
         if domain.state is DomainState.STARTING:
             return False  # it may yet run, and is looked at again
         stays = domain.state in TAKEN_OVER
+        cut = record.cut.through > record.dead_through
+        settled = not cut or await self._settling.settled()
         refused = ""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -150,6 +158,8 @@ class Cleaner:
                 run_id=domain.run_id,
                 runs=stays,
                 register=register,
+                cut_off=cut and self._cut_off(now, domain, entry, me, record),
+                settled=settled,
             )
             outcome = self._decisions.use(_REHOLD, view, subject=name)
             refused = outcome.refused.precondition if outcome.refused is not None else ""
@@ -165,6 +175,13 @@ class Cleaner:
             return False
         _log.warning("membership.destroying", host=self._host, vm=name, run_id=domain.run_id, why=refused or "gone")
         return await self._here.destroy(name, run_id=domain.run_id)
+
+    def _cut_off(
+        self, vm: VirtualMachine, domain: Domain, entry: Holder | None, me: Me, record: MemberRecord
+    ) -> bool:
+        """Whether this host was cut off from that run, by its entry or, where the store has none, by its domain."""
+        run = entry or Holder(hypervisor=me.host, member_uid=me.uid, epoch=domain.epoch, run_id=domain.run_id)
+        return cut_off(run, (MemberView(host=me.host, uid=me.uid, record=record),), reach_of(vm))
 
     async def _prove(self, old_epoch: int, left: tuple[str, ...]) -> bool:
         """Say that nothing of the old epoch is left; whether the store acknowledged it."""

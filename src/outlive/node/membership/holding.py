@@ -238,6 +238,11 @@ class ReholdView(Part, frozen=True, kw_only=True):
     register: bool = False
     """After a restored backup: the entry is added though it is missing, because the domain runs whatever anybody
     says, and an entry too many only makes everybody more careful."""
+    cut_off: bool = False
+    """Whether the run is one that this host was cut off from: others may have been given the VM on the strength of
+    that, and the domain here goes on from the past once it is let in again."""
+    settled: bool = True
+    """As in ``HoldView``."""
 
 
 def _rehold(view: ReholdView) -> HoldersOutcome:
@@ -267,6 +272,17 @@ def _still_mine(view: ReholdView) -> bool:
     )
 
 
+def _owners(view: ReholdView) -> tuple[Holder, ...]:
+    """Entries of other hosts that do not only wait for it."""
+    return tuple(one for one in view.holders if one.hypervisor != view.me.host and one.role != "incoming")
+
+
+def _why_taken(view: ReholdView) -> str:
+    others = _owners(view)
+    may = f"{others[0].hypervisor} holds it too" if others else "the store was restored, and may not know who has it"
+    return f"run {view.run_id} of {view.vm} was cut off, and {may}: destroy it"
+
+
 REHOLD: Final = ProtocolStep(
     "safety.rehold",
     "A host takes a running VM over into its new epoch",
@@ -280,6 +296,9 @@ REHOLD: Final = ProtocolStep(
             "entry-still-mine",
             lambda view: view.register or _still_mine(view),
             lambda view: f"run {view.run_id} of {view.vm} is not held in epoch {view.old_epoch} any more: destroy it",
+        ),
+        Precondition[ReholdView](
+            "not-taken-elsewhere", lambda view: not view.cut_off or (view.settled and not _owners(view)), _why_taken
         ),
         Precondition[ReholdView](
             "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
