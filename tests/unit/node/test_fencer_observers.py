@@ -122,6 +122,23 @@ def test_published_are_only_so_many_hosts_the_longest_silent_first() -> None:
     run(story())
 
 
+def test_storm_brings_renewals_forward_only_once_for_each_silence() -> None:
+    async def story() -> None:
+        async with site() as s:
+            await three(s, "s1", "s2", "s1")
+            names = [f"r{number}" for number in range(9)]
+            for name in names:
+                await s.host(name, rack=name, bmc="", mode="hypervisor")
+            eyes = s.watch("a").eyes
+            await asyncio.sleep(BEFORE_S)
+            s.silence(*names)
+            await asyncio.sleep(120)
+            assert "storm-hold.default" in await s.faults()
+            assert 1 <= eyes.early <= 4
+
+    run(story())
+
+
 def test_observer_that_alone_does_not_hear_of_a_host_does_not_condemn_it() -> None:
     async def story() -> None:
         async with site() as s:

@@ -9,7 +9,7 @@ from tests.support.node_worlds import at, condemn, faults, holders, record, tell
 
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.resources import Membership
+from outlive.resources import Membership, SilentPeer
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -50,6 +50,27 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
         assert not keeper.standing
         assert not keeper.me.held
         assert not await keeper.stands()
+
+    tell(story)
+
+
+def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_forward() -> None:
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-2"].daemon.role
+        keeper: Keeper = role.keeper
+        silent = (SilentPeer(host="kvm-1", epoch=1, seq=7, silent_s=31.0),)
+        before = record(world, "kvm-2").seq
+        await world.clock.sleep(max(0.0, 0.5 - keeper.own_age_s))
+        keeper.publish_silent(silent, soon=True)
+        await world.clock.sleep(0.1)
+        found = record(world, "kvm-2")
+        assert found.silent == silent
+        assert found.seq > before
+        keeper.publish_silent((), soon=False)
+        await world.clock.sleep(0.1)
+        assert record(world, "kvm-2") == found, "nothing is written but by the next renewal"
+        await world.clock.sleep(1.5)
+        assert record(world, "kvm-2").silent == ()
 
     tell(story)
 

@@ -61,10 +61,17 @@ def recovery(**changes: object) -> Recovery:
     return msgspec.structs.replace(whole, **changes)
 
 
-def told(name: str, story: Recovery | None, *, dead_through: int = 3, order: StartOrder | None = None) -> Why:
+def told(
+    name: str,
+    story: Recovery | None,
+    *,
+    dead_through: int = 3,
+    order: StartOrder | None = None,
+    view: CondemnView = VIEW,
+) -> Why:
     async def scene() -> Why:
         store = MemoryStore(CLOCK, SeededIds(Random(1)))
-        record = CONDEMN.attempt(VIEW).record
+        record = CONDEMN.attempt(view).record
         assert record is not None
         record = msgspec.structs.replace(record, dead_through=dead_through, proof=PROOF if dead_through else None)
         holders = (Holder(hypervisor="h3", member_uid="u", epoch=1, run_id="r", seen="running"),)
@@ -79,7 +86,7 @@ def told(name: str, story: Recovery | None, *, dead_through: int = 3, order: Sta
         )
         log, trail = DecisionLog(CLOCK), Trail(store, by="h2", clock=CLOCK)
         trail.follow(log)
-        log.use(CONDEMN.decision, VIEW, subject="h1")
+        log.use(CONDEMN.decision, view, subject="h1")
         await trail.flush()
         return await why(store, name)
 
@@ -96,6 +103,13 @@ def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
     assert texts[-1] == "h3 holds it in epoch 1, run r, seen running"
     assert answer.settled
     assert "in its promised slot slot-1" in answer.summary
+
+
+def test_the_chain_says_who_else_saw_the_silence_and_why_there_were_fewer_looks() -> None:
+    view = msgspec.structs.replace(VIEW, observers="h4 on switch s2 saw nothing either", looks="looked at once")
+    answer = told("vm-1", recovery(), view=view)
+    assert [link.text for link in answer.chain][2:4] == [view.observers, view.looks]
+    assert "; h4 on switch s2 saw nothing either; looked at once" in bytes(answer.decisions[0].output).decode()
 
 
 def test_every_decision_of_the_chain_can_be_repeated() -> None:

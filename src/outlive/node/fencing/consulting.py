@@ -23,6 +23,8 @@ FRESH_RENEWALS: Final = 2
 """Renewals of its own for which counts what a coordinator publishes."""
 EARLY_SHARE: Final = 0.5
 """Of the own renewal interval: two renewals that were brought forward lie at least so far apart."""
+KNOWN_S: Final = 60.0
+"""A silence that was published within so long brings no renewal forward: in a storm suspicions begin ever again."""
 
 
 class Publisher(Protocol):
@@ -53,8 +55,8 @@ class Consulting:
         self._others = others
         self._clock = clock
         self._decisions = decisions
-        self._published: set[tuple[str, str, int, int]] = set()
-        """Hosts and renewals for which a renewal was brought forward, or needs not be any more."""
+        self._known: dict[tuple[str, str, int, int], float] = {}
+        """Silences for which a renewal was brought forward, and when they were last published."""
         self._says = False
         """Whether anything is published."""
         self._early_at = float("-inf")
@@ -67,18 +69,19 @@ class Consulting:
             return
         self._says = bool(silent)
         now = self._clock.monotonic()
-        found = {(one.host, one.uid, one.epoch, one.seq) for one in silent}
-        news = not found <= self._published
+        found = [(one.host, one.uid, one.epoch, one.seq) for one in silent]
+        news = any(one not in self._known for one in found)
         soon = news and now - self._early_at >= EARLY_SHARE * self._rules.renew_s(self._me)
         if soon:
             self._early_at = now
         if soon or not news:
-            self._published = found
+            self._known = {one: at for one, at in self._known.items() if now - at < KNOWN_S}
+            self._known |= dict.fromkeys(found, now)
         self._publisher.publish_silent(silent, soon=soon)
 
     def end(self) -> None:
         """Publish nothing any more."""
-        self._published, self._says = set(), False
+        self._says = False
         self._publisher.publish_silent((), soon=False)
 
     def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:
