@@ -70,6 +70,26 @@ def test_rejected_vm_takes_its_next_slot_and_gives_the_first_back() -> None:
     play(story)
 
 
+def test_slot_on_a_host_in_maintenance_is_passed_over_and_the_reason_is_told() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h3", "h4", cpu=1_000)
+        await cloud.hosts("h2", maintenance="manual")
+        await cloud.vm("a", "h1")
+        await cloud.vm("b", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.slot("s2", "h3", {"a": "h1"})
+        await cloud.slot("s3", "h2", {"b": "h1"})
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(5)
+        record = await cloud.recovery("a")
+        assert (record.phase, record.slot, record.host) == ("recovered", "s2", "h3")
+        held = await cloud.recovery("b")
+        assert (held.phase, "h2 is in maintenance (manual)" in held.reason) == ("held", True), held
+
+    play(story)
+
+
 def test_target_that_neither_starts_nor_refuses_is_given_up_after_its_time() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.hosts("h1", "h2", "h3")
