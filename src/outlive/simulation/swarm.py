@@ -146,8 +146,8 @@ def _host(
 
 
 def _on_switches(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec, ...]:
-    """Hosts of half the seeds hang on switches that are known, all but some of them."""
-    switches, unknown = random.choice((0, 0, 2, 2, 3)), random.choice((0.0, 0.0, 0.2))
+    """In most seeds it is known on which switches hosts hang, of all of them or of most."""
+    switches, unknown = random.choice((0, 2, 2, 3)), random.choice((0.0, 0.0, 0.2))
     if not switches:
         return hosts
     return tuple(
@@ -157,8 +157,8 @@ def _on_switches(random: Random, hosts: tuple[HostSpec, ...]) -> tuple[HostSpec,
 
 
 def _with_objectives(random: Random, vms: tuple[VmSpec, ...]) -> tuple[VmSpec, ...]:
-    """Some VMs of half the seeds are to run again soon."""
-    share = random.choice((0.0, 0.0, 0.1, 0.5))
+    """In most seeds some VMs, or all, are to run again soon."""
+    share = random.choice((0.0, 0.2, 0.5, 1.0))
     if not share:
         return vms
     return tuple(
