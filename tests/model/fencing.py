@@ -314,6 +314,41 @@ def cuts(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside: O
         )
 
 
+def finds(rules: Rules, world: World, f: int, fencer: Fencer, a: Host) -> Iterator[Found]:
+    """It finds a host that lives shut out, as no record says, orders that anew, reads it back, and writes it down."""
+    if fencer.write is not None or fencer.known is None or fencer.known.record is None:
+        return
+    record = fencer.known.record
+    name = HOSTS[0]
+    if not fencer.found and record.state == "Held" and record.cut.through < record.epoch:
+        if a.cut or not world.cut_works:
+            ordered = replace(fencer, found="ordered", found_epoch=record.epoch)
+            yield f"{FENCERS[f]} finds {name} shut out, and orders that for epoch {record.epoch}", "", (ordered, a)
+            unordered = replace(ordered, found="unordered")
+            yield f"{FENCERS[f]} reads back: {name} is shut out", "", (unordered, a)
+        return
+    if fencer.found == "ordered":
+        if world.cut_works:
+            shut = replace(a, cut=world.scope, cut_epoch=max(a.cut_epoch, fencer.found_epoch))
+            yield f"{name} is shut out of {', '.join(world.scope)}", "", (fencer, shut)
+        if not world.cut_works or (a.cut == world.scope and a.cut_epoch >= fencer.found_epoch):
+            yield f"{FENCERS[f]} reads back: {name} is shut out", "", (replace(fencer, found="read"), a)
+    if fencer.found:
+        view = CutView(
+            host=name,
+            record=record,
+            observer=FENCERS[f],
+            epoch=fencer.found_epoch,
+            scope=world.scope,
+            written=world.scope if fencer.found in ("ordered", "read") else (),
+            read_back=world.scope if fencer.found in ("read", "unordered") else (),
+        )
+        outcome = rules.attempt("safety.find-cut", view)
+        if outcome.refused is None:
+            sent = _write("found cut", f, rules, replace(fencer, found="", found_epoch=0), outcome.record)
+            yield f"{FENCERS[f]} sends that {name} is cut off, as it was found", "", (sent, a)
+
+
 def _lifted(rules: Rules, a: Host, through: int) -> Host:
     if rules.keeps("lift-names-its-epoch") and a.cut_epoch > through:
         return a

@@ -168,6 +168,9 @@ class Fencer(Value, frozen=True):
     """``written``, ``read``."""
     lift: int = 0
     """The epoch of a cut that it is about to lift."""
+    found: str = ""
+    """A cut that no record knows: ``ordered`` anew, ``read`` back after that, ``unordered`` (only read back)."""
+    found_epoch: int = 0
 
 
 class Recovery(Value, frozen=True):

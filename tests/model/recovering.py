@@ -269,7 +269,7 @@ def _writer(world: World, write: Write, before: Doc, after: Doc) -> str:
         if before.age < world.silence:
             return "sense: a host is condemned that has just renewed"
         return "writer: a host is condemned that is not held" if old.state != "Held" else ""
-    if write.what == "lift":
+    if write.what in ("lift", "found cut"):
         return ""
     return "writer: a fencer changes the membership of a host that nobody condemned" if old.state != "Revoked" else ""
 

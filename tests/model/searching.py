@@ -118,6 +118,8 @@ def actions(rules: Rules, world: World) -> list[Action]:
         if "cut" in world.proofs:
             add(fencing.cuts, (fencer, A_HOST, OUTSIDE), (fencer, A_HOST, OUTSIDE), f)
             add(fencing.lifts, (fencer, A_HOST), (fencer, A_HOST), f)
+        if world.finds:
+            add(fencing.finds, (fencer, A_HOST), (fencer, A_HOST), f)
         found.append(_arrival(rules, world, fencer, A_MEMBER, "write"))
     if "operator" in world.proofs:
         add(fencing.asserts, (A_MEMBER, A_HOST, OUTSIDE), (OUTSIDE,))

@@ -92,6 +92,8 @@ class World:
     demanded: int = 1
     moves: bool = False
     cuts: bool = False
+    finds: bool = False
+    """Whether fencers look for cuts that no record knows."""
     depth: int = 80
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from outlive.node.fencing.condemning import ATTEMPT, CONDEMN, TAKE_OVER
-from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
+from outlive.node.fencing.proving import FIND_CUT, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
 from outlive.node.fencing.returning import SWITCH_ON, SWITCHED_ON
 from outlive.node.fencing.trusting import TRUST_AGAIN
 from outlive.node.fencing.vouching import VOUCH
@@ -42,6 +42,7 @@ FENCER_STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (
     PROVE_WATCHDOG,
     PROVE_CUT,
     PROVE_OPERATOR,
+    FIND_CUT,
     LIFT_CUT,
 )
 STANDING: Final = Decision(

@@ -45,7 +45,9 @@ class Cuts:
 
     async def read_back(self, host, epoch):
         await asyncio.sleep(0.05)
-        scope, _ = self.out[host]
+        if self.mode == "mute":
+            raise Unavailable("no monitor answers")
+        scope, _ = self.out.get(host, ((), 0.0))
         scope = () if self.mode == "forgets" else scope
         return CutReport(scope=scope, evidence="blocklist of the storage cluster", expires_in_s=self.lasts_s)
 
@@ -336,3 +338,54 @@ def test_cut_is_renewed_in_time_though_every_write_and_fault_hangs():
             assert cuts.calls >= before + 8
 
     run(story())
+
+
+def test_host_that_lives_and_is_shut_out_as_no_record_says_is_found_and_kept_out():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            cuts.out["c"] = (("disk:other",), 600.0)
+            await _site(s, cuts)
+            record = await s.record("c")
+            assert (record.state, record.cut.through, record.cut.scope) == ("Held", 1, ("disk:other",))
+            assert record.cut.proof is not None
+            assert record.cut.proof.evidence == "blocklist of the storage cluster"
+            assert "disk:other" in (await s.faults())[fault_name("cut-found", _host("c"))].message
+            assert (await s.record("b")).cut.through == 0
+            before = cuts.calls
+            await asyncio.sleep(300)
+            assert cuts.calls > before, "it is renewed like every other cut"
+            assert cuts.gaps == 0
+
+    run(story())
+
+
+def test_host_of_which_nothing_was_said_is_asked_about_again():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            cuts.mode = "mute"
+            cuts.out["c"] = (("disk:other",), 600.0)
+            await _site(s, cuts)
+            assert (await s.record("c")).cut.through == 0
+            cuts.mode = "ok"
+            await asyncio.sleep(70)
+            assert (await s.record("c")).cut.through == 1
+
+    run(story())
+
+
+def test_what_is_recorded_of_a_cut_is_not_found_again():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            await _is_cut(s, cuts)
+            await s.come_back("d")
+            await asyncio.sleep(30)
+            assert fault_name("cut-found", _host("d")) not in await s.faults()
+
+    run(story())
+
+
+def _host(name: str) -> ObjectRef:
+    return ObjectRef(kind="Hypervisor", name=name)

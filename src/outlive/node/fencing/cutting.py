@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports.fencing import CutPort, CutReport
@@ -117,6 +117,22 @@ class Cutting:
             renew_in_s=_renew_in_s(report),
             lasts_s=lasts_s,
         )
+
+    async def found(self, host: str, epoch: int) -> tuple[str, ...]:
+        """What this epoch of the host, or the one before, is shut out of. ``Unavailable`` where that was not said."""
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                reports = [await self._port.read_back(host, one) for one in (epoch - 1, epoch) if one > 0]
+        except NotFound:
+            return ()
+        except TimeoutError:
+            raise Unavailable(f"what {host} is shut out of was not said in {CALL_LIMIT_S:g} s") from None
+        except OutliveError as error:
+            raise Unavailable(error.message) from error
+        except Exception as error:
+            _log.exception("fence.cut_broke", host=host, epoch=epoch)
+            raise Unavailable(f"its driver failed with {type(error).__name__}: {error}") from error
+        return tuple(sorted({one for report in reports for one in report.scope}))
 
     async def lift(self, host: str, epoch: int) -> str:
         """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed.

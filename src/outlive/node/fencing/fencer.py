@@ -28,6 +28,7 @@ from outlive.node.fencing.consulting import Consulting, Publisher
 from outlive.node.fencing.cutting import Cutting
 from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.evaluate import Why
+from outlive.node.fencing.finding import FoundCuts
 from outlive.node.fencing.forecast import Forecast
 from outlive.node.fencing.hastening import Hastening, is_strict
 from outlive.node.fencing.health import FaultCode
@@ -124,6 +125,7 @@ class Fencer:
         )
         self._aftermath = Aftermath(self._desk, self._leads)
         self._cuts = ReturnedCuts(self._desk, self._leads)
+        self._found = FoundCuts(self._desk, self._leads, self._incarnation)
         self._returns = Returns(self._desk, store, self._leads)
         looks = Hastening(self._rules, self._rehearsals, clock, decisions).looks
         suspicions = Suspicions(self.watching, looks)
@@ -157,6 +159,7 @@ class Fencer:
             group.create_task(self._rehearsals.run(), name="fencer rehearses")
             group.create_task(self._aftermath.run(), name="fencer tidies up")
             group.create_task(self._cuts.run(), name="fencer keeps out")
+            group.create_task(self._found.run(), name="fencer looks for cuts")
             group.create_task(self._returns.run(), name="fencer switches on")
             group.create_task(self._forecast.run(), name="fencer forecasts")
             try:
@@ -178,13 +181,14 @@ class Fencer:
             fence.seen(record)
         self._returns.changed(host, record)
         self._aftermath.trust(host, record)
+        if record is not None:
+            self._cuts.changed(host, record)
         if record is None or record.fence.id == "":
             return
         before = None if old is None else old.record
         if _moved(before, record):
             self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
         self._aftermath.changed(host, before, record)
-        self._cuts.changed(host, record)
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         name = new.name if new is not None else old.name if old is not None else ""
@@ -213,6 +217,11 @@ class Fencer:
             if self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen):
                 return False
         return True
+
+    def _incarnation(self) -> str:
+        """The store's, as far as it was seen; empty: nobody says."""
+        cluster = self._clusters.get("default")
+        return "" if cluster is None else cluster.status.store_incarnation
 
     def _renewal(self, host: str) -> tuple[int, float] | None:
         """Number and pace of the last renewal that was seen of a host."""

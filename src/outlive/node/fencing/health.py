@@ -26,6 +26,7 @@ class FaultCode(enum.StrEnum):
     POWER_UNREACHABLE = "power-unreachable"
     CONTRADICTED = "proof-contradicted"
     CUT_FAILING = "cut-failing"
+    CUT_FOUND = "cut-found"
 
     @property
     def delta(self) -> int:
@@ -41,6 +42,7 @@ _DELTAS: Final[dict[FaultCode, int]] = {
     FaultCode.POWER_UNREACHABLE: 10,
     FaultCode.CONTRADICTED: 50,
     FaultCode.CUT_FAILING: 50,
+    FaultCode.CUT_FOUND: 10,
 }
 
 

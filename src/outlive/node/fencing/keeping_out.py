@@ -196,7 +196,7 @@ class ReturnedCuts:
         """Hosts whose cut was renewed, or was to be: people are to know how it stands."""
 
     def changed(self, host: str, now: MemberRecord) -> None:
-        """A Membership that has had a fence changed."""
+        """A Membership changed."""
         if now.cut.through:
             self._cuts.setdefault(host, 0.0)
 
@@ -271,4 +271,5 @@ class ReturnedCuts:
         )
         if written.refused is None:
             _log.info("fence.cut_lifted", host=host)
-            await self._desk.faults.end(FaultCode.CUT_FAILING, ObjectRef(kind="Hypervisor", name=host))
+            for code in (FaultCode.CUT_FAILING, FaultCode.CUT_FOUND):
+                await self._desk.faults.end(code, ObjectRef(kind="Hypervisor", name=host))

@@ -159,6 +159,21 @@ def _by_cut(view: CutView) -> FenceOutcome:
     return FenceOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
 
 
+def _kept(record: MemberRecord) -> set[str]:
+    """What the host has to stay shut out of already."""
+    return set(record.cut.scope) if record.cut.through > record.dead_through else set()
+
+
+def _by_find(view: CutView) -> FenceOutcome:
+    """What a later epoch was cut off from meanwhile stays as it was written down."""
+    record = view.record
+    if record.cut.through > view.epoch:
+        return FenceOutcome(record=record)
+    proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
+    cut = Cut(through=view.epoch, scope=tuple(sorted(_kept(record) | set(view.scope))), proof=proof)
+    return FenceOutcome(record=_replace(record, cut=cut))
+
+
 PROVE_POWER: Final = ProtocolStep(
     "safety.prove.power",
     "The power controller says, twice, that the host is off",
@@ -248,6 +263,32 @@ PROVE_CUT: Final = ProtocolStep(
     ),
     _by_cut,
 )
+
+FIND_CUT: Final = ProtocolStep(
+    "safety.find-cut",
+    "A host that lives is found shut out, as nothing on record says",
+    CutView,
+    FenceOutcome,
+    (
+        Precondition[CutView](
+            "trusted",
+            lambda view: "cut" not in view.record.distrusted,
+            lambda view: f"a cut of {view.host} was contradicted before",
+        ),
+        Precondition[CutView](
+            "written",
+            lambda view: len(view.scope) > 0 and set(view.scope) | _kept(view.record) <= set(view.written),
+            lambda view: f"nobody was told to keep {view.host} out of {_missing(view, view.written)}",
+        ),
+        Precondition[CutView](
+            "read-back",
+            lambda view: set(view.scope) | _kept(view.record) <= set(view.read_back),
+            lambda view: f"that {view.host} is shut out of {_missing(view, view.read_back)} was not read back",
+        ),
+    ),
+    _by_find,
+)
+"""Of a cut that was made after the backup which a restored store is, or by a fence that the host came back from."""
 
 PROVE_OPERATOR: Final = ProtocolStep(
     "safety.prove.operator",

@@ -408,6 +408,7 @@ class Keeper:
             _log.warning("guard.not_told", host=self._host, error=str(error) or "no answer in time")
 
     async def _gone(self) -> None:
+        """A backup that does not know this host is no reason to stay away; else somebody deleted its membership."""
         self._lose()
         try:
             forgotten = await self._entrance.gone_with_a_backup()
