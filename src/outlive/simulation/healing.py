@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.base.errors import OutliveError
-from outlive.resources import Cluster, Fault, MemberRecord, VirtualMachine
+from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
 from outlive.simulation.hosts import SimHost
 from outlive.simulation.spec import BmcMode
 from outlive.simulation.world import World
@@ -42,7 +42,8 @@ async def heal(world: World) -> None:
     await world.do("maintenance", {"on": False})
     await world.do("release", {})
     for name in sorted(world.withdrawn):
-        await world.do("apply-host", {"host": name})
+        if world.store.look(Hypervisor, name) is None:
+            await world.do("apply-host", {"host": name})
     for host in world.hosts.values():
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
         await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})

@@ -86,6 +86,8 @@ class Judge:
         if write.kind in COVERS:
             self.changed_s = asyncio.get_running_loop().time()
         if after is None:
+            if isinstance(before, VirtualMachine):
+                truth.deleted[before.name] = None
             return
         self._found("limits", write.key, within_limits(after))
         if isinstance(after, VirtualMachine):

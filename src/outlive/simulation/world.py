@@ -174,7 +174,7 @@ class World:
                 self.judge.covered()
 
     def _leader(self) -> tuple[int, Process] | None:
-        """In which term, and who leads failover and can do so: its process runs, and the store hears and answers it."""
+        """In which term, and who leads failover and can do so: it runs, and the store hears and answers it in time."""
         election = self.store.look(Election, FAILOVER_ROLE)
         if election is None:
             return None
@@ -184,7 +184,7 @@ class World:
         if self.rates != FLAWLESS or self.store.failing:
             return None
         ways = [way for ways in self._ways.values() for process, way in ways if process is service.process]
-        able = all(way.sends and way.hears for way in ways)
+        able = all(way.sends and way.hears and way.latency_s <= self.spec.latency_s for way in ways)
         return (election.record.term, service.process) if able else None
 
     def all_run(self) -> bool:

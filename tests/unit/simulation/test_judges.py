@@ -497,11 +497,13 @@ def test_restored_store_is_not_blamed_for_what_a_host_has_not_registered_yet_and
     assert _judged(story) == ["held"]
 
 
-def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know() -> None:
-    def story(restored: bool) -> Any:
+def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know_or_that_was_deleted() -> None:
+    def story(restored: bool = False, deleted: bool = False) -> Any:
         async def told(bench: Bench) -> None:
-            bench.store.load([_member("h1")])
+            bench.store.load([_member("h1"), *([_vm()] if deleted else [])])
             bench.judge.truth.restored = restored
+            if deleted:
+                await bench.store.delete(_vm().ref)
             _domain(bench, "h1")
             await _write(
                 bench,
@@ -514,4 +516,5 @@ def test_proof_is_not_untrue_because_of_a_vm_that_a_restored_store_does_not_know
         return told
 
     assert _judged(story(restored=True)) == []
-    assert _judged(story(restored=False)) == ["proof"]
+    assert _judged(story(deleted=True)) == []
+    assert _judged(story()) == ["proof"]

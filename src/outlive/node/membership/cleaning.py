@@ -176,9 +176,7 @@ class Cleaner:
         _log.warning("membership.destroying", host=self._host, vm=name, run_id=domain.run_id, why=refused or "gone")
         return await self._here.destroy(name, run_id=domain.run_id)
 
-    def _cut_off(
-        self, vm: VirtualMachine, domain: Domain, entry: Holder | None, me: Me, record: MemberRecord
-    ) -> bool:
+    def _cut_off(self, vm: VirtualMachine, domain: Domain, entry: Holder | None, me: Me, record: MemberRecord) -> bool:
         """Whether this host was cut off from that run, by its entry or, where the store has none, by its domain."""
         run = entry or Holder(hypervisor=me.host, member_uid=me.uid, epoch=domain.epoch, run_id=domain.run_id)
         return cut_off(run, (MemberView(host=me.host, uid=me.uid, record=record),), reach_of(vm))

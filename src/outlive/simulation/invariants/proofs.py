@@ -6,7 +6,7 @@ Stated here once more, from the words of the promise and not from the steps of t
 from __future__ import annotations
 
 from outlive.node.ports.hypervisor import DomainState
-from outlive.resources import Fault, Holder, MemberRecord, VirtualMachine
+from outlive.resources import Holder, MemberRecord, VirtualMachine
 from outlive.simulation.invariants.truth import Truth
 from outlive.simulation.stores import Author
 
@@ -77,7 +77,7 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
     """A proof says what is so: nothing of the epochs that it declares dead can run any more.
 
     Hosts about which somebody lied on purpose are excepted: there the other kinds of proof, or policy, must do. So is
-    what the store does not know, or not any more: it is in nobody's books, and its host has said so (``unknown-vm``).
+    what a restored store does not know, and what somebody deleted: it is in nobody's books, and nobody starts it.
     """
     through = before.dead_through if before is not None else 0
     if host in truth.lied or host not in truth.hypervisors:
@@ -90,7 +90,7 @@ def proof_is_true(truth: Truth, host: str, before: MemberRecord | None, after: M
         if domain.state is DomainState.OFF or not hypervisor.powered:
             continue
         found = truth.vm(vm)
-        if found is None and (truth.restored or truth.store.look(Fault, f"unknown-vm.{vm}") is not None):
+        if found is None and (truth.restored or vm in truth.deleted):
             continue
         entries = found.status.holders if found is not None else ()
         mine = [one.epoch for one in entries if one.hypervisor == host and one.run_id == domain.run_id]

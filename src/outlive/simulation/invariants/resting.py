@@ -140,9 +140,13 @@ def _takes(truth: Truth, name: str) -> bool:
 
 
 def _stale(truth: Truth, host: str) -> bool:
-    """Whether the host is condemned, or is no member any more, so that what it reported last may be long past."""
+    """Whether what the host reported last may be long past.
+
+    It is condemned, is no member any more, or has not registered in this very store, which was restored.
+    """
     member = truth.store.look_member(host)
-    return member is None or member.state == "Revoked"
+    unheard = member is not None and member.incarnation not in ("", truth.store.incarnation)
+    return member is None or member.state == "Revoked" or unheard
 
 
 def _holds(slot: Reservation, cpu_milli: int, memory_bytes: int) -> bool:

@@ -48,6 +48,8 @@ class Truth:
     history: History
     lied: dict[str, str] = field(default_factory=dict)
     """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
+    deleted: dict[str, None] = field(default_factory=dict)
+    """VMs that somebody deleted."""
     restored: bool = False
     """Whether a backup was put back: until a host has registered again, the store knows less than is so of it."""
     holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
