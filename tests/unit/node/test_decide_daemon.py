@@ -250,6 +250,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "state": "migrate",
         "faults": [{"phase": "transferring", "fault": "live_error", "count": 1}],
     },
+    "vm.start_order": {
+        "vm": "app",
+        "after": ["db"],
+        "known": [{"vm": "db", "state": "coming", "why": "is to start on hv2", "after": ["disk"]}],
+        "waited": 3,
+    },
     "selffence.evaluate": {"keepalive_interval": 5, "self_fence_intervals": 4, "ack_age": 9, "running_vms": 1},
 }
 STRANGE = [None, True, -1, 0, 1e15, 1e300, 10**30, "", "none", "\x00", [], [[]], {}, {"name": 1}]
