@@ -305,6 +305,25 @@ def test_a_promise_is_taken_back_before_another_slot_is_looked_for():
     run(story())
 
 
+def test_a_promise_is_taken_back_of_a_vm_of_which_nobody_knows_where_it_is():
+    async def story() -> None:
+        async with live() as cloud:
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            (slot,) = (await cloud.slots()).values()
+            elsewhere = next(host for host in ("h2", "h3", "h4") if host != slot.host)
+            vm = await cloud.memory.get(VirtualMachine, "a")
+            moving = msgspec.structs.replace(vm.status, assigned=Assigned(hypervisor=elsewhere))
+            await cloud.memory.replace_status(msgspec.structs.replace(vm, status=moving))
+            await cloud.settle()
+            assert await cloud.covered() == {"a": True}
+            await cloud.set_host(await cloud.get_host(slot.host), conditions=(Condition(type="Ready", status="False"),))
+            await cloud.settle(3)
+            assert await cloud.covered() == {"a": False}
+
+    run(story())
+
+
 class Database:
     """A VM source that is no store, and cannot be followed."""
 

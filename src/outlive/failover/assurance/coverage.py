@@ -216,6 +216,18 @@ def status_of(
     return msgspec.structs.replace(status, reason=reason, message=message, remedy=remedy)
 
 
+def left_of(told: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
+    """What is left of what was told to a VM of which nobody knows now where it is: these slots list it yet."""
+    return msgspec.structs.replace(
+        told,
+        slots=tuple(slots),
+        covered=False,
+        reason=Reason.WAITING.value,
+        message=f"{len(slots)} of {told.required} slots; where it is is not clear, and other slots have gone",
+        remedy="wait until its hosts have said which of them has it",
+    )
+
+
 def _why(
     vm: VmView, required: int, present: int, *, broken: bool, fail: Fail | None, idle: Sequence[SlotView]
 ) -> tuple[str, str, str]:

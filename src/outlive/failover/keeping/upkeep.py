@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
-from outlive.failover.assurance.coverage import status_of
+from outlive.failover.assurance.coverage import left_of, status_of
 from outlive.failover.keeping.assigning import Assignment
 from outlive.failover.keeping.auditing import Audit
 from outlive.failover.keeping.budget import RemovalBudget
@@ -345,14 +345,17 @@ class Upkeep(Watcher):
         may lose its lead meanwhile.
         """
         state = self._state
+        concerned = tuple(concerned)
         exposed = [vm for vm in concerned if vm in state.located and (state.counters.misses(vm) or state.at_fault(vm))]
+        away = {vm: self._status(vm) for vm in exposed} | self._left_of_promises(concerned)
         try:
-            await self._parts.coverage.take_back({vm: self._status(vm) for vm in exposed})
+            await self._parts.coverage.take_back(away)
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
 
     async def _tell(self, concerned: Iterable[str]) -> None:
-        state, told = self._state, dict[str, CoverageStatus]()
+        concerned = tuple(concerned)
+        state, told = self._state, self._left_of_promises(concerned)
         gone: list[str] = []
         for vm_id in concerned:
             if vm_id in state.located:
@@ -363,6 +366,19 @@ class Upkeep(Watcher):
             await self._parts.coverage.tell(told, gone=gone)
         except OutliveError as error:
             _log.warning("coverage.not_told", error=str(error))
+
+    def _left_of_promises(self, vms: Iterable[str]) -> dict[str, CoverageStatus]:
+        """Of those that some host has, nobody knows which, and that were told of slots which list them no more."""
+        state = self._state
+        found: dict[str, CoverageStatus] = {}
+        for vm in vms:
+            said = self._parts.coverage.said(vm)
+            if vm in state.located or said is None or not said.covered or state.sightings.first(vm) is None:
+                continue
+            left = [name for name in said.slots if name in state.slots and vm in state.slots[name].members]
+            if len(left) < len(said.slots):
+                found[vm] = left_of(said, left)
+        return found
 
     def _status(self, vm: str) -> CoverageStatus:
         """What is true of a located VM."""
