@@ -1,7 +1,8 @@
 """The decisions of the node daemon by name, for ``outlive decide`` and for replay.
 
 Each is the function that the daemon itself uses, except five that are models of machinery made elsewhere:
-``fence.timeline``, ``primary.contend``, ``primary.handover``, ``migration.run`` and ``selffence.evaluate``
+``fence.timeline``, ``primary.contend``, ``primary.handover``, ``migration.run`` and ``selffence.evaluate``; and three
+whose users are still to come: ``config.validate_fencing``, ``lock.acquire`` and ``command.result``
 (docs/reference/node-decisions.md).
 """
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import NotFound
+from outlive.base.wording import listing
 from outlive.node.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources import Cluster, Hypervisor
 from outlive.store import Store, list_all
@@ -50,6 +51,18 @@ async def hidden(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str
         for _, host, one in found
     ]
     return "\n".join(told) if told else NOTHING
+
+
+async def guards_go_on(store: Store, hosts: tuple[str, ...] = ()) -> str:
+    """What to add where guards of these hosts, or of any, are armed: a guard knows nothing of maintenance."""
+    found = [one.name async for one in list_all(store, Hypervisor) if one.spec.fencing.armed]
+    armed = sorted([name for name in found if not hosts or name in hosts])
+    if not armed:
+        return ""
+    return (
+        f"\n{listing(armed)} {'is' if len(armed) == 1 else 'are'} armed all the same: without acknowledged renewals "
+        f"the VMs there are killed; outlive disarm first where the work may cut off the store"
+    )
 
 
 def until(moment: datetime | None) -> str:

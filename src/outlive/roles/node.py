@@ -7,6 +7,7 @@ run on, and nothing is said to anybody; ``stop`` is the end in good order.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 from outlive.base.clock import Clock
@@ -20,7 +21,7 @@ from outlive.node.decisions import VALIDATE_PROFILE
 from outlive.node.draining import Drainer
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
-from outlive.node.fencing.profile import ProfileInput
+from outlive.node.fencing.profile import ProfileError, ProfileInput
 from outlive.node.gauging import Gauge
 from outlive.node.membership.arming import Arming
 from outlive.node.membership.cleaning import Cleaner
@@ -139,8 +140,8 @@ class NodeRole:
         self.faults = FaultRecorder(stores.daemon, clock, "daemon")
         self._stopping = asyncio.Event()
         self.stop_refused = ""
-        self._going_down = False
         """Why the last ``stop`` did nothing."""
+        self._going_down = False
         self._nonce = ids.uuid()
         self.daemon = self._daemon()
         self.keeper = self.daemon.keeper
@@ -330,21 +331,26 @@ class NodeRole:
         return daemon
 
     async def _check_profile(self) -> None:
-        """Refuse a renewal interval that the store cannot bear, where its speed is known."""
-        speed = self.settings.store_cas_per_s
-        if speed is None:
-            return
-        hosts = 0
-        async for _ in list_all(self._stores.daemon, Hypervisor):
-            hosts += 1
+        """Refuse a renewal interval that the store cannot bear, where its speed is known; tell of all other doubts.
+
+        A timing that makes an armed guard act too soon is no reason not to start: without a daemon it acts at once.
+        """
+        speed, hosts = self.settings.store_cas_per_s, 0
+        if speed is not None:
+            async for _ in list_all(self._stores.daemon, Hypervisor):
+                hosts += 1
         profile = self.daemon.wishes.profile
-        given = ProfileInput(profile=profile, hosts=hosts, store_cas_per_s=speed)
+        limit_s = float(self.settings.write_limit)
+        given = ProfileInput(profile=profile, hosts=hosts, store_cas_per_s=speed, write_limit_s=limit_s)
         result = self.decisions.use(VALIDATE_PROFILE, given, subject=self.host)
-        if result.errors:
+        if ProfileError.RENEW_TOO_SHORT in result.errors:
+            bearable_s = math.ceil(10.0 * (result.smallest_renew_s or 0.0)) / 10.0
             raise Refused(
-                f"{self.host} cannot renew every {profile.renew_s:g} s: {', '.join(result.errors)}",
-                remedy=f"renew at most every {result.smallest_renew_s or 0:.1f} s with {hosts} hosts on this store",
+                f"{self.host} cannot renew every {profile.renew_s:g} s: the store does not bear it",
+                remedy=f"renew at most every {bearable_s:.1f} s with {hosts} hosts on this store",
             )
+        if result.errors:
+            _log.warning("daemon.timing_unsound", host=self.host, errors=list(result.errors))
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

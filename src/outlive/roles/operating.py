@@ -16,13 +16,14 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refused, Usage
 from outlive.base.wording import listing
+from outlive.node.fencing.profile import ProfileInput, profile_of, validate_profile
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
 from outlive.node.maintenance import cluster_maintenance, host_maintenance
 from outlive.node.membership.former import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
-from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
+from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
-from outlive.roles.maintaining import until
+from outlive.roles.maintaining import guards_go_on, until
 from outlive.roles.vouching import lost_memberships, missed, vouch
 from outlive.store import Selector, Store, list_all
 
@@ -141,7 +142,7 @@ async def set_maintenance(
     if not hosts:
         await _change_cluster(store, lambda spec: _replace(spec, maintenance=on, maintenance_until=end))
         if on:
-            return f"maintenance is on {told}: no host is condemned"
+            return f"maintenance is on {told}: no host is condemned" + await guards_go_on(store)
         now = clock.now()
         alone = [one.name async for one in list_all(store, Hypervisor) if host_maintenance(one.spec.fencing, now)]
         return "maintenance is off" + (
@@ -153,18 +154,23 @@ async def set_maintenance(
         await _change_fencing(store, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=end))
     names = ", ".join(hosts)
     if on:
-        return f"{names}: not condemned {told}"
+        return f"{names}: not condemned {told}" + await guards_go_on(store, hosts)
     whole = await _whole_maintenance(store, clock)
     return f"{names}: maintenance is off" + (f"; but that of all hosts is on {whole}" if whole else "")
 
 
 async def _whole_maintenance(store: Store, clock: Clock) -> str:
     """Until when the maintenance of all hosts is on; empty if it is not."""
-    try:
-        spec = (await store.get(Cluster, "default", fresh=True)).spec
-    except NotFound:
-        return ""
+    spec = await _cluster_spec(store)
     return until(spec.maintenance_until) if cluster_maintenance(spec, clock.now()) else ""
+
+
+async def _cluster_spec(store: Store) -> ClusterSpec:
+    """Of ``Cluster/default``; as it comes where nobody has made it yet."""
+    try:
+        return (await store.get(Cluster, "default", fresh=True)).spec
+    except NotFound:
+        return ClusterSpec()
 
 
 async def set_drain(store: Store, host: str, drain: bool) -> str:
@@ -207,12 +213,18 @@ async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
 
 
 async def refuse_arming(store: Store, host: str) -> None:
-    """``Refused`` on an embedded store: one server is no quorum, and its restart would empty the cluster."""
-    await store.get(Hypervisor, host)
+    """``Refused`` on an embedded store, which is no quorum, and with a timing that would empty the host for nothing."""
+    found = await store.get(Hypervisor, host, fresh=True)
     if store.embedded:
         raise Refused(
             f"{host} is not armed: this store is embedded in one server, and its outage would empty every armed host",
             remedy="use a replicated store",
+        )
+    profile = profile_of((await _cluster_spec(store)).fencing, found.spec.fencing, armed=True)
+    if errors := validate_profile(ProfileInput(profile=profile)).errors:
+        raise Refused(
+            f"{host} is not armed: its timing is unsound ({', '.join(errors)})",
+            remedy="change spec.fencing.timings of Cluster/default; outlive decide profile.validate says what can work",
         )
 
 

@@ -17,6 +17,8 @@ from outlive.node.fencing.condemning import CONDEMN, CondemnView
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     Cluster,
+    ClusterSpec,
+    FencingPolicy,
     Hypervisor,
     HypervisorSpec,
     MemberRecord,
@@ -24,6 +26,7 @@ from outlive.resources import (
     MemberState,
     ObjectMeta,
 )
+from outlive.resources.cluster import Timing
 from outlive.roles.operating import (
     confirm_off,
     hosts_of_domains,
@@ -175,6 +178,37 @@ def test_nobody_is_armed_on_an_embedded_store() -> None:
     store = Embedded(CLOCK, SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
     assert "embedded" in str(refused(set_armed(store, "h1", True), Refused))
+
+
+@pytest.mark.parametrize(
+    ("timing", "why"),
+    [
+        (Timing(guard_timeout_s=16.9), "guard_timeout_too_short"),
+        (Timing(guard_timeout_s=30.1), "guard_timeout_exceeds_silence"),
+        (Timing(grace_s=1.0), "grace_too_short"),
+    ],
+)
+def test_nobody_is_armed_with_a_timing_that_would_empty_hosts_for_nothing(timing: Timing, why: str) -> None:
+    store = cluster(HELD)
+    policy = Cluster(
+        metadata=ObjectMeta(name="default"), spec=ClusterSpec(fencing=FencingPolicy(timings={"steady": timing}))
+    )
+    run(store.create(policy))
+    error = refused(set_armed(store, "h1", True), Refused)
+    assert why in str(error)
+    assert "timings" in error.remedy
+    assert not run(store.get(Hypervisor, "h1")).spec.fencing.armed
+
+
+def test_who_begins_maintenance_is_told_whose_guards_go_on() -> None:
+    store = cluster(HELD)
+    told, _ = asked(store, set_maintenance(store, CLOCK, True))
+    assert "armed" not in told
+    asked(store, set_armed(store, "h1", True))
+    for hosts in ((), ("h1",)):
+        told, _ = asked(store, set_maintenance(store, CLOCK, True, hosts=hosts))
+        assert "h1 is armed all the same" in told
+        assert "disarm" in told
 
 
 def test_maintenance_of_a_failure_domain_is_that_of_its_hosts_and_of_those_named_beside_it() -> None:

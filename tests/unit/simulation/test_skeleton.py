@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.support.loops import run
 
-from outlive.resources import Membership, Reservation, VirtualMachine
+from outlive.resources import FencingPolicy, Membership, Reservation, VirtualMachine
+from outlive.resources.cluster import Timing
 from outlive.simulation.spec import HostsSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
 
@@ -96,3 +97,34 @@ def test_same_seed_gives_the_same_run(seed: int) -> None:
         return run(story())
 
     assert trace() == trace()
+
+
+def _asked_to_renew(cas_per_s: float | None, **timing: float) -> list[str]:
+    """What daemons of 4 hosts have said when they were started on a store of that speed; empty: they run."""
+
+    async def story() -> list[str]:
+        settings = {"node": {} if cas_per_s is None else {"storeCasPerS": cas_per_s}}
+        policy = FencingPolicy(timings={"fast": Timing(**timing)})
+        world = World(WorldSpec(hosts=HostsSpec(count=4, coordinators=3), settings=settings, policy=policy), seed=1)
+        await world.build()
+        await world.start()
+        await world.clock.sleep(5.0)
+        told = [event.text for event in world.history.events if event.kind == "process"]
+        await world.stop()
+        return [text for text in told if "renew" in text]
+
+    return run(story())
+
+
+@pytest.mark.slow
+def test_daemon_that_is_to_renew_more_often_than_the_store_bears_ends_and_names_the_shortest_interval() -> None:
+    assert _asked_to_renew(20.0) == []
+    told = _asked_to_renew(19.9)
+    assert len(set(told)) == 4
+    assert all("cannot renew every 1 s" in text and "1.1 s with 4 hosts" in text for text in told)
+
+
+@pytest.mark.slow
+def test_daemon_starts_with_a_timing_that_is_only_doubtful() -> None:
+    assert _asked_to_renew(None, guard_timeout_s=4.0) == []
+    assert _asked_to_renew(1000.0, guard_timeout_s=4.0) == []

@@ -99,6 +99,15 @@ def profile_of(policy: FencingPolicy, fencing: FencingSpec, *, armed: bool = Fal
         return PROFILES[name]
 
 
+class ProfileError(enum.StrEnum):
+    """What is wrong with a profile."""
+
+    GUARD_TIMEOUT_TOO_SHORT = "guard_timeout_too_short"
+    GUARD_TIMEOUT_EXCEEDS_SILENCE = "guard_timeout_exceeds_silence"
+    GRACE_TOO_SHORT = "grace_too_short"
+    RENEW_TOO_SHORT = "renew_too_short"
+
+
 class ProfileInput(msgspec.Struct, frozen=True, kw_only=True):
     """Can this profile work?"""
 
@@ -112,7 +121,7 @@ class ProfileInput(msgspec.Struct, frozen=True, kw_only=True):
 class ProfileResult(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong or doubtful, and what the profile adds up to. Seconds."""
 
-    errors: tuple[str, ...]
+    errors: tuple[ProfileError, ...]
     warnings: tuple[str, ...]
     smallest_renew_s: float | None
     """The shortest renewal interval that the store bears; null where it was not measured."""
@@ -140,12 +149,12 @@ def smallest_renew_s(*, hosts: int, store_cas_per_s: float) -> float:
     return hosts / (STORE_SHARE * store_cas_per_s)
 
 
-def _errors(profile: Profile, write_limit_s: Amount, smallest: float | None) -> Iterator[str]:
+def _errors(profile: Profile, write_limit_s: Amount, smallest: float | None) -> Iterator[ProfileError]:
     if profile.guard_timeout_s < RENEWALS_BEFORE_STOP * profile.renew_s + write_limit_s:
-        yield "guard_timeout_too_short"
+        yield ProfileError.GUARD_TIMEOUT_TOO_SHORT
     if profile.guard_timeout_s > profile.silence_s:
-        yield "guard_timeout_exceeds_silence"
+        yield ProfileError.GUARD_TIMEOUT_EXCEEDS_SILENCE
     if profile.grace_s < GUARD_SLACK_S:
-        yield "grace_too_short"
+        yield ProfileError.GRACE_TOO_SHORT
     if smallest is not None and profile.renew_s < smallest:
-        yield "renew_too_short"
+        yield ProfileError.RENEW_TOO_SHORT
