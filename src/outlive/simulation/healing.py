@@ -126,9 +126,11 @@ class Operator:
         )
 
     async def _vouch(self) -> None:
-        """Those that could register have had their time."""
+        """Those that could register have had their time; where some may yet run something, nobody vouches."""
         world = self._world
-        if any(world.truth.forgotten(host) for host in world.hosts) and not self._vouched():
+        unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
+        idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
+        if unheard and idle and not self._vouched():
             await self._do("confirm-incarnation", {})
 
     def _vouched(self) -> bool:

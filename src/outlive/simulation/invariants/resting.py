@@ -53,7 +53,8 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     lost = {host.name for host in store.all_of(Hypervisor) if host.status.lost}
     home, moving = _homes(truth, vms)
     between = _between(truth, vms, home)
-    shared = {name: _Shared(slot, home, between) for name, slot in slots.items()}
+    failed = frozenset(name for name, vm in vms.items() if vm.status.phase == "fail" and not vm.status.holders)
+    shared = {name: _Shared(slot, home, between, failed) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
         status, name = coverage.status, coverage.name
         if not status.covered or not status.required or name not in home or name in moving:
@@ -182,12 +183,19 @@ def _hit(slots: list[frozenset[frozenset[str]]], failed: frozenset[str], more: i
 class _Shared:
     """A slot, as all its members see it."""
 
-    def __init__(self, slot: Reservation, home: dict[str, str], between: Mapping[str, tuple[str, str]]) -> None:
-        """``between``: members that claim it only if both of these hosts fail."""
+    def __init__(
+        self,
+        slot: Reservation,
+        home: dict[str, str],
+        between: Mapping[str, tuple[str, str]],
+        failed: frozenset[str],
+    ) -> None:
+        """``between``: members that claim it only if both of these hosts fail; ``failed``: that nobody restarts."""
         self._host = slot.status.host
         self._claims = {
             vm: frozenset(between[vm]) if vm in between else frozenset({home.get(vm, host)})
             for vm, host in _members(slot).items()
+            if vm not in failed
         }
         """Member → hosts that all have to fail before it claims the slot."""
 
