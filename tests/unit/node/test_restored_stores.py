@@ -15,6 +15,7 @@ from outlive.node.fencing.proving import (
 )
 from outlive.node.membership.renewing import LEAVE, LeaveView
 from outlive.resources import Cluster, FenceRecord, GuardRecord, MemberRecord, Membership
+from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
 CONDEMNED = MemberRecord(
@@ -218,12 +219,16 @@ async def _not_in_the_backup(world: World) -> None:
     """``kvm-2`` runs on in a store that was restored and does not know it."""
     await world.do("store-snapshot", {})
     await at(world, 5)
+    await _restored_without(world)
+    await at(world, 30)
+
+
+async def _restored_without(world: World) -> None:
     await world.do("store-restore", {})
     await world.do("delete-host", {"host": "kvm-2"})
     cluster = _cluster(world)
     status = _replace(cluster.status, store_incarnation=world.store.incarnation)  # what a controller writes
     await world.store.replace_status(_replace(cluster, status=status))
-    await at(world, 30)
 
 
 def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_somebody_vouches() -> None:
@@ -254,6 +259,43 @@ def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_regi
         assert "host-unknown.kvm-2" not in faults(world)
 
     tell(story)
+
+
+def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_what_it_runs() -> None:
+    """Though all others had settled before it spoke, and it has its membership again."""
+
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 15)
+        await world.do("store-snapshot", {})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+        await at(world, 30)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 40)
+        assert world.running("vm-1") == ("kvm-2",)
+        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
+        await _restored_without(world)
+        await at(world, 70)
+        await world.do("guest-crash", {"vms": ["vm-2"]})
+        await at(world, 90)
+        assert world.running("vm-2") == ("kvm-1",), "for the others the store is settled"
+        await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
+        await at(world, 110)
+        assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+        await world.do("laggy-hypervisor", {"hosts": ["kvm-2"], "by": 3.0})
+        await world.do("apply-host", {"host": "kvm-2"})
+        for _ in range(400):
+            if world.store.look(Membership, "kvm-2") is not None and record(world, "kvm-2").incarnation:
+                break
+            assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+            await world.clock.sleep(0.1)
+        assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 160)
+        assert _cluster(world).status.missing_hosts == {}
+        assert len(world.running("vm-1")) == 1
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()), VmSpec(name="vm-2", host="kvm-1")))
 
 
 def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_restarted_meanwhile() -> None:

@@ -3,7 +3,9 @@
 It was added after the backup, and may run what the store believes to be elsewhere, or nowhere. It writes its name into
 ``Cluster.status.missingHosts``, under the incarnation in which it misses itself; while it stands there nothing is
 recovered and no host starts what others might be running. What this does not prevent: what was started elsewhere before
-the host had spoken. A Membership that somebody deletes in a store that was not restored is no such case.
+the host had spoken. The name goes once the host has registered what it runs in this store, and not when it is merely let in
+again: others that have settled before would start at once what it has yet to register. A Membership that somebody
+deletes in a store that was not restored is no such case.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ class Missing:
         """Say how it stands: ``cluster`` as last read, ``record`` as the store last showed it of this host."""
         said = cluster is not None and self._host in cluster.status.missing_hosts
         try:
-            if standing and said:
-                await self._write("", there=False)
+            if standing and said and record is not None:
+                await self._write(record.incarnation, there=False)
             elif not standing and record is not None and record.state == "Held" and not await self._exists():
                 await self._write(record.incarnation, there=True)
         except NotFound:
@@ -60,6 +62,8 @@ class Missing:
             status, incarnation = cluster.status, cluster.status.store_incarnation
             if there and (joined == "" or incarnation in ("", joined)):
                 return  # not restored, or nobody has said so yet
+            if not there and joined != incarnation:
+                return  # it has not registered in this store yet
             names = {host: one for host, one in status.missing_hosts.items() if host != self._host}
             if there:
                 names[self._host] = incarnation
