@@ -21,10 +21,19 @@ from tests.support.loops import run_real
 from outlive.api import ApiSettings, Role, read_server_file, serving
 from outlive.api.app import ApiDeps, create_app
 from outlive.api.auth import Tokens
-from outlive.base.clock import SystemClock
+from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import BadInput, ExitCode, InUse, NotFound, Unavailable, Unknown
 from outlive.base.ids import SystemIds
-from outlive.resources import Coverage, CoverageStatus, ObjectMeta, VirtualMachine
+from outlive.resources import (
+    Cluster,
+    ClusterSpec,
+    Coverage,
+    CoverageStatus,
+    Fault,
+    ObjectMeta,
+    ObjectRef,
+    VirtualMachine,
+)
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.units import Duration, Size
 from outlive.store.memory import MemoryStore
@@ -416,6 +425,46 @@ def test_the_status_page_shows_the_coverage_in_a_browser(tmp_path: Path) -> None
             assert "/apis/outlive.dev/v1alpha1/hypervisors/{name}" in await dumped(server, tmp_path, "/schema")
 
     run_real(claim())
+
+
+@pytest.mark.component("chromium")
+def test_the_status_page_shows_what_is_wrong_and_what_is_in_maintenance(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            quiet = await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
+            assert shown(quiet, "maintenance") == ""
+            for number, ended in enumerate((False, False, True)):
+                await server.store.create(fault(f"kvm-{number}", ended=ended))
+            spec = ClusterSpec(maintenance=True)
+            await server.store.create(Cluster(metadata=ObjectMeta(name="default"), spec=spec))
+            text = await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
+            assert shown(text, "maintenance") == "Maintenance: no host is condemned."
+            assert "Health 60 of 100; 2 faults are open" in text
+            assert "nothing proves &lt;kvm-1&gt; dead" in text
+            assert "kvm-2" not in text
+
+    run_real(claim())
+
+
+def fault(host: str, *, ended: bool) -> Fault:
+    at = as_datetime(0.0)
+    return Fault(
+        metadata=ObjectMeta(name=f"{host}.fence-unconfirmed"),
+        code="fence-unconfirmed",
+        subject=ObjectRef(kind="Hypervisor", name=host),
+        message=f"nothing proves <{host}> dead",
+        delta=20,
+        ended=ended,
+        first_seen=at,
+        last_seen=at,
+    )
+
+
+def shown(page: str, name: str) -> str:
+    """What stands in the paragraph of this id."""
+    found = re.search(rf'<p id="{name}"[^>]*>([^<]*)</p>', page)
+    assert found is not None
+    return found[1]
 
 
 async def dumped(server: Api, directory: Path, path: str) -> str:
