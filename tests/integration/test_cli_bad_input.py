@@ -229,6 +229,11 @@ def test_a_wrong_token_is_exit_code_7(tmp_path: Path) -> None:
         refused(missing, 4, "none")
 
 
+@pytest.mark.parametrize("address", ["kvm-1", "127.0.0.1:8080", "ftp://kvm-1"])
+def test_what_is_no_address_of_a_server_is_refused_with_one_that_is(address: str) -> None:
+    refused(outlive("get", "vms", "--server", address), 2, "--server", f"'{address}'", "http://127.0.0.1:8080")
+
+
 def test_a_server_that_is_not_there_is_exit_code_6(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -259,6 +259,12 @@ def test_describe_and_status_show_what_belongs_together(state: Path) -> None:
     assert "hosts" in outlive("status", "--state-dir", state).out
 
 
+def test_status_claims_no_coverage_that_nobody_has_worked_out(state: Path) -> None:
+    before = outlive("status", "--state-dir", state).out
+    assert "of 0 VMs" not in before
+    assert "has not been worked out yet" in before
+
+
 def test_crds_are_printed_for_all_kinds_or_one() -> None:
     assert outlive("crds").out.count("kind: CustomResourceDefinition") == 14
     assert "plural: reservations" in outlive("crds", "slots").out

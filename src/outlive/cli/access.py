@@ -81,6 +81,9 @@ class Access:
         return store
 
     def _remote(self, address: str) -> Store:
+        if not address.startswith(("http://", "https://")):
+            remedy = "write one such as http://127.0.0.1:8080"
+            raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
         from outlive.base.random import system_random
         from outlive.store.http import HttpStore
 

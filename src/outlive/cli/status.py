@@ -180,7 +180,11 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         ("VMs", f"{document['vms']} ({document['unplacedVms']} on no host)"),
         *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),
         ("slots", document["slots"]),
-        ("covered", f"{coverage['covered']} of {coverage['required']} VMs that need slots"),
+        *(
+            (("covered", f"{coverage['covered']} of {coverage['required']} VMs that need slots"),)
+            if coverage["reported"]
+            else ()
+        ),
         *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
         *((("full protection", document["fullProtection"]),) if document["fullProtection"] else ()),
         *(
@@ -189,8 +193,10 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         ),
     ]
     lines: list[Any] = [table(("", ""), rows)]
-    if not coverage["reported"]:
-        lines.append("failover has reported nothing yet: see outlive failover coverage")
+    if not coverage["reported"] and document["vms"]:
+        lines.append(
+            "which VMs are covered has not been worked out yet: outlive up does, outlive failover plan tries it"
+        )
     if coverage["uncovered"]:
         lines.append(table(("VM", "Reason", "Remedy"), [tuple(one.values()) for one in coverage["uncovered"]]))
     if document["faults"]:

@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.base.wording import listing
 from outlive.node.degrading import becomes
+from outlive.node.membership.former import is_nobodys
 from outlive.resources import Cluster, Degrading, Fault, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.simulation.history import HistoryEvent
 
@@ -56,6 +57,8 @@ def _membership(before: Membership | None, after: Membership | None) -> list[Tol
     if after is None:
         return [Told(subject=host, text=f"the membership of {host} is deleted")]
     if before is None:
+        if is_nobodys(after.record):
+            return [Told(subject=host, text=f"{host} gets a membership again, which is dead until the host takes it")]
         return [Told(subject=host, text=f"{host} joins", key="join", many="{n} hosts join")]
     old, new = before.record, after.record
     told: list[Told] = []

@@ -98,9 +98,8 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
 def inventory_scenario(name: str, spec: WorldSpec, acts: tuple[Act, ...], until_s: float) -> Scenario:
     """The story of an inventory of which something fails; nothing is expected but that no promise is broken."""
     hosts = sum(len(act.hosts) for act in acts)
-    what = (
-        f"{count_of(hosts, 'host')} of {count_of(len(hosts_of(spec)), 'host')} lose power" if hosts else "all is well"
-    )
+    lose = "loses" if hosts == 1 else "lose"
+    what = f"{hosts:,} of {count_of(len(hosts_of(spec)), 'host')} {lose} power" if hosts else "nothing fails"
     line = f"{name}: {what}, {count_of(len(vms_of(spec)), 'VM')} in all."
     return Scenario(name=name, line=line, spec=spec, acts=acts, expect=Expectations(until_s=until_s))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.support.loops import run
 
@@ -10,12 +11,13 @@ from outlive.base.errors import NotFound, Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.recovery.standing import standing
-from outlive.resources import Assigned, ObjectMeta, VirtualMachine
+from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.roles.requesting import request_vm
 from outlive.store.memory import MemoryStore
 from outlive.store.writers import WriterStore
 
+_replace = msgspec.structs.replace
 IDS = SeededIds(Random(1))
 FAILED = VirtualMachine(
     metadata=ObjectMeta(name="a"),
@@ -23,15 +25,19 @@ FAILED = VirtualMachine(
 )
 
 
-def store_of(*vms: VirtualMachine) -> WriterStore:
+H1 = Hypervisor(metadata=ObjectMeta(name="h1"), spec=HypervisorSpec(management="node"))
+NOVAS = Hypervisor(metadata=ObjectMeta(name="h2"), spec=HypervisorSpec(management="nova"))
+
+
+def store_of(*objects: VirtualMachine | Hypervisor) -> WriterStore:
     store = MemoryStore(LoopClock(), IDS)
-    store.load([*vms])
+    store.load([*objects])
     return WriterStore(store, writer="users")
 
 
 def test_a_request_is_written_under_a_new_id_each_time() -> None:
     async def scene() -> None:
-        store = store_of(FAILED)
+        store = store_of(FAILED, H1)
         told = await request_vm(store, IDS, "a", "start")
         first = (await store.get(VirtualMachine, "a")).spec.request
         await request_vm(store, IDS, "a", "start")
@@ -58,6 +64,24 @@ def test_what_nobody_would_answer_is_refused() -> None:
             await request_vm(store_of(FAILED), IDS, "a", "start", target="h1")
 
     run(scene())
+
+
+def test_a_host_that_others_manage_is_asked_for_nothing() -> None:
+    async def scene() -> None:
+        with pytest.raises(Refused) as error:
+            await request_vm(store_of(FAILED, _replace(NOVAS, metadata=H1.metadata)), IDS, "a", "stop")
+        assert str(error.value).startswith("h1 is managed by nova")
+        store = store_of(FAILED, H1, NOVAS)
+        with pytest.raises(Refused) as error:
+            await request_vm(store, IDS, "a", "migrate", target="h2")
+        assert str(error.value).startswith("h2 is managed by nova")
+        assert (await store.get(VirtualMachine, "a")).spec.request is None
+
+    run(scene())
+
+
+def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
+    assert "h1 answers" in run(request_vm(store_of(FAILED), IDS, "a", "start"))
 
 
 def test_the_fault_of_a_failed_vm_names_the_command() -> None:

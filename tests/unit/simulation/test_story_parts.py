@@ -10,12 +10,14 @@ import pytest
 from tests.support.loops import run
 
 from outlive.base.errors import BadInput
+from outlive.node.membership.former import NOBODYS
+from outlive.resources import MemberRecord, Membership, ObjectMeta
 from outlive.resources.documents import Problems
 from outlive.simulation.expectations import Expectations, Share, judge_summary, read_expectations
 from outlive.simulation.history import HistoryEvent
-from outlive.simulation.narration import Told, grouped, narrate_guard, narrate_machine
-from outlive.simulation.scenario import Scenario, read_scenario
-from outlive.simulation.spec import WorldSpec
+from outlive.simulation.narration import Told, grouped, narrate, narrate_guard, narrate_machine
+from outlive.simulation.scenario import Scenario, inventory_scenario, read_scenario
+from outlive.simulation.spec import HostSpec, WorldSpec
 from outlive.simulation.states import matches
 from outlive.simulation.story import Ended, Story
 from outlive.simulation.summary import HeldVm, Summary, percentile
@@ -215,3 +217,26 @@ def test_nobody_is_fenced_who_is_named_as_the_fencer_of_a_host_that_lives() -> N
 
     with pytest.raises(BadInput, match=r"timeline: entry 1: at 2\.0 s nobody fences kvm-3"):
         run(play())
+
+
+def test_a_membership_that_is_made_for_a_lost_one_is_no_host_that_joins() -> None:
+    meta = ObjectMeta(name="kvm-4")
+    joined = Membership(metadata=meta, record=MemberRecord(machine_id="m", boot_id="b"))
+    (told,) = narrate(None, joined)
+    assert told.text == "kvm-4 joins"
+    (told,) = narrate(None, Membership(metadata=meta, record=MemberRecord(machine_id=NOBODYS, boot_id="")))
+    assert told.text == "kvm-4 gets a membership again, which is dead until the host takes it"
+
+
+@pytest.mark.parametrize(
+    ("dead", "line"),
+    [
+        (("kvm-1",), "mine: 1 of 2 hosts loses power, 0 VMs in all."),
+        (("kvm-1", "kvm-2"), "mine: 2 of 2 hosts lose power, 0 VMs in all."),
+        ((), "mine: nothing fails, 0 VMs in all."),
+    ],
+)
+def test_the_story_of_an_inventory_says_how_much_of_it_fails(dead: tuple[str, ...], line: str) -> None:
+    spec = WorldSpec(hosts=(HostSpec(name="kvm-1"), HostSpec(name="kvm-2")))
+    acts = (Act(at_s=10.0, verb="power-off", arguments={"hosts": dead}),) if dead else ()
+    assert inventory_scenario("mine", spec, acts, 60.0).line == line
