@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -455,6 +456,31 @@ def test_process_that_writes_one_object_without_a_pause_is_found() -> None:
         await _write(bench, author("ctl", "recovery"), _home("h1"))
 
     assert _judged(story) == ["limits"]
+
+
+def test_slot_that_many_join_one_after_the_other_is_no_loop_until_nobody_joins_any_more() -> None:
+    members = PACE_WRITES
+
+    async def story(bench: Bench) -> None:
+        bench.store.load([_slot("slot", "h2", {})])
+        joined = {f"vm-{number}": "h1" for number in range(members)}
+        for number in range(members):
+            await _into(bench, dict(list(joined.items())[: number + 1]), number)
+            await _into(bench, dict(list(joined.items())[: number + 1]), number + 1)
+        for number in range(PACE_WRITES - 1):
+            await _into(bench, joined, number)
+        assert "limits" not in bench.broken()
+        await _into(bench, joined, PACE_WRITES)
+
+    assert _judged(story) == ["limits"]
+
+
+async def _into(bench: Bench, joined: dict[str, str], second: int) -> None:
+    at = datetime.fromtimestamp(second, UTC)
+    status = ReservationStatus(host="h2", failover_reservation=FailoverStatus(allocations=joined, acknowledged_at=at))
+    await _write(
+        bench, author("ctl", "failover"), lambda one: _replace(one, status=status), kind=Reservation, name="slot"
+    )
 
 
 def _home(host: str) -> Any:
