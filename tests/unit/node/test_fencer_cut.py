@@ -387,5 +387,38 @@ def test_what_is_recorded_of_a_cut_is_not_found_again():
     run(story())
 
 
+class SlowToLift(Cuts):
+    """Lets hosts in again after a while, and says of each epoch what that one is shut out of."""
+
+    async def read_back(self, host, epoch):
+        report = await super().read_back(host, epoch)
+        return report if epoch <= self.through.get(host, 0) else msgspec.structs.replace(report, scope=())
+
+    async def lift(self, host, epoch):
+        await asyncio.sleep(3)
+        await super().lift(host, epoch)
+
+
+def test_hosts_that_come_back_from_a_cut_are_let_in_and_not_found_shut_out():
+    async def story():
+        async with site() as s:
+            cuts = SlowToLift()
+            await s.host("e", bmc="")
+            await s.vm("vm3", holder="e", disks=("three",), ports=())
+            await _site(s, cuts)
+            s.silence("d", "e")
+            for host in ("d", "e"):
+                await s.until(host, lambda record: record.cut.through == 1)
+            for host in ("d", "e"):
+                await s.come_back(host)
+            await asyncio.sleep(30)
+            for host in ("d", "e"):
+                assert (await s.record(host)).cut.through == 0
+                assert host not in cuts.out
+                assert fault_name("cut-found", _host(host)) not in await s.faults()
+
+    run(story())
+
+
 def _host(name: str) -> ObjectRef:
     return ObjectRef(kind="Hypervisor", name=name)

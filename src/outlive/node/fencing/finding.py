@@ -22,7 +22,7 @@ from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import NAMED, recorded
 from outlive.node.fencing.proving import FIND_CUT, CutView
 from outlive.node.fencing.watching import Seen
-from outlive.resources import ObjectRef
+from outlive.resources import Cut, MemberRecord, ObjectRef
 from outlive.runtime.tasks import OrderedTaskGroup
 
 LOOK_S: Final = 2.0
@@ -70,6 +70,7 @@ class FoundCuts:
             (host, seen)
             for host, seen in present.items()
             if seen.record.state == "Held"
+            and not _is_lifted(seen.record)
             and self._looked.get(host) != self._key(seen)
             and self._again.get(host, 0.0) <= now
         ]
@@ -98,6 +99,9 @@ class FoundCuts:
         new = [one for one in await cutting.found(host, record.epoch) if one not in kept]
         if not new:
             return True
+        now = self._desk.watching.get(host)
+        if now is None or _fenced(now.record) != _fenced(record):
+            return False  # a fence has begun or ended meanwhile, and this may be its cut
         result = await cutting.renew(host, record.epoch, tuple(sorted({*new, *kept})))
         written = await self._desk.writer.take(
             host,
@@ -127,3 +131,12 @@ class FoundCuts:
             delta=FaultCode.CUT_FOUND.delta,
         )
         return True
+
+
+def _is_lifted(record: MemberRecord) -> bool:
+    """Whether what it was shut out of is being let in again: the epoch is dead, and the record still names the cut."""
+    return 0 < record.cut.through <= record.dead_through
+
+
+def _fenced(record: MemberRecord) -> tuple[int, str, Cut]:
+    return record.epoch, record.state, record.cut

@@ -2,10 +2,10 @@
 
 It was added after the backup, and may run what the store believes to be elsewhere, or nowhere. It writes its name into
 ``Cluster.status.missingHosts``, under the incarnation in which it misses itself; while it stands there nothing is
-recovered and no host starts what others might be running. What this does not prevent: what was started elsewhere before
-the host had spoken. The name goes once the host has registered what it runs in this store, and not when it is merely let in
-again: others that have settled before would start at once what it has yet to register. A Membership that somebody
-deletes in a store that was not restored is no such case.
+recovered and no host starts what others might be running. The name goes once the host has registered what it runs in
+this store, and not when it is merely let in again: others that have settled before would start at once what it has yet
+to register. What this does not prevent: what was started elsewhere before the host had spoken. A Membership that
+somebody deletes in a store that was not restored is no such case.
 """
 
 from __future__ import annotations
