@@ -117,6 +117,19 @@ def test_said_again_it_stays_as_it_is_and_follows_the_store() -> None:
     assert record_of(_replace(again, lost={}, incarnation="j")) == _replace(made, incarnation="j")
 
 
+def test_a_word_about_one_membership_says_nothing_of_the_rest_of_what_a_restored_store_does_not_know() -> None:
+    one = _replace(WORD, only="u")
+    assert refusal(_replace(one, missed=True)) == "not-missed"
+    old = record_of(_replace(WORD, incarnation="h"))
+    kept = record_of(_replace(one, record=old, uid="v", lost={"w": 2}, named=("u", "w")))
+    assert [each.uid for each in kept.former] == ["u", "w"]
+    assert kept.incarnation == "h"
+    assert refusal(_replace(one, record=old, uid="v", lost={}, only="w")) == "waited-for"
+    back = _replace(one, record=HELD, uid="v", told=True)
+    assert refusal(back) == ""
+    assert refusal(_replace(back, incarnation="j")) == "figures-there", "of now, and not of the backup"
+
+
 def test_lost_memberships_that_no_entry_names_any_more_make_room() -> None:
     proof = Proof(kind="operator", evidence="eve: off", epoch=1)
     many = tuple(FormerMembership(uid=f"u{n}", dead_through=1, proof=proof) for n in range(FORMER_LIMIT))

@@ -11,6 +11,8 @@ from outlive.base.errors import NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import (
+    Cluster,
+    ClusterStatus,
     Holder,
     HostUsage,
     Hypervisor,
@@ -84,6 +86,14 @@ def test_what_a_living_host_says_that_it_runs_is_not_spoken_for() -> None:
     figures = msgspec.structs.replace(USAGE, usage=HostUsage(present=("a",)))
     store = store_of(Hypervisor(metadata=META), Membership(metadata=META, record=HELD), vm("a", ("u1", 2)), figures)
     assert "says that a is on it" in str(refused(store, "u1"))
+
+
+def test_of_a_host_that_a_restored_store_lacks_only_all_of_it_is_spoken_for() -> None:
+    status = ClusterStatus(store_incarnation="i", missing_hosts={"h1": "i"})
+    store = store_of(Cluster(metadata=ObjectMeta(name="default"), status=status), vm("a", ("u1", 2)))
+    assert "may run more than u1 ran" in str(refused(store, "u1"))
+    _, record = said(store)
+    assert record.incarnation == "i"
 
 
 def test_nothing_is_recorded_where_nobody_waits() -> None:

@@ -32,6 +32,8 @@ class VouchView(Part, frozen=True, kw_only=True):
     """Of that one."""
     lost: dict[str, int] = {}
     """Uid → the highest epoch that entries of virtual machines name, of the lost Memberships that the word is about."""
+    only: str = ""
+    """The one that the word was limited to; empty: it is about the host, and all that it ever ran."""
     named: tuple[str, ...] = ()
     """Every uid of this host that entries name."""
     missed: bool = False
@@ -83,6 +85,8 @@ def _vouch(view: VouchView) -> FenceOutcome:
             findings=(proof(epoch),),
         ),
     )
+    if view.only and view.record is not None:
+        return FenceOutcome(record=_replace(made, former=former))
     return FenceOutcome(record=_replace(made, former=former, incarnation=view.incarnation or made.incarnation))
 
 
@@ -94,10 +98,15 @@ def _holds_it(view: VouchView) -> bool:
     return view.record is not None and view.record.state == "Held"
 
 
+def _registered(view: VouchView) -> bool:
+    """Whether the host has registered all that it runs in the store as it is now."""
+    return view.record is not None and view.incarnation in ("", view.record.incarnation)
+
+
 def _settles_nothing(view: VouchView) -> bool:
     """Whether nobody waits for a word about this host."""
-    if view.lost:
-        return False
+    if view.lost or view.only:
+        return not view.lost
     if view.record is None:
         return not view.missed
     # one from a backup has to be said again: the host may have come back since
@@ -126,8 +135,15 @@ VOUCH: Final = ProtocolStep(
             lambda view: f"no VM is held for a lost membership of {view.host}",
         ),
         Precondition[VouchView](
+            "not-missed",
+            lambda view: not (view.only and view.missed and view.record is None),
+            lambda view: (
+                f"{view.host} said that this restored store does not know it, and may run more than {view.only} ran"
+            ),
+        ),
+        Precondition[VouchView](
             "figures-there",
-            lambda view: not _holds_it(view) or view.told,
+            lambda view: not _holds_it(view) or (view.told and _registered(view)),
             lambda view: f"{view.host} is a member again, and has not said yet what is on it",
         ),
         Precondition[VouchView](
