@@ -17,6 +17,7 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.node.numbers import Amount, Count
 from outlive.node.scoring import FULL, Gauged
+from outlive.node.vm.states import START
 
 WORSE_BY: Final = 25
 """Points by which a host must be below the middle one of the others for the trouble to be its own."""
@@ -27,8 +28,6 @@ SAME_TROUBLE: Final[dict[Gauged, str]] = {
     Gauged.HYPERVISOR: "hypervisor",
 }
 """Renewals are writes to the store: they are late where it is slow."""
-HERE: Final = "start"
-"""State of a virtual machine that runs and of which nothing is on its way."""
 
 
 class Answer(enum.StrEnum):
@@ -189,7 +188,7 @@ def stays(vm: Leaver) -> str:
     """Why this virtual machine does not leave, in a stable word; empty if it may."""
     if vm.moving:
         return "moving"
-    if vm.state != HERE or vm.power != "running":
+    if vm.state != START or vm.power != "running":
         return "not_running"
     if vm.method == "shutdown":
         return "cold_only"

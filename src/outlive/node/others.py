@@ -15,7 +15,7 @@ from outlive.node.leaving import Peer, same_cause
 from outlive.node.membership.death import member_view
 from outlive.node.scoring import Gauged
 from outlive.resources import Hypervisor, HypervisorUsage, Membership
-from outlive.resources.meta import condition
+from outlive.resources.taking import refuses
 from outlive.store import Store
 
 PAGE: Final = 100
@@ -78,13 +78,8 @@ def _peer(host: Hypervisor) -> Peer:
     degrading = host.status.degrading
     return Peer(
         name=host.name,
-        works=not host.closed() and _ready(host),
+        works=not refuses(host),
         degrading=degrading is not None,
         causes=() if degrading is None else tuple(Gauged(one) for one in degrading.causes if one in set(Gauged)),
         leaving="" if degrading is None else degrading.leaving,
     )
-
-
-def _ready(host: Hypervisor) -> bool:
-    ready = condition(host.status.conditions, "Ready")
-    return host.spec.maintenance == "" and (ready is None or ready.status == "True")

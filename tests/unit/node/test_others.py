@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock, as_datetime
@@ -22,6 +23,7 @@ from outlive.resources import (
     Membership,
     ObjectMeta,
 )
+from outlive.resources.meta import Condition
 from outlive.store.memory import MemoryStore
 
 MOMENT = as_datetime(0.0)
@@ -64,6 +66,13 @@ def test_hosts_with_our_daemon_are_read_with_their_figures() -> None:
         ("a", True, False, {"disk": 40}),
         ("b", True, True, {}),
     ]
+
+
+def test_a_host_that_takes_no_vms_now_does_not_count_as_working() -> None:
+    off = Condition(type="HypervisorDisabled", status="True")
+    disabled = msgspec.structs.replace(host("a"), status=HypervisorStatus(conditions=(off,)))
+    drained = msgspec.structs.replace(host("b"), spec=HypervisorSpec(management="node", drain=True))
+    assert [(one.name, one.works) for one in look(disabled, drained)[0]] == [("a", False), ("b", False)]
 
 
 def test_one_page_is_read_where_it_shows_a_common_cause() -> None:
