@@ -492,7 +492,7 @@ def test_vms_that_would_start_after_each_other_are_refused_and_other_changes_to_
             assert (await created("service", "database"))[0] == 201
             status, answer = await created("database", "page")
             assert (status, answer["details"]["code"]) == (422, "invalid")
-            assert "start after each other: database, page, service" in answer["message"]
+            assert "start after each other: database, page and service" in answer["message"]
             assert (await created("database"))[0] == 201
             closing = {"spec": {"startAfter": ["page"]}}
             status, answer, _ = await server.call("PATCH", f"{VMS}/database", json=closing, headers=MERGE)

@@ -13,6 +13,7 @@ import msgspec
 
 from outlive.api.wire import Answer
 from outlive.base.errors import Invalid, NotFound
+from outlive.base.wording import listing
 from outlive.failover.protection import check_wishes
 from outlive.node.vm.ordering import circles
 from outlive.placement.pipelines import admit
@@ -75,9 +76,12 @@ async def check_circle(obj: Resource, store: Store) -> None:
             left += after[name]
     around = circles(after, obj.name)
     if around:
-        named = ", ".join(around[:NAMED]) + (", …" if len(around) > NAMED else "")
         remedy = "let one of them start after none of the others"
-        raise Invalid(f"these VMs would start after each other: {named}", place="spec.startAfter", remedy=remedy)
+        raise Invalid(
+            f"these VMs would start after each other: {listing(around, most=NAMED)}",
+            place="spec.startAfter",
+            remedy=remedy,
+        )
 
 
 async def _after(vm: str, store: Store) -> tuple[str, ...] | None:

@@ -18,6 +18,8 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun_for(number, noun)}"
 
 
-def listing(parts: Sequence[str]) -> str:
-    """At least one part, as in a sentence: "a, b and c"."""
+def listing(parts: Sequence[str], *, most: int | None = None) -> str:
+    """At least one part, as in a sentence: "a, b and c"; of more than ``most``, "a, b and 7 more"."""
+    if most is not None and len(parts) > most:
+        return f"{', '.join(parts[:most])} and {len(parts) - most:,} more"
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

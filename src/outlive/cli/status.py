@@ -18,7 +18,7 @@ WARNINGS_SHOWN = 5
 UNCOVERED_SHOWN = 10
 """VMs without all their slots that are named."""
 HOSTS_SHOWN = 5
-"""Hosts in maintenance that are named."""
+"""Hosts in maintenance, and such that degrade, that are named."""
 FAULTS_SHOWN = 20
 """Faults that are shown, the worst ones."""
 
@@ -152,14 +152,13 @@ def _maintenance(document: dict[str, Any]) -> str:
 
     if document["maintenance"]:
         return "all hosts: nobody is condemned"
-    alone = document["hostsInMaintenance"]
-    return f"{listing(alone[:HOSTS_SHOWN])}{' …' if len(alone) > HOSTS_SHOWN else ''}: not condemned"
+    return f"{listing(document['hostsInMaintenance'], most=HOSTS_SHOWN)}: not condemned"
 
 
 def _degrading(hosts: list[str]) -> str:
     from outlive.base.wording import listing
 
-    return f"{listing(hosts[:HOSTS_SHOWN])}{' …' if len(hosts) > HOSTS_SHOWN else ''}: see outlive why HOST"
+    return f"{listing(hosts, most=HOSTS_SHOWN)}: see outlive why HOST"
 
 
 def _lines(document: dict[str, Any]) -> list[Any]:

@@ -15,15 +15,13 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refused, Usage
-from outlive.base.wording import listing
 from outlive.node.fencing.profile import ProfileInput, profile_of, validate_profile
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
-from outlive.node.maintenance import cluster_maintenance, host_maintenance
 from outlive.node.membership.former import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
-from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta
+from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
-from outlive.roles.maintaining import guards_go_on, until
+from outlive.roles.maintaining import cluster_spec, goes_on, guards_go_on, until
 from outlive.roles.vouching import lost_memberships, missed, vouch
 from outlive.store import Selector, Store, list_all
 
@@ -138,39 +136,15 @@ async def set_maintenance(
     end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
     for host in hosts:
         await store.get(Hypervisor, host)
-    told = until(end)
     if not hosts:
         await _change_cluster(store, lambda spec: _replace(spec, maintenance=on, maintenance_until=end))
-        if on:
-            return f"maintenance is on {told}: no host is condemned" + await guards_go_on(store)
-        now = clock.now()
-        alone = [one.name async for one in list_all(store, Hypervisor) if host_maintenance(one.spec.fencing, now)]
-        return "maintenance is off" + (
-            f"; but {listing(sorted(alone))} {'is' if len(alone) == 1 else 'are'} still in maintenance by name"
-            if alone
-            else ""
-        )
     for host in hosts:
         await _change_fencing(store, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=end))
     names = ", ".join(hosts)
-    if on:
-        return f"{names}: not condemned {told}" + await guards_go_on(store, hosts)
-    whole = await _whole_maintenance(store, clock)
-    return f"{names}: maintenance is off" + (f"; but that of all hosts is on {whole}" if whole else "")
-
-
-async def _whole_maintenance(store: Store, clock: Clock) -> str:
-    """Until when the maintenance of all hosts is on; empty if it is not."""
-    spec = await _cluster_spec(store)
-    return until(spec.maintenance_until) if cluster_maintenance(spec, clock.now()) else ""
-
-
-async def _cluster_spec(store: Store) -> ClusterSpec:
-    """Of ``Cluster/default``; as it comes where nobody has made it yet."""
-    try:
-        return (await store.get(Cluster, "default", fresh=True)).spec
-    except NotFound:
-        return ClusterSpec()
+    if not on:
+        return (f"{names}: maintenance is off" if hosts else "maintenance is off") + await goes_on(store, clock, hosts)
+    told = f"{names}: not condemned {until(end)}" if hosts else f"maintenance is on {until(end)}: no host is condemned"
+    return told + await guards_go_on(store, hosts)
 
 
 async def set_drain(store: Store, host: str, drain: bool) -> str:
@@ -220,7 +194,7 @@ async def refuse_arming(store: Store, host: str) -> None:
             f"{host} is not armed: this store is embedded in one server, and its outage would empty every armed host",
             remedy="use a replicated store",
         )
-    profile = profile_of((await _cluster_spec(store)).fencing, found.spec.fencing, armed=True)
+    profile = profile_of((await cluster_spec(store)).fencing, found.spec.fencing, armed=True)
     if errors := validate_profile(ProfileInput(profile=profile)).errors:
         raise Refused(
             f"{host} is not armed: its timing is unsound ({', '.join(errors)})",

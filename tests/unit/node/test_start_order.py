@@ -68,7 +68,7 @@ def test_of_those_in_a_circle_the_first_by_name_goes_and_the_others_wait() -> No
     around = (coming("a", "b"), coming("b", "c"), coming("c", "a"))
     first = asked("a", "b", known=around[1:])
     assert first.start
-    assert "a, b, c wait for each other, and the first by name goes" in first.detail
+    assert "a, b and c wait for each other, and the first by name goes" in first.detail
     assert asked("b", "c", known=(around[2], around[0])).waits_for == ("c",)
     assert asked("c", "a", known=(around[0], around[1])).waits_for == ("a",)
 

@@ -265,3 +265,14 @@ def test_a_host_that_is_not_armed_is_not_disarmed() -> None:
     told, host = asked(store, set_armed(store, "h1", False))
     assert told == "h1 is not armed"
     assert not host.spec.fencing.armed
+
+
+def test_the_end_of_maintenance_says_whose_power_controllers_still_get_no_command() -> None:
+    store = cluster(HELD)
+
+    async def scene() -> tuple[str, str]:
+        await set_power_maintenance(store, CLOCK, True, hosts=("h1",))
+        return await set_maintenance(store, CLOCK, False), await set_maintenance(store, CLOCK, False, hosts=("h1",))
+
+    said = "maintenance is off; but the power controllers of h1 still get no command, see --power"
+    assert run(scene()) == (said, f"h1: {said}")

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from outlive.base.wording import listing
 from outlive.node.numbers import Amount
 
 LINK_S: Final = 30.0
@@ -76,7 +77,7 @@ def start_order(given: StartOrderInput) -> StartOrderResult:
         if one.state != "coming":
             without.append((name, one.why))
         elif first and name in circle:
-            around = ", ".join(sorted(circle)[:NAMED]) + (", …" if len(circle) > NAMED else "")
+            around = listing(sorted(circle), most=NAMED)
             without.append((name, f"starts after it as well: {around} wait for each other, and the first by name goes"))
         elif given.limit <= 0:
             without.append((name, "is not waited for: the limit is 0"))
