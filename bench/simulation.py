@@ -104,6 +104,7 @@ def promised() -> list[Figure]:
         summary = ended.summary
         share = 100.0 * summary.in_promised_slot / summary.recovered if summary.recovered else 0.0
         note = f"{summary.in_promised_slot} of {summary.lost} lost, {summary.recovered} back, {seconds:.1f} CPU s"
+        note += f", {len(summary.violations)} violations"
         figures.append(
             Figure(f"example, {k} of its hosts lost: VMs in a promised slot", share, "%", 100.0, "higher", note)
         )
@@ -127,6 +128,7 @@ def openb() -> list[Figure]:
     hosts = sum(isinstance(one, Hypervisor) for one in objects)
     note = f"{seconds:.0f} CPU s; {len(virtual.failed)} of {hosts:,} hosts"
     note += f"; {ended.summary.recovered} of {ended.summary.lost} VMs back"
+    note += f"; {len(ended.summary.violations)} violations"
     return [Figure("openb: 60 virtual seconds with a lost rack", time.perf_counter() - begun, "s", 60.0, note=note)]
 
 

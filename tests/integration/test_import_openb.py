@@ -88,3 +88,13 @@ def test_gpus_count_when_they_are_mapped_and_are_said_not_to_be_in_slots(files: 
     assert all("filter_has_enough_capacity" in one["reason"] for one in document["unplaced"])
     said = outlive("failover", "plan", "-k", "1", "--state-dir", state).out
     assert "also need gpu" in said
+
+
+@pytest.mark.slow
+def test_a_rack_of_it_fails_and_every_vm_runs_again_and_nothing_is_violated(state: Path) -> None:
+    options = ("--fail", "rack=rack-003", "--at", "5s", "--for", "25s", "-o", "json")
+    result = outlive("simulate", "--inventory", state, *options)
+    document = json.loads(result.out)
+    assert (document["violations"], document["failed"]) == ([], [])
+    assert document["recovered"] == document["lost"] > 0
+    assert document["heldVms"] == []
