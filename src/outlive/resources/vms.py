@@ -180,7 +180,7 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     rejection: Rejection | None = None
     """Of the host that it is assigned to."""
     start_order: StartOrder | None = None
-    """Of the host that it is assigned to; absent where it waits for nobody and started without nobody."""
+    """Of the host that it is assigned to; absent where it waits for none and none was missing at its start."""
     recovery: Recovery | None = None
     assigned: Assigned | None = None
     home: str = ""
