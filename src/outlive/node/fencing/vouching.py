@@ -138,7 +138,8 @@ VOUCH: Final = ProtocolStep(
             "not-missed",
             lambda view: not (view.only and view.missed and view.record is None),
             lambda view: (
-                f"{view.host} said that this restored store does not know it, and may run more than {view.only} ran"
+                f"{view.host} said that this restored store does not know it, and may run more than {view.only} ran: "
+                "say it of all that it ran, or let it register first"
             ),
         ),
         Precondition[VouchView](
