@@ -37,7 +37,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     second_observer_s: float = 2.0
     """For how long a coordinator waits for the second one, after all its looks; then it judges alone, and says so."""
     storm_fraction: float = 0.5
-    """Of the failure domains with running hosts; if more of them are silent at once, nobody is condemned."""
+    """Of the running hosts, and of their failure domains; if more of both are silent at once, nobody is condemned."""
     fences_limit: int = 2
     """Failure domains that may be fenced within ``fences_window_s`` without a release."""
     fences_window_s: float = 600.0
