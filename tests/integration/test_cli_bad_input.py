@@ -229,6 +229,11 @@ def test_a_wrong_token_is_exit_code_7(tmp_path: Path) -> None:
         refused(missing, 4, "none")
 
 
+@pytest.mark.parametrize("address", ["banana", "127.0.0.1", "127.0.0.1:99999"])
+def test_where_nobody_can_listen_is_refused_by_the_name_of_the_option(tmp_path: Path, address: str) -> None:
+    refused(spawned("up", "--state-dir", tmp_path / "state", "--listen", address), 3, "--listen", f"'{address}'")
+
+
 @pytest.mark.parametrize("address", ["kvm-1", "127.0.0.1:8080", "ftp://kvm-1"])
 def test_what_is_no_address_of_a_server_is_refused_with_one_that_is(address: str) -> None:
     refused(outlive("get", "vms", "--server", address), 2, "--server", f"'{address}'", "http://127.0.0.1:8080")

@@ -77,7 +77,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
                 raise ValueError(f"{name} {getattr(self, name)} is not above 0")
 
 
-def parse_listen(text: str) -> tuple[str, int]:
+def parse_listen(text: str, *, place: str = "api.listen") -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[v6]:port``; ``BadInput`` otherwise."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -85,7 +85,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     elif ":" in host:
         host = ""
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise BadInput(f"{text[:80]!r} is no address to listen on", place="api.listen", remedy="write 127.0.0.1:8080")
+        raise BadInput(f"{text[:80]!r} is no address to listen on", place=place, remedy="write 127.0.0.1:8080")
     return host, int(port)
 
 

@@ -51,10 +51,13 @@ async def up(
     example: Annotated[bool, typer.Option("--example", help="Begin with the example inventory, if empty.")] = False,
 ) -> ExitCode | None:
     """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
+    from outlive.api.config import parse_listen
     from outlive.base.logging import configure_logging
     from outlive.cli.settings import config_file, load
     from outlive.roles.settings import role_settings
 
+    if listen is not None:
+        parse_listen(listen, place="--listen")
     directory = state_dir if state_dir is not None else default_state_dir()
     sections = load(config_file(config, directory), {"api.listen": listen})
     settings = role_settings(sections)

@@ -32,7 +32,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """One line."""
-        return f"{self.place}: {self.message}" + (f" ({self.remedy})" if self.remedy else "")
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.message}" + (f" ({self.remedy})" if self.remedy else "")
 
 
 class BadInputs(BadInput):

@@ -141,11 +141,19 @@ class _Said:
         value = given
         for word in mistake.at:
             value = value.get(word) if isinstance(value, dict) else value[word]
-        path: Path_ = (section, *(word for word in mistake.at if isinstance(word, str)))
-        place = next((self._places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._places), "")
+        place = self._place_of(section, tuple(word for word in mistake.at if isinstance(word, str)))
         shown = "(hidden)" if any(_SECRET.search(str(word)) for word in mistake.at) else _shown(value)
         what = f"{at_text((section, *mistake.at))} is {shown}" if mistake.at else f"section {section}"
         return BadInput(f"{what}: {mistake.text}", place=place, remedy="see docs/reference/configuration.md")
+
+    def _place_of(self, section: str, keys: Path_) -> str:
+        """Where the value was given, or what is around it; of the section as a whole its only key, if it has one."""
+        if not keys:
+            of_keys = {place for path, place in self._places.items() if path[0] == section and len(path) > 1}
+            if len(of_keys) == 1:
+                return of_keys.pop()
+        path = (section, *keys)
+        return next((self._places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._places), "")
 
     def _check_keys(self, struct: type[msgspec.Struct], value: dict[Any, Any], path: Path_) -> None:
         fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}

@@ -154,3 +154,19 @@ def test_completion_knows_commands_and_kinds() -> None:
 
 def test_a_command_runs_as_a_module() -> None:
     assert spawned("--version").out.startswith("outlive ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("survive", "--failures", "two"), "Invalid value for '--failures': write a whole number"),
+        (("survive", "--failures", "0"), "Invalid value for '--failures': write 1 or more"),
+        (("get", "vms", "-o", "xml"), "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
+    ],
+)
+def test_a_wrong_option_is_told_in_plain_words(arguments: tuple[str, ...], said: str) -> None:
+    result = outlive(*arguments)
+    assert result.code == 2
+    assert said in result.line
+    assert "Input should" not in result.line
+    assert "Value error" not in result.line

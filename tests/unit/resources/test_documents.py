@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.base.errors import BadInput
-from outlive.resources.documents import BadInputs, Problems, parse_documents, parse_json
+from outlive.resources.documents import BadInputs, Problem, Problems, parse_documents, parse_json
 
 
 def test_every_document_of_a_yaml_file_has_its_line() -> None:
@@ -64,3 +64,8 @@ def test_problems_beyond_the_limit_are_counted() -> None:
 
 def test_no_problem_raises_nothing() -> None:
     Problems().check()
+
+
+def test_a_problem_without_a_place_begins_with_what_is_wrong() -> None:
+    assert str(Problem("", "all of it", "start anew")) == "all of it (start anew)"
+    assert str(Problem("a.yaml:3", "this")) == "a.yaml:3: this"

@@ -293,3 +293,12 @@ def test_units_show_as_they_are_written():
 def test_a_null_for_a_key_that_has_none_counts_as_nothing_said(tmp_path):
     loaded = _load("thing:\n  name: null\n  maxVMsToProcess:\n  interval: null\n  maybe: null\n", tmp=tmp_path)["thing"]
     assert loaded == Thing()
+
+
+def test_what_a_section_refuses_as_a_whole_is_placed_where_its_only_key_was_given():
+    with pytest.raises(BadInput) as error:
+        _load(environ={"OUTLIVE_THING__NAME": "wrong"})
+    assert error.value.place == "OUTLIVE_THING__NAME"
+    with pytest.raises(BadInput) as error:
+        _load(environ={"OUTLIVE_THING__NAME": "wrong"}, flags={"thing.share": 0.1})
+    assert error.value.place == ""
