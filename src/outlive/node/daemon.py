@@ -114,6 +114,7 @@ class Daemon:
                 _log.warning("daemon.waits", host=self.wishes.host, error=str(error))
                 if isinstance(error, NotFound):
                     await self._say_unknown()
+                    await self.keeper.speak()
             await self.clock.sleep(float(self.shared.settings.look))
         await self.shared.faults.end(UNKNOWN_HOST, self._subject)
         await self.keeper.enter()

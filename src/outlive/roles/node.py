@@ -221,11 +221,13 @@ class NodeRole:
         here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
         wishes = Wishes(stores.daemon, self.host)
         records = VmRecords(clock)
+        missing = Missing(stores.daemon, self.host)
         entrance = Entrance(
             stores.daemon,
             here,
             ports.machine,
             ports.guard,
+            missing,
             host=self.host,
             nonce=nonce,
             decisions=self.decisions,
@@ -315,7 +317,7 @@ class NodeRole:
             shared=shared,
             keeper=keeper,
             cleaner=cleaner,
-            missing=Missing(stores.daemon, self.host),
+            missing=missing,
             here=here,
             wishes=wishes,
             informer=informer,

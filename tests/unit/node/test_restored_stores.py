@@ -261,6 +261,26 @@ def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_regi
     tell(story)
 
 
+def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_when_that_was_put_back() -> None:
+    async def story(world: World) -> None:
+        await at(world, 10)  # it writes down where it is registered when it looks at its wishes
+        await world.do("store-snapshot", {})
+        await world.do("stop-daemon", {"hosts": ["kvm-2"], "leaveVms": True})
+        await at(world, 15)
+        await _restored_without(world)
+        await at(world, 30)
+        assert _cluster(world).status.missing_hosts == {}
+        await world.do("start-daemon", {"hosts": ["kvm-2"]})
+        await at(world, 60)
+        assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+        await world.do("apply-host", {"host": "kvm-2"})
+        await at(world, 100)
+        assert record(world, "kvm-2").incarnation == world.store.incarnation
+        assert _cluster(world).status.missing_hosts == {}
+
+    tell(story)
+
+
 def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_what_it_runs() -> None:
     """Though all others had settled before it spoke, and it has its membership again."""
 

@@ -23,6 +23,7 @@ from outlive.node.membership.arming import record_of
 from outlive.node.membership.dating import dated
 from outlive.node.membership.former import claimed, emptied, taken, takes_nobodys
 from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, join
+from outlive.node.membership.missing import Missing
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.local import LocalDomains
@@ -92,6 +93,7 @@ class Entrance:
         here: LocalDomains,
         machine: MachinePort,
         guard: GuardPort,
+        missing: Missing,
         *,
         host: str,
         nonce: str,
@@ -104,6 +106,7 @@ class Entrance:
         self._here = here
         self._machine = machine
         self._guard = guard
+        self._missing = missing
         self._host = host
         self._nonce = nonce
         self._decisions = decisions
@@ -172,6 +175,7 @@ class Entrance:
     async def forgotten(self, record: MemberRecord | None, remembered: Remembered | None) -> bool:
         """Whether the store was restored from a backup that does not know this host, which is to be in it by now.
 
+        It has then said that it is missing, so that nobody starts what it runs before it has registered that.
         ``Blocked`` where nobody has put the host's ``Hypervisor`` back yet.
         """
         if record is not None or remembered is None or not remembered.incarnation:
@@ -179,13 +183,15 @@ class Entrance:
         cluster = await self._read(Cluster, CLUSTER)
         if cluster is None or cluster.status.store_incarnation in ("", remembered.incarnation):
             return False
+        await self._missing.speak(remembered.incarnation)
         if await self._read(Hypervisor, self._host) is None:
             raise unknown_host(self._host)
         return True
 
     async def gone_with_a_backup(self) -> bool:
         """The same of the host as it is now."""
-        return await self.forgotten(None, await self._on_disk(self._machine.remembered()))
+        found = await self.read()
+        return await self.forgotten(found.record if found else None, await self._on_disk(self._machine.remembered()))
 
     async def note(self, membership: Membership) -> None:
         """Write down in which store this membership is registered; ``Blocked`` where the disk does not take it."""

@@ -226,6 +226,15 @@ class Keeper:
                 continue
             await self._clock.sleep(float(self._wishes.profile.renew_s))
 
+    async def speak(self) -> None:
+        """Say, where that is so, that a restored store does not know this host, which cannot enter yet."""
+        try:
+            await self._entrance.gone_with_a_backup()
+        except Blocked as blocked:
+            _log.warning("membership.blocked", host=self._host, code=blocked.code, why=blocked.message)
+        except OutliveError as error:
+            _log.warning("membership.not_read", host=self._host, error=str(error))
+
     async def run(self) -> None:
         """Renew, and come back where the membership was lost; ``enter`` comes first."""
         self._due_s = self._clock.monotonic()

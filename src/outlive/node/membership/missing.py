@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
+from outlive.base.errors import Conflict, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, MemberRecord, Membership
@@ -47,6 +47,17 @@ class Missing:
         except OutliveError as error:
             _log.warning("membership.missing_not_said", host=self._host, error=str(error))
 
+    async def speak(self, joined: str) -> None:
+        """Say that the store lacks this host, which was registered under ``joined`` last; before it enters anew.
+
+        Errors of the store; ``Unavailable`` as well where others keep changing the document.
+        """
+        try:
+            if not await self._write(joined, there=True):
+                raise Unavailable(f"{self._host} could not say that the store lacks it")
+        except NotFound:
+            return
+
     async def _exists(self) -> bool:
         try:
             async with answered(f"Membership/{self._host}"):
@@ -55,20 +66,21 @@ class Missing:
             return False
         return True
 
-    async def _write(self, joined: str, *, there: bool) -> None:
+    async def _write(self, joined: str, *, there: bool) -> bool:
+        """Whether it is as it is to be."""
         for _ in range(TRIES):
             async with answered(f"Cluster/{CLUSTER}"):
                 cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
             status, incarnation = cluster.status, cluster.status.store_incarnation
             if there and (joined == "" or incarnation in ("", joined)):
-                return  # not restored, or nobody has said so yet
+                return True  # not restored, or nobody has said so yet
             if not there and joined != incarnation:
-                return  # it has not registered in this store yet
+                return True  # it has not registered in this store yet
             names = {host: one for host, one in status.missing_hosts.items() if host != self._host}
             if there:
                 names[self._host] = incarnation
             if names == status.missing_hosts:
-                return
+                return True
             changed = _replace(status, missing_hosts=dict(sorted(names.items())))
             try:
                 async with answered(f"Cluster/{CLUSTER}"):
@@ -76,4 +88,5 @@ class Missing:
             except (Conflict, Unknown):
                 continue
             _log.warning("membership.missing" if there else "membership.found", host=self._host)
-            return
+            return True
+        return False
