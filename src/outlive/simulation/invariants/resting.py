@@ -143,8 +143,11 @@ def _takes(truth: Truth, name: str) -> bool:
 def _stale(truth: Truth, host: str) -> bool:
     """Whether what the host reported last may be long past.
 
-    It is condemned, is no member any more, or has not registered in this very store, which was restored.
+    It is off, which may not have been noticed yet; is condemned, is no member any more, or has not registered in this
+    very store, which was restored.
     """
+    if host in truth.hypervisors and not truth.hypervisors[host].powered:
+        return True
     member = truth.store.look_member(host)
     unheard = member is not None and member.incarnation not in ("", truth.store.incarnation)
     return member is None or member.state == "Revoked" or unheard

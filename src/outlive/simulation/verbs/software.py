@@ -86,9 +86,11 @@ async def kill_controller(world: World, given: Arguments) -> None:
 
 
 async def start_controller(world: World, given: Arguments) -> None:
-    """They are started again."""
+    """They are started again; those beside a host's daemon only where the host runs, and does not stand still."""
     for service in _controllers(world, given):
-        service.start()
+        host = world.hosts.get(service.name.partition("/")[0])
+        if host is None or (host.lives and not host.paused):
+            service.start()
 
 
 async def pause_controller(world: World, given: Arguments) -> None:
