@@ -29,6 +29,7 @@ ATTEMPTS: Final = 5
 """Swaps that are tried before a command gives up against other writers."""
 WORDS_LIMIT: Final = 500
 """Characters of a name or a reason."""
+ONLY_OURS: Final = "only hosts with our daemon are fenced by us"
 
 _replace = msgspec.structs.replace
 K = TypeVar("K", bound=Resource)
@@ -56,10 +57,7 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
     never starts one.
     """
     _check_words(name, reason)
-    try:
-        member = await store.get(Membership, host, fresh=True)
-    except NotFound:
-        member = None
+    member = await _membership(store, host)
     if member is None or is_nobodys(member.record) or membership not in ("", member.metadata.uid):
         return await vouch(store, clock, host, membership, name=name, reason=reason)
     record = member.record
@@ -172,11 +170,8 @@ async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
         state = "flush"
     elif not host.spec.drain and state in ("flush", "flushed"):
         state = "unflush"
-    try:
-        record = (await store.get(Membership, host.name, fresh=True)).record
-    except NotFound:
-        record = None
-    runs = record is not None and record.state == "Held"
+    member = await _membership(store, host.name)
+    runs = member is not None and member.record.state == "Held"
     return RequestedNode(
         name=host.name,
         mode=host.spec.mode,
@@ -218,19 +213,20 @@ async def set_armed(store: Store, host: str, armed: bool) -> str:
 
 async def _is_armed(store: Store, host: str) -> bool:
     """Whether its daemon said last that its guard is armed."""
-    try:
-        return (await store.get(Membership, host, fresh=True)).record.guard.armed
-    except NotFound:
-        return False
+    member = await _membership(store, host)
+    return member is not None and member.record.guard.armed
 
 
 async def find_host(store: Store, host: str) -> None:
-    """``NotFound`` where there is no such host, before anybody is asked about it; a lost one has left entries."""
-    try:
-        await store.get(Hypervisor, host)
-    except NotFound:
-        if not await lost_memberships(store, host) and not await missed(store, host):
-            raise
+    """``NotFound`` where there is no such host, ``Refused`` where others manage it, before anybody is asked about it.
+
+    A lost one has left entries.
+    """
+    if await lost_memberships(store, host) or await missed(store, host):
+        return
+    managed_by = (await store.get(Hypervisor, host)).spec.management
+    if managed_by != "node" and await _membership(store, host) is None:
+        raise Refused(f"{host} is managed by {managed_by}", remedy=ONLY_OURS)
 
 
 def _check_words(name: str, reason: str) -> None:
@@ -242,11 +238,18 @@ def _check_words(name: str, reason: str) -> None:
 
 
 async def _member(store: Store, host: str) -> Membership:
+    member = await _membership(store, host)
+    if member is None:
+        await store.get(Hypervisor, host)
+        raise NotFound(f"host {host} has no membership", remedy=ONLY_OURS)
+    return member
+
+
+async def _membership(store: Store, host: str) -> Membership | None:
     try:
         return await store.get(Membership, host, fresh=True)
     except NotFound:
-        await store.get(Hypervisor, host)
-        raise NotFound(f"host {host} has no membership", remedy="only hosts with our daemon are fenced by us") from None
+        return None
 
 
 async def _change_fencing(store: Store, host: str, change: Callable[[FencingSpec], FencingSpec]) -> None:

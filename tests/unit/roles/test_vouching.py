@@ -16,6 +16,7 @@ from outlive.resources import (
     Holder,
     HostUsage,
     Hypervisor,
+    HypervisorSpec,
     HypervisorUsage,
     MemberRecord,
     Membership,
@@ -108,6 +109,17 @@ def test_a_host_whose_document_is_gone_is_known_by_the_entries_that_name_it() ->
         assert await lost_memberships(store, "h1") == {"u1": 2}
         with pytest.raises(NotFound):
             await find_host(store, "h2")
+
+    run(scene())
+
+
+def test_nobody_is_asked_about_a_host_that_others_manage_unless_a_vm_waits_for_it() -> None:
+    async def scene() -> None:
+        novas = Hypervisor(metadata=META, spec=HypervisorSpec(management="nova"))
+        with pytest.raises(Refused) as caught:
+            await find_host(store_of(novas), "h1")
+        assert str(caught.value).startswith("h1 is managed by nova")
+        await find_host(store_of(novas, vm("a", ("u1", 2))), "h1")
 
     run(scene())
 
