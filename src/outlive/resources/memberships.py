@@ -39,6 +39,8 @@ class Cut(Part, frozen=True, kw_only=True):
     """``disk:<id>`` and ``port:<id>``, sorted."""
     proof: Proof | None = None
     """What proved it; kept for as long as the cut is, whatever becomes of the fence that made it."""
+    found: bool = False
+    """It was found, and nobody knows who was given what since it was made: nothing that it shuts out goes on here."""
 
 
 class GuardRecord(Part, frozen=True, kw_only=True):

@@ -348,6 +348,7 @@ def test_host_that_lives_and_is_shut_out_as_no_record_says_is_found_and_kept_out
             await _site(s, cuts)
             record = await s.record("c")
             assert (record.state, record.cut.through, record.cut.scope) == ("Held", 1, ("disk:other",))
+            assert record.cut.found
             assert record.cut.proof is not None
             assert record.cut.proof.evidence == "blocklist of the storage cluster"
             assert "disk:other" in (await s.faults())[fault_name("cut-found", _host("c"))].message

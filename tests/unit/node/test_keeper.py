@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
 
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.resources import Membership, SilentPeer
+from outlive.resources import Cut, Membership, Proof, SilentPeer
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -85,6 +86,26 @@ def test_boot_raises_the_epoch_and_proves_the_one_before_dead() -> None:
         assert found.proof is not None
         assert found.proof.kind == "reboot"
         assert holders(world) == [("kvm-1", 2, "running")]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_condemned_host_goes_on_with_what_it_was_cut_off_from_unless_nobody_knows_since_when(found: bool) -> None:
+    async def story(world: World) -> None:
+        before = world.hosts["kvm-1"].hypervisor.domains["vm-1"].run_id
+        vm, member = vm_of(world), world.store.look(Membership, "kvm-1")
+        assert member is not None
+        scope = tuple(sorted([*(f"disk:{one}" for one in vm.spec.disks), *(f"port:{one}" for one in vm.spec.ports)]))
+        proof = Proof(kind="cut", evidence="read back", epoch=1)
+        cut = Cut(through=1, scope=scope, proof=proof, found=found)
+        changed = msgspec.structs.replace(member.record, cut=cut)
+        await world.store.replace(msgspec.structs.replace(member, record=changed))
+        await condemn(world)
+        await at(world, 20)
+        assert record(world).epoch == 2
+        after = world.hosts["kvm-1"].hypervisor.domains["vm-1"].run_id
+        assert (after == before) is not found
 
     tell(story)
 

@@ -245,7 +245,7 @@ FULL: tuple[r.Resource, ...] = (
             state="Revoked",
             dead_through=2,
             proof=PROOF,
-            cut=r.Cut(through=3, scope=("disk:d",), proof=PROOF),
+            cut=r.Cut(through=3, scope=("disk:d",), proof=PROOF, found=True),
             guard=r.GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0),
             fence=r.FenceRecord(
                 id="h1.3.abc",

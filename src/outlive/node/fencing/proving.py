@@ -155,7 +155,9 @@ def _by_cut(view: CutView) -> FenceOutcome:
     record = view.record
     proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != "cut")
-    cut = Cut(through=max(record.cut.through, view.epoch), scope=tuple(sorted(set(view.scope))), proof=proof)
+    found = record.cut.found and record.cut.through > record.dead_through
+    scope = tuple(sorted(set(view.scope)))
+    cut = Cut(through=max(record.cut.through, view.epoch), scope=scope, proof=proof, found=found)
     return FenceOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
 
 
@@ -170,7 +172,7 @@ def _by_find(view: CutView) -> FenceOutcome:
     if record.cut.through > view.epoch:
         return FenceOutcome(record=record)
     proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
-    cut = Cut(through=view.epoch, scope=tuple(sorted(_kept(record) | set(view.scope))), proof=proof)
+    cut = Cut(through=view.epoch, scope=tuple(sorted(_kept(record) | set(view.scope))), proof=proof, found=True)
     return FenceOutcome(record=_replace(record, cut=cut))
 
 

@@ -138,7 +138,7 @@ class Cleaner:
             return False  # it may yet run, and is looked at again
         stays = domain.state in TAKEN_OVER
         cut = record.cut.through > record.dead_through
-        settled = not cut or await self._settling.settled()
+        settled = not cut or (not record.cut.found and await self._settling.settled())
         refused = ""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
