@@ -121,9 +121,14 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
-    """Where it is: on its assigned host, unless another one lists it that is not condemned or is one of its holders."""
+    """Where it is: on its assigned host, unless another one lists it that is not condemned or is one of its holders.
+
+    A host that died right after a VM had landed there, and before it could say so, is not known to have it.
+    """
     if assigned in listed:
         return assigned
+    if listed and assigned in truth.hypervisors and not truth.hypervisors[assigned].powered:
+        return listed[0]
     holders = {one.hypervisor for one in vm.status.holders}
     return next((host for host in listed if host in holders or not _stale(truth, host)), assigned)
 
