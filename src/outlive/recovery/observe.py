@@ -159,7 +159,7 @@ class Lookout:
             one.name
             for one in self._informers.memberships.items()
             if self.silence.unchanged_s(one.name) >= UNATTENDED_S
-            and self._standing(one.name, self.member(one.name), None) is Standing.SILENT
+            and self._standing(one.name, self.member(one.name), None) in (Standing.SILENT, Standing.REVOKED)
         )
 
     def _may_have_died(self, host: str, uid: str) -> bool:

@@ -90,6 +90,22 @@ def test_boot_raises_the_epoch_and_proves_the_one_before_dead() -> None:
     tell(story)
 
 
+def test_host_says_that_nothing_is_left_only_in_a_membership_that_it_renewed_after_all_was_taken_over() -> None:
+    """So that the word fails where the store goes back to a backup of before, which would not have the VMs' entries."""
+
+    async def story(world: World) -> None:
+        await condemn(world)
+        while holders(world) != [("kvm-1", 2, "running")]:
+            await world.clock.sleep(0.01)
+        seq = record(world).seq
+        assert record(world).dead_through == 0
+        while record(world).dead_through == 0:
+            await world.clock.sleep(0.01)
+        assert record(world).seq >= seq + 2
+
+    tell(story)
+
+
 @pytest.mark.parametrize("found", [False, True])
 def test_condemned_host_goes_on_with_what_it_was_cut_off_from_unless_nobody_knows_since_when(found: bool) -> None:
     async def story(world: World) -> None:

@@ -36,6 +36,8 @@ from outlive.store import Store
 UNKNOWN_VM: Final = "unknown-vm"
 RETRY_S: Final = 1.0
 """The wait between two rounds."""
+RENEWALS: Final = 2
+"""So many are acknowledged after everything was taken over before the host says that nothing else is left."""
 TAKEN_OVER: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED, DomainState.INCOMING, DomainState.HANDED_OVER})
 
 _REHOLD: Final = REHOLD.decision
@@ -78,6 +80,8 @@ class Cleaner:
         self._settling = settling
         self._done = done
         self._known = known
+        self._whole_since: int | None = None
+        """Number of the last renewal when everything here was seen to be taken over."""
 
     @property
     def needed(self) -> bool:
@@ -97,6 +101,7 @@ class Cleaner:
     async def clean(self) -> None:
         """Until nothing is left. Errors of the store are waited out; a lost membership ends it, to be begun again."""
         self._done(False)
+        self._whole_since = None
         while self.needed:
             try:
                 if await self._round():
@@ -123,7 +128,10 @@ class Cleaner:
         if self._keeper.me != me:
             return False
         old_epoch = self._old_epoch(record)
+        if old_epoch and not left and not self._is_on_record():
+            return False
         if left or (old_epoch and not await self._prove(old_epoch, tuple(left))):
+            self._whole_since = None
             return False
         if self._keeper.me != me:
             return False  # entered anew while that was written: what was found was found for another epoch
@@ -131,6 +139,22 @@ class Cleaner:
             self._keeper.registered(incarnation)
             self._keeper.renew_soon()
         return True
+
+    def _is_on_record(self) -> bool:
+        """Whether no backup of before all was taken over can have the membership as it is now.
+
+        The word that nothing is left is a swap on it, and must fail if the store goes back behind what it rests on. The
+        first renewal that is acknowledged may have been sent before that; the one after it was not.
+        """
+        now = self._keeper.record
+        if now is None or not self._here.domains:
+            return now is not None
+        if self._whole_since is None:
+            self._whole_since = now.seq
+        if now.seq >= self._whole_since + RENEWALS:
+            return True
+        self._keeper.renew_soon()
+        return False
 
     async def _take_over(self, name: str, domain: Domain, me: Me, record: MemberRecord, *, register: bool) -> bool:
         """Whether the domain is settled: held in the present epoch, or gone."""
@@ -163,7 +187,10 @@ class Cleaner:
             )
             outcome = self._decisions.use(_REHOLD, view, subject=name)
             refused = outcome.refused.precondition if outcome.refused is not None else ""
-            return None if refused else _replace(now.status, holders=outcome.holders)
+            if refused:
+                return None
+            self._whole_since = None
+            return _replace(now.status, holders=outcome.holders)
 
         vm = await self._records.change(self._store, name, change)
         if vm is None and (register or not self._known(name)):
