@@ -281,9 +281,14 @@ async def _rested(world: World) -> None:
     while calm < REST_S and world.clock.monotonic() < until:
         await world.clock.sleep(2.0)
         await operator.look()
-        vms = world.store.all_of(VirtualMachine)
-        well = not any(runs_or_says_why(world.truth, vm) for vm in vms)
-        calm = calm + 2.0 if well else 0.0
+        calm = calm + 2.0 if _well(world) else 0.0
     until = world.clock.monotonic() + SETTLES_S
-    while world.clock.monotonic() - world.judge.changed_s < REPORTED_S and world.clock.monotonic() < until:
+    while world.clock.monotonic() < until:
+        if _well(world) and world.clock.monotonic() - world.judge.changed_s >= REPORTED_S:
+            return
         await world.clock.sleep(REPORTED_S / 2)
+
+
+def _well(world: World) -> bool:
+    """Whether every VM runs or says why not."""
+    return not any(runs_or_says_why(world.truth, vm) for vm in world.store.all_of(VirtualMachine))

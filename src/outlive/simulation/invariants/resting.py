@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from outlive.base.clock import LoopClock, as_datetime
 from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
 from outlive.simulation.invariants.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
+ORDER_SLACK_S: Final = 5.0
+"""So much longer than it says may a VM wait for others."""
 
 
 def wanted(vm: VirtualMachine) -> bool:
@@ -38,11 +41,21 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     if fault or (vm.status.phase == "fail" and vm.status.reason):
         return ""
     where = vm.status.assigned.hypervisor if vm.status.assigned is not None else "nowhere"
+    if _waits_in_order(vm, where):
+        return ""
     state = f"recovery {recovery.phase}: {recovery.reason or 'no reason'}" if recovery is not None else "no recovery"
     holders = ", ".join(f"{one.hypervisor} epoch {one.epoch}" for one in vm.status.holders) or "nobody"
     return (
         f"does not run; assigned to {where}, phase {vm.status.phase!r} ({vm.status.reason}), held by {holders}, {state}"
     )
+
+
+def _waits_in_order(vm: VirtualMachine, where: str) -> bool:
+    """Whether its host says for whom it waits, and the time for that is not over."""
+    said = vm.status.start_order
+    if said is None or not said.waits_for or not said.detail or said.hypervisor != where or said.since is None:
+        return False
+    return (as_datetime(LoopClock().now()) - said.since).total_seconds() <= said.limit_s + ORDER_SLACK_S
 
 
 def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
@@ -53,8 +66,8 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     lost = {host.name for host in store.all_of(Hypervisor) if host.status.lost}
     home, moving = _homes(truth, vms)
     between = _between(truth, vms, home)
-    failed = frozenset(name for name, vm in vms.items() if vm.status.phase == "fail" and not vm.status.holders)
-    shared = {name: _Shared(slot, home, between, failed) for name, slot in slots.items()}
+    free = frozenset(name for name, vm in vms.items() if _claims_nothing(truth, vm))
+    shared = {name: _Shared(slot, home, between, free) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
         status, name = coverage.status, coverage.name
         if not status.covered or not status.required or name not in home or name in moving:
@@ -114,6 +127,14 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     }
 
 
+def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
+    """Whether nobody restarts it where its host fails: it has failed, or is bound for a host after one that is back."""
+    if vm.status.phase == "fail" and not vm.status.holders:
+        return True
+    lost_at = _lost_at(vm)
+    return lost_at != "" and _lives(truth, lost_at)
+
+
 def _lost_at(vm: VirtualMachine) -> str:
     """The host that a recovery takes it from; empty where it is not being recovered."""
     recovery = vm.status.recovery
@@ -127,10 +148,10 @@ def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> s
     """
     if assigned in listed:
         return assigned
-    if listed and assigned in truth.hypervisors and not truth.hypervisors[assigned].powered:
-        return listed[0]
+    off = assigned in truth.hypervisors and not truth.hypervisors[assigned].powered
     holders = {one.hypervisor for one in vm.status.holders}
-    return next((host for host in listed if host in holders or not _stale(truth, host)), assigned)
+    known = listed[0] if listed and off else assigned
+    return next((host for host in listed if host in holders or not _stale(truth, host)), known)
 
 
 def _lives(truth: Truth, name: str) -> bool:
@@ -196,14 +217,14 @@ class _Shared:
         slot: Reservation,
         home: dict[str, str],
         between: Mapping[str, tuple[str, str]],
-        failed: frozenset[str],
+        free: frozenset[str],
     ) -> None:
-        """``between``: members that claim it only if both of these hosts fail; ``failed``: that nobody restarts."""
+        """``between``: members that claim it only if both of these hosts fail; ``free``: that claim nothing."""
         self._host = slot.status.host
         self._claims = {
             vm: frozenset(between[vm]) if vm in between else frozenset({home.get(vm, host)})
             for vm, host in _members(slot).items()
-            if vm not in failed
+            if vm not in free
         }
         """Member → hosts that all have to fail before it claims the slot."""
 
