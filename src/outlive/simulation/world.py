@@ -50,8 +50,9 @@ LOOK_S: Final = 0.5
 """How often ``settled`` and the judge of coverage look."""
 REPORTED_S: Final = 1.0
 """What is reported must be true so long after the last change."""
-LEADS_S: Final = 15.0
-"""So long somebody must have led before he is held to that: he has to learn what there is first."""
+LEADS_S: Final = 20.0
+"""So long somebody must have led before he is held to that: he has to learn what there is first, and after a restored
+backup to win the election once more."""
 
 
 class World:

@@ -20,7 +20,17 @@ from outlive.node.decisions import START_ORDER
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.ordering import NamedVm, StartOrderInput, StartOrderResult
 from outlive.node.vm.shared import OrderMemory, VmHost, VmMemory
-from outlive.node.vm.states import FAIL, START, STOP, STOPPED_BY_DRAIN, assigned_to, fence_of, state_of, wanted
+from outlive.node.vm.states import (
+    FAIL,
+    START,
+    STOP,
+    STOPPED_BY_DRAIN,
+    active_move,
+    assigned_to,
+    fence_of,
+    state_of,
+    wanted,
+)
 from outlive.resources import Holder, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT, StartOrder, VirtualMachineStatus
 from outlive.runtime.within import within
@@ -153,7 +163,9 @@ class Awaiting:
         return NamedVm(vm=name, state="coming", why=_why_coming(vm), after=vm.spec.start_after[:START_AFTER_LIMIT])
 
     async def _runs(self, vm: VirtualMachine, memory: OrderMemory) -> bool:
-        shared = self._shared
+        shared, move = self._shared, active_move(vm)
+        if move is not None and move.phase == "transferred":
+            return False  # it stands still on one host, and its target has yet to say that it runs
         for holder in vm.status.holders:
             if holder.role or holder.seen != "running":
                 continue
