@@ -60,7 +60,9 @@ class Sightings:
         """The VM where it is, or ``None`` where nobody vouches for it."""
         if vm is None:
             return None
-        return locate(vm, self.first(vm.id), on_own_host=self.reports(vm.host, vm.id), trust_hosts=trust_hosts)
+        first = self.first(vm.id)
+        own = self.reports(vm.host, vm.id)
+        return locate(vm, first, on_own_host=own, trust_hosts=trust_hosts, lost=first in self.lost)
 
     def on(self, host: str) -> frozenset[str]:
         """The VMs that the host reports."""

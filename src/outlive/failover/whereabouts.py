@@ -61,7 +61,7 @@ def on_hypervisors(
 
     With ``trust_hosts`` the reporting host is the location (order: hosts by name, then as each reports; last those that
     nobody reports and that are due); without, the source's host is, and that very host must report the VM, unless it is
-    due and nobody does (order of ``vms``).
+    due and no living host does (order of ``vms``).
     ``names`` (VM id → the host's own name of it) only enriches the warnings.
     """
     return whole(merging(vms, hosts, trust_hosts=trust_hosts, names=names))
@@ -137,6 +137,7 @@ def _vouched(
 ) -> Portions[tuple[tuple[VmView, ...], int, int, int]]:
     """The VMs that the source's own host reports, and how many fell to each of the three reasons."""
     reports: dict[str, frozenset[str]] = {}
+    lost = {host.name for host in ordered if host.lost}
     for hosts in portioned(ordered, HOSTS_OF_A_PORTION):
         reports.update((host.name, frozenset(host.active)) for host in hosts)
         yield
@@ -144,7 +145,7 @@ def _vouched(
     unknown = elsewhere = unlisted = 0
     for portion in portioned(vms):
         for vm in portion:
-            if vm.id not in sightings and is_due(vm):
+            if (vm.id not in sightings or sightings[vm.id] in lost) and is_due(vm):
                 kept.append(vm)
             elif vm.host not in reports:
                 unknown += 1
@@ -163,10 +164,13 @@ def located_at(vm: VmView, host: str) -> VmView:
     return msgspec.structs.replace(vm, host=host, source="hypervisor")
 
 
-def locate(vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_hosts: bool) -> VmView | None:
+def locate(
+    vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_hosts: bool, lost: bool = False
+) -> VmView | None:
     """One VM as ``on_hypervisors`` would show it, or ``None`` where it would be left out.
 
-    ``sighting`` is the first host that reports it, ``on_own_host`` whether the source's own host reports it.
+    ``sighting`` is the first host that reports it, ``lost`` whether that one is proven dead (then only such ones do),
+    ``on_own_host`` whether the source's own host reports it.
     """
     if vm is None:
         return None
@@ -174,7 +178,7 @@ def locate(vm: VmView | None, sighting: str | None, *, on_own_host: bool, trust_
         return vm if is_due(vm) else None
     if trust_hosts:
         return located_at(vm, sighting)
-    return vm if on_own_host else None
+    return vm if on_own_host or (lost and is_due(vm)) else None
 
 
 def is_due(vm: VmView) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.failover.model import HostView, VmView
+from outlive.failover.sightings import Sightings
 from outlive.failover.vms import (
     FlavorRow,
     ServerRow,
@@ -47,6 +48,18 @@ def test_vm_that_nobody_reports_counts_where_it_is_to_run_while_it_is_started_or
     there = [*HOSTS, host("h3", "m")]
     assert [one.host for one in on_hypervisors([due], there, trust_hosts=True).vms] == ["h3"]
     assert on_hypervisors([due], there, trust_hosts=False).vms == ()
+
+
+def test_what_a_dead_host_reported_last_does_not_hide_a_vm_that_is_due_elsewhere():
+    due = VmView(id="m", host="h1", source="resource", status="start", due=True)
+    dead = HostView(name="h3", active=("m",), lost=True)
+    assert on_hypervisors([due], [*HOSTS, dead], trust_hosts=False).vms == (due,)
+    assert locate(due, "h3", on_own_host=False, trust_hosts=False, lost=True) == due
+    seen = Sightings()
+    for name, active, lost in (("h1", (), ""), ("h3", ("m",), "h3.1.x")):
+        status = HypervisorStatus(instances=tuple(Instance(id=one) for one in active), lost=lost)
+        seen.see(name, Hypervisor(metadata=ObjectMeta(name=name), status=status))
+    assert seen.located(due, trust_hosts=False) == due
 
 
 @pytest.mark.parametrize(
