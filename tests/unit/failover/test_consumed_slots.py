@@ -27,6 +27,7 @@ from outlive.resources import (
     Assigned,
     Consumer,
     FailoverStatus,
+    Holder,
     Hypervisor,
     HypervisorStatus,
     Instance,
@@ -102,6 +103,31 @@ def test_slot_stays_until_its_consumer_is_among_the_vms_of_its_host_and_then_goe
             assert [one.host not in ("h1", slot.host) for one in slots.values()] == [True]
             assert (await cloud.coverage("a")).covered
             assert (await cloud.coverage("a")).host == slot.host
+
+    run(story())
+
+
+def test_slot_stays_while_its_host_lists_its_consumer_only_as_of_an_earlier_time() -> None:
+    async def story() -> None:
+        async with live() as cloud:
+            await cloud.vm("a", "h1")
+            await cloud.settle()
+            ((name, slot),) = (await cloud.slots()).items()
+            host = await cloud.get_host(slot.host)
+            await cloud.memory.replace(_replace(host, spec=_replace(host.spec, management="node")))
+            await cloud.instances(slot.host, lambda there: (*there, Instance(id="a", active=False)))
+            await consume(cloud, name, "a")
+            await cloud.settle(120)
+            assert name in await cloud.slots(), "it is not assigned there yet"
+            await lose(cloud, "h1")
+            await recover(cloud, "a", "assigned", slot.host)
+            await cloud.settle(120)
+            assert name in await cloud.slots(), "nobody has seen it run there"
+            vm = await cloud.memory.get(VirtualMachine, "a")
+            holder = Holder(hypervisor=slot.host, member_uid="u", epoch=1, run_id="r", seen="running")
+            await cloud.memory.replace_status(_replace(vm, status=_replace(vm.status, holders=(holder,))))
+            await cloud.settle()
+            assert name not in await cloud.slots()
 
     run(story())
 

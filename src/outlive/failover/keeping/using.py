@@ -1,8 +1,8 @@
 """Slots that have done what they were for, or never can: they go, whatever a cycle is doing.
 
-A slot with a consumer holds its space until that VM is among the VMs of the slot's host, or is gone; a slot on a host
-that is proven dead holds nothing that anybody could use. Both rest on facts of one object each and on no figure, so no
-brake and no budget is asked; what the members miss then, upkeep gives them again. Not promised: that a slot goes
+A slot with a consumer holds its space until that VM runs on the slot's host and is among its VMs, or is gone; a slot on
+a host that is proven dead holds nothing that anybody could use. Both rest on facts of one object each and on no figure,
+so no brake and no budget is asked; what the members miss then, upkeep gives them again. Not promised: that a slot goes
 before anything else happens to it; until then it counts for nobody (``outlive.failover.keeping.observe.slot_view``).
 """
 
@@ -68,14 +68,24 @@ class UsedSlots:
             return Deletion(slot=slot.name, cause=Cause.HOST_LOST, detail=detail)
         if consumer is None:
             return None
-        if host is not None and any(one.id == consumer.vm for one in host.status.instances):
-            detail = f"VM {consumer.vm} has arrived on {host.name}: what the slot held is part of its allocation"
-            return Deletion(slot=slot.name, cause=Cause.CONSUMED, detail=detail)
         try:
-            await self._store.get(VirtualMachine, consumer.vm, fresh=True)
+            vm = await self._store.get(VirtualMachine, consumer.vm, fresh=True)
         except NotFound:
             return Deletion(slot=slot.name, cause=Cause.CONSUMER_GONE, detail=f"VM {consumer.vm} is gone")
+        if host is not None and _arrived(vm, host):
+            detail = f"VM {consumer.vm} has arrived on {host.name}: what the slot held is part of its allocation"
+            return Deletion(slot=slot.name, cause=Cause.CONSUMED, detail=detail)
         return None
+
+
+def _arrived(vm: VirtualMachine, host: Hypervisor) -> bool:
+    """Whether the host lists it, and it is there: a list may be of a time when the VM was there once before."""
+    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    if where != host.name or all(one.id != vm.name for one in host.status.instances):
+        return False
+    return host.spec.management != "node" or any(
+        one.hypervisor == host.name and one.seen == "running" for one in vm.status.holders
+    )
 
 
 class UsedKeys:
@@ -111,5 +121,8 @@ class UsedKeys:
         return [slot.name for slot in slots if slot.status.consumer is not None]
 
     def of_vm(self, old: VirtualMachine | None, new: VirtualMachine | None) -> list[str]:
-        """The slots whose consumer is gone."""
-        return [slot.name for slot in self._consumed_by(old.name)] if new is None and old is not None else []
+        """The slots whose consumer is gone, or is somewhere else, or in another state, than before."""
+        vm = new if new is not None else old
+        if vm is None or (old is not None and new is not None and old.status == new.status):
+            return []
+        return [slot.name for slot in self._consumed_by(vm.name)]

@@ -15,7 +15,7 @@ from outlive.simulation.invariants.truth import Truth
 
 UNNOTICED_S: Final = 30.0
 """How long the daemon of a living host may not know that a domain of it has ended."""
-ON_THE_WAY_S: Final = 6.0
+ON_THE_WAY_S: Final = 40.0
 """How long a renewal may be on its way that a host sent before it lost power."""
 NEVER: Final = float("-inf")
 
