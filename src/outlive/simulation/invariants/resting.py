@@ -101,7 +101,7 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
             listed.setdefault(one.id, []).append(host.name)
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
     home = {
-        name: _lost_at(vms[name]) or _at(truth, vms[name], host, listed.get(name, []))
+        name: _lost_at(truth, vms[name]) or _at(truth, vms[name], host, listed.get(name, []))
         for name, host in assigned.items()
     }
     return home, {
@@ -118,7 +118,7 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     pairs = {
         name: (there, where.hypervisor)
         for name, there in home.items()
-        if (where := vms[name].status.assigned) is not None and not _lost_at(vms[name])
+        if (where := vms[name].status.assigned) is not None and not _lost_at(truth, vms[name])
     }
     return {
         name: (one, other)
@@ -131,13 +131,15 @@ def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether nobody restarts it where its host fails: it has failed, or is bound for a host after one that is back."""
     if vm.status.phase == "fail" and not vm.status.holders:
         return True
-    lost_at = _lost_at(vm)
+    lost_at = _lost_at(truth, vm)
     return lost_at != "" and _lives(truth, lost_at)
 
 
-def _lost_at(vm: VirtualMachine) -> str:
-    """The host that a recovery takes it from; empty where it is not being recovered."""
-    recovery = vm.status.recovery
+def _lost_at(truth: Truth, vm: VirtualMachine) -> str:
+    """The host that a recovery takes it from; empty where it is not being recovered, or runs where it should."""
+    recovery, where = vm.status.recovery, vm.status.assigned
+    if where is not None and where.hypervisor in truth.running(vm.name):
+        return ""
     return recovery.origin if recovery is not None and recovery.phase not in ("recovered", "dropped") else ""
 
 
