@@ -93,7 +93,7 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
     """Where each VM is, and those that are between two hosts: assigned to one and listed by another, or by none.
 
     A VM that is being recovered is where it was lost: that failure is among those that its slots are for, until it
-    runs elsewhere.
+    runs elsewhere, or another host that has it says so.
     """
     listed: dict[str, list[str]] = {}
     for host in truth.store.all_of(Hypervisor):
@@ -101,7 +101,8 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
             listed.setdefault(one.id, []).append(host.name)
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
     home = {
-        name: _lost_at(truth, vms[name]) or _at(truth, vms[name], host, listed.get(name, []))
+        name: (host not in listed.get(name, []) and _lost_at(truth, vms[name]))
+        or _at(truth, vms[name], host, listed.get(name, []))
         for name, host in assigned.items()
     }
     return home, {
