@@ -129,8 +129,8 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
 
 
 def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
-    """Whether nobody restarts it where its host fails: it has failed, or is bound for a host after one that is back."""
-    if vm.status.phase == "fail" and not vm.status.holders:
+    """Whether nobody restarts it where its host fails: it is down, or is bound for a host after one that is back."""
+    if vm.status.phase in (*STOPPED_PHASES, "fail") and not vm.status.holders:
         return True
     lost_at = _lost_at(truth, vm)
     return lost_at != "" and _lives(truth, lost_at)
