@@ -7,7 +7,7 @@ check of the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
@@ -101,8 +101,7 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
             listed.setdefault(one.id, []).append(host.name)
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
     home = {
-        name: (host not in listed.get(name, []) and _lost_at(truth, vms[name]))
-        or _at(truth, vms[name], host, listed.get(name, []))
+        name: (_lost_at(truth, vms[name], listed.get(name, ())) or _at(truth, vms[name], host, listed.get(name, [])))
         for name, host in assigned.items()
     }
     return home, {
@@ -136,10 +135,11 @@ def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
     return lost_at != "" and _lives(truth, lost_at)
 
 
-def _lost_at(truth: Truth, vm: VirtualMachine) -> str:
-    """The host that a recovery takes it from; empty where it is not being recovered, or runs where it should."""
+def _lost_at(truth: Truth, vm: VirtualMachine, listed: Collection[str] = ()) -> str:
+    """The host that a recovery takes it from; empty where it is not being recovered, or is held where it has a host."""
     recovery, where = vm.status.recovery, vm.status.assigned
-    if where is not None and where.hypervisor in truth.running(vm.name):
+    held = recovery is not None and recovery.phase == "held"
+    if held and where is not None and where.hypervisor in (*truth.running(vm.name), *listed):
         return ""
     return recovery.origin if recovery is not None and recovery.phase not in ("recovered", "dropped") else ""
 
