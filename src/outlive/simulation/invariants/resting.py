@@ -7,7 +7,7 @@ check of the product.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
@@ -67,10 +67,12 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     home, moving = _homes(truth, vms)
     between = _between(truth, vms, home)
     free = frozenset(name for name, vm in vms.items() if _claims_nothing(truth, vm))
-    shared = {name: _Shared(slot, home, between, free) for name, slot in slots.items()}
+    recovering = frozenset(name for name, vm in vms.items() if _lost_at(vm))
+    known = {name: host for name, host in home.items() if name not in recovering}
+    shared = {name: _Shared(slot, known, between, free) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
         status, name = coverage.status, coverage.name
-        if not status.covered or not status.required or name not in home or name in moving:
+        if not status.covered or not status.required or name not in home or name in moving or name in recovering:
             continue
         mine = [slots[one] for one in status.slots if one in slots and slots[one].status.consumer is None]
         size = vms[name].spec.resources
@@ -93,7 +95,7 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
     """Where each VM is, and those that are between two hosts: assigned to one and listed by another, or by none.
 
     A VM that is being recovered is where it was lost: that failure is among those that its slots are for, until it
-    runs elsewhere, or another host that has it says so.
+    runs elsewhere. Of slots that it shares it counts where it is recorded, and of itself nothing is judged.
     """
     listed: dict[str, list[str]] = {}
     for host in truth.store.all_of(Hypervisor):
@@ -101,7 +103,7 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
             listed.setdefault(one.id, []).append(host.name)
     assigned = {name: vm.status.assigned.hypervisor for name, vm in vms.items() if vm.status.assigned is not None}
     home = {
-        name: (_lost_at(truth, vms[name], listed.get(name, ())) or _at(truth, vms[name], host, listed.get(name, [])))
+        name: _lost_at(vms[name]) or _at(truth, vms[name], host, listed.get(name, []))
         for name, host in assigned.items()
     }
     return home, {
@@ -118,7 +120,7 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     pairs = {
         name: (there, where.hypervisor)
         for name, there in home.items()
-        if (where := vms[name].status.assigned) is not None and not _lost_at(truth, vms[name])
+        if (where := vms[name].status.assigned) is not None and not _lost_at(vms[name])
     }
     return {
         name: (one, other)
@@ -131,16 +133,13 @@ def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether nobody restarts it where its host fails: it is down, or is bound for a host after one that is back."""
     if vm.status.phase in (*STOPPED_PHASES, "fail") and not vm.status.holders:
         return True
-    lost_at = _lost_at(truth, vm)
+    lost_at = _lost_at(vm)
     return lost_at != "" and _lives(truth, lost_at)
 
 
-def _lost_at(truth: Truth, vm: VirtualMachine, listed: Collection[str] = ()) -> str:
-    """The host that a recovery takes it from; empty where it is not being recovered, or is held where it has a host."""
-    recovery, where = vm.status.recovery, vm.status.assigned
-    held = recovery is not None and recovery.phase == "held"
-    if held and where is not None and where.hypervisor in (*truth.running(vm.name), *listed):
-        return ""
+def _lost_at(vm: VirtualMachine) -> str:
+    """The host that a recovery takes it from; empty where it is not being recovered."""
+    recovery = vm.status.recovery
     return recovery.origin if recovery is not None and recovery.phase not in ("recovered", "dropped") else ""
 
 
