@@ -12,6 +12,7 @@ from tests.support.virtual_hosts import Bench, small_vm
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import Assigned, Holder, StartOrder, VirtualMachine
 from outlive.simulation.domains import domain_of
+from outlive.simulation.invariants.ordering import ON_THE_WAY_S
 
 _replace = msgspec.structs.replace
 
@@ -68,7 +69,7 @@ def test_what_ended_with_its_host_long_before_the_start_was_possible_was_not_see
     async def story(bench: Bench) -> None:
         runs(bench, "database", "h2")
         bench.hypervisors["h2"].lose_power()
-        await asyncio.sleep(8)
+        await asyncio.sleep(ON_THE_WAY_S + 2)
         await assign(bench, "g")
         await start(bench)
 
