@@ -67,7 +67,7 @@ def coverage_is_true(truth: Truth) -> Iterator[tuple[str, str]]:
     home, moving = _homes(truth, vms)
     between = _between(truth, vms, home)
     free = frozenset(name for name, vm in vms.items() if _claims_nothing(truth, vm))
-    recovering = frozenset(name for name, vm in vms.items() if _lost_at(vm))
+    recovering = frozenset(name for name, vm in vms.items() if _lost_at(vm) or _died_with_it(truth, vm))
     known = {name: host for name, host in home.items() if name not in recovering}
     shared = {name: _Shared(slot, known, between, free) for name, slot in slots.items()}
     for coverage in store.all_of(Coverage):
@@ -129,6 +129,14 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     }
 
 
+def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
+    """Whether its host is off and has not said, or not again, that it has it: it may have landed there just before."""
+    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    host = truth.store.look(Hypervisor, where) if where else None
+    listed = host is not None and any(one.id == vm.name for one in host.status.instances)
+    return where in truth.hypervisors and not truth.hypervisors[where].powered and not listed
+
+
 def _claims_nothing(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether nobody restarts it where its host fails: it is down, or is bound for a host after one that is back."""
     if vm.status.phase in (*STOPPED_PHASES, "fail") and not vm.status.holders:
@@ -144,16 +152,11 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
-    """Where it is: on its assigned host, unless another one lists it that is not condemned or is one of its holders.
-
-    A host that died right after a VM had landed there, and before it could say so, is not known to have it.
-    """
+    """Where it is: on its assigned host, unless another one lists it that is not condemned or is one of its holders."""
     if assigned in listed:
         return assigned
-    off = assigned in truth.hypervisors and not truth.hypervisors[assigned].powered
     holders = {one.hypervisor for one in vm.status.holders}
-    known = listed[0] if listed and off else assigned
-    return next((host for host in listed if host in holders or not _stale(truth, host)), known)
+    return next((host for host in listed if host in holders or not _stale(truth, host)), assigned)
 
 
 def _lives(truth: Truth, name: str) -> bool:
