@@ -104,6 +104,8 @@ class Judge:
             self._slow.wrote(after, asyncio.get_running_loop().time())
         elif isinstance(after, Membership):
             old = before.record if isinstance(before, Membership) else None
+            if after.record.proof is not None:
+                truth.proven[after.metadata.uid] = after.record.dead_through
             if old is None or old.dead_through != after.record.dead_through:
                 self._found("S2", after.name, dead_with_proof(old, after.record))
                 self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))

@@ -14,6 +14,8 @@ from outlive.simulation.stores import Author
 def mute(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
     """Whether it is proven, on record, that this holder can do the VM no harm."""
     record = truth.member(holder)
+    if truth.proven.get(holder.member_uid, 0) >= holder.epoch:
+        return True
     if record is None:
         return truth.lost_and_over(holder)
     if record.dead_through >= holder.epoch:

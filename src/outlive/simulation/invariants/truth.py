@@ -48,6 +48,8 @@ class Truth:
     history: History
     lied: dict[str, str] = field(default_factory=dict)
     """Hosts about which somebody lied to the protocol on purpose, and how: what is proven of them may be untrue."""
+    proven: dict[str, int] = field(default_factory=dict)
+    """Membership, by uid → epoch through which it was on record as dead, also after somebody deleted it."""
     deleted: dict[str, None] = field(default_factory=dict)
     """VMs that somebody deleted."""
     restored: bool = False
