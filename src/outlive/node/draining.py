@@ -154,9 +154,9 @@ class Drainer:
     async def _empty(self) -> bool:
         """Every virtual machine here, once; ``False`` if that was cancelled."""
         for name in [one.vm for one in self._shared.here.present()]:
+            vm = await self._departures.settled(name)
             if await self._cancelled(draining=True):
                 return False
-            vm = await self._departures.settled(name)
             if vm is None or name not in self._shared.here.domains or active_move(vm) is not None:
                 continue
             nodes = await self._departures.figures()
@@ -189,6 +189,8 @@ class Drainer:
             if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == START):
                 continue
             vm = await self._departures.settled(name)
+            if await self._cancelled(draining=False):
+                return False  # it may have taken long to settle
             step = None if vm is None or active_move(vm) is not None else self._departures.decide(vm, "unflush", ())
             if vm is not None and step is not None:
                 await self._take(vm, step)

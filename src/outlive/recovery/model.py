@@ -11,6 +11,8 @@ from typing import Final
 
 from outlive.resources import Consumer, Part
 
+MOVED_THERE: Final = "moved-there"
+"""Reason of a VM that starts where it was being moved to when its source died."""
 HOST_STOPPED: Final = "host-stopped"
 """Why a VM is held whose host left in good order; all that is done is to wait for it."""
 HOST_NOT_JOINED: Final = "host-not-joined"
@@ -38,6 +40,8 @@ class HostState(Part, frozen=True, kw_only=True):
     standing: Standing = Standing.LIVE
     refuses: str = ""
     """Why it takes no VM though it lives; empty: it does."""
+    emptied: bool = False
+    """It takes none only because it is to be emptied: what is on its way there it starts, and moves on in order."""
     vcpu_milli: int = 0
     """Allocated to the VMs that it reports."""
     vms: int = 0
@@ -51,6 +55,11 @@ class HostState(Part, frozen=True, kw_only=True):
     def takes(self) -> bool:
         """Whether a VM may be sent there."""
         return self.standing is Standing.LIVE and not self.refuses
+
+    @property
+    def starts(self) -> bool:
+        """Whether it starts a VM that is on its way there already."""
+        return self.standing is Standing.LIVE and (self.emptied or not self.refuses)
 
 
 class SlotState(Part, frozen=True, kw_only=True):
@@ -91,6 +100,8 @@ class VmState(Part, frozen=True, kw_only=True):
     assigned: str = ""
     slot: str = ""
     """Of the assignment."""
+    arriving: bool = False
+    """In a move to the host that it is assigned to, which keeps room for it."""
     unfinished: bool = False
     """Whether a recovery of it was begun and has not ended."""
     waits_for_host: bool = False

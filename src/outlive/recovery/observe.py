@@ -16,7 +16,7 @@ from outlive.failover.keeping.observe import slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.profile import profile_of
 from outlive.node.membership.death import MemberView, dead, member_view, mute, of_holder
-from outlive.node.vm.states import reach_of, wanted
+from outlive.node.vm.states import active_move, reach_of, wanted
 from outlive.recovery.ages import Silence, Waiting
 from outlive.recovery.caches import (
     ASSIGNED_INDEX,
@@ -50,7 +50,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.taking import refuses
+from outlive.resources.taking import is_only_emptied, refuses
 
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
@@ -205,6 +205,7 @@ class Lookout:
             name=name,
             standing=self._standing(name, member, host),
             refuses=_refuses(host),
+            emptied=host is not None and is_only_emptied(host),
             unattended=name in unattended,
             unconfirmed=member is not None
             and member.record.state == "Revoked"
@@ -255,7 +256,7 @@ class Lookout:
         """A VM as the plan sees it."""
         status, reach = vm.status, reach_of(vm)
         members = self.members(status.holders)
-        where, record = status.assigned, status.recovery
+        where, record, move = status.assigned, status.recovery, active_move(vm)
         begun = record if unfinished(vm) else None
         view = view_of_resource(vm)
         signature = (where, status.holders, status.rejection)
@@ -285,6 +286,7 @@ class Lookout:
             ),
             assigned=where.hypervisor if where is not None else "",
             slot=where.slot.name if where is not None and where.slot is not None else "",
+            arriving=where is not None and move is not None and move.target == where.hypervisor,
             unfinished=begun is not None,
             waits_for_host=begun is not None
             and begun.phase == "held"

@@ -20,6 +20,7 @@ from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
     HOST_NOT_JOINED,
     HOST_STOPPED,
+    MOVED_THERE,
     Action,
     ActionKind,
     Free,
@@ -132,11 +133,19 @@ class _Planner:
         )
 
     def _left_to_its_host(self, vm: VmState) -> Action | None:
-        """Whether the host that it is assigned to is to start it: it lives, has not refused, and has time left."""
+        """Whether the host that it is assigned to is to start it: it lives, has not refused, and has time left.
+
+        A VM whose source died while it was moved goes on to where it was bound for, in the room that is kept for it
+        there: no slot was promised for that.
+        """
         host = self._host(vm.assigned)
         if vm.refusal:
             return None
-        if vm.blocked and host.takes:
+        bound = host.starts if all(one.host != vm.assigned for one in vm.holders) else host.takes
+        if vm.arriving and vm.holders and bound:
+            detail = f"it was being moved to {host.name}, which keeps room for it"
+            return _action(vm, ActionKind.PLACE, MOVED_THERE, detail, host=host.name)
+        if vm.blocked and bound:
             return _action(
                 vm,
                 ActionKind.HOLD,
@@ -146,9 +155,9 @@ class _Planner:
                 remedy="see who has its disk open and end that, or prove that host dead (outlive fence HOST); "
                 "it is tried again by itself",
             )
-        if vm.awaits and host.takes and vm.waited_s < self._view.start_limit_s + vm.awaits_s:
+        if vm.awaits and bound and vm.waited_s < self._view.start_limit_s + vm.awaits_s:
             return _action(vm, ActionKind.WAIT, "awaits-others", vm.awaits, host=host.name)
-        if host.takes and vm.waited_s < self._view.start_limit_s:
+        if bound and vm.waited_s < self._view.start_limit_s:
             return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None

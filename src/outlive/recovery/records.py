@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.recovery.model import Action
+from outlive.recovery.model import MOVED_THERE, Action
 from outlive.resources import Proof, Recovery, RecoveryStep, Rejection, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
 
@@ -81,6 +81,8 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         record = with_step(record, at, "mute", f"{proof.kind}: {proof.evidence}")
     if action.slot:
         record = with_step(record, at, "claimed", f"slot {action.slot}")
+    elif action.reason == MOVED_THERE:
+        record = with_step(record, at, "kept", action.detail)
     record = with_step(record, at, "assigned", action.host)
     return _replace(
         record,

@@ -25,6 +25,11 @@ def bad_condition(host: Hypervisor) -> str:
     return ""
 
 
+def is_only_emptied(host: Hypervisor) -> bool:
+    """Whether it takes no VM because it is to be emptied, and for nothing else: what is bound for it still starts."""
+    return bool(host.closed()) and not (host.status.lost or host.spec.maintenance or bad_condition(host))
+
+
 def refuses(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may."""
     if why := host.closed():

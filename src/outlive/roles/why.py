@@ -38,6 +38,7 @@ _ORDER: Final = ("safety.condemn", "safety.attempt", "safety.claim", "safety.ass
 """In this order decisions follow each other, whatever clocks say."""
 _STEPS: Final = {
     "claimed": "its slot is claimed",
+    "kept": "no slot is taken for it",
     "assigned": "it is assigned",
     "running": "it is seen running",
     "held": "it is held",
@@ -160,6 +161,8 @@ def _summary(vm: VirtualMachine) -> str:
             if not any(step.what == "assigned" for step in recovery.steps):
                 return f"{lost}, which came back and runs it again"
             place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
+            if any(step.what == "kept" for step in recovery.steps):
+                place = "where it was being moved to"
             return f"{lost} and runs on {recovery.host} again, {place}"
         case "held":
             return f"{lost} and is held: {recovery.reason}"

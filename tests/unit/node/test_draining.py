@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.support.node_worlds import at, faults, host_of, record, tell, vm_of
 
+from outlive.node.vm.states import state_of
 from outlive.resources import Membership, VirtualMachine
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.verbs.operating import change_spec
@@ -53,6 +54,25 @@ def test_drain_that_is_cancelled_ends_after_the_move_under_way() -> None:
         assert {event.subject for event in moves} == {"vm-1"}
 
     tell(story, hosts=3, vms=TWO)
+
+
+def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> None:
+    async def story(world: World) -> None:
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 30)
+        (away,) = world.running("vm-1")
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("request", {"vm": "vm-1", "verb": "restart"})
+        await world.do("ready", {"hosts": ["kvm-1"]})
+        await at(world, 35)
+        assert state_of(vm_of(world)) == "restart", "and kvm-1 waits for the end of that"
+        await world.do("drain", {"hosts": ["kvm-1"]})
+        await at(world, 400)
+        assert state_of(vm_of(world)) == "start"
+        moves = [event.text for event in world.history.events if event.kind == "move" and "requested" in event.text]
+        assert moves == [f"cold from kvm-1 to {away}: requested"]
+
+    tell(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
 def test_vm_that_no_host_takes_is_shut_down_and_starts_when_its_host_is_ready_again() -> None:

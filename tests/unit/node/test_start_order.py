@@ -189,6 +189,31 @@ def test_host_that_died_and_that_nobody_has_condemned_yet_is_not_believed_to_run
     tell(story, vms=vms, node={"startAfterLimit": "20s"})
 
 
+def test_vm_between_two_hosts_is_not_believed_to_run() -> None:
+    async def story(world: World) -> None:
+        await at(world, 10)
+        await world.do("move", {"vm": "vm-1", "to": "kvm-3", "live": True})
+        await _until_phase(world, "transferring")
+        await world.do("pause-daemon", {"hosts": ["kvm-3"], "for": 30})
+        await world.do("guest-crash", {"vms": ["vm-2"]})
+        await _until_phase(world, "transferred")
+        await world.clock.sleep(10)
+        assert [(one.hypervisor, one.seen) for one in vm_of(world, "vm-1").status.holders if not one.role] == [
+            ("kvm-2", "running")
+        ]
+        assert (order_of(world, "vm-2"), world.running("vm-2")) == ((("vm-1",), ()), ())
+        await at(world, 90)
+        assert (world.running("vm-1"), world.running("vm-2")) == (("kvm-3",), ("kvm-1",))
+
+    vms = (VmSpec(name="vm-1", host="kvm-2"), VmSpec(name="vm-2", host="kvm-1", start_after=("vm-1",)))
+    tell(story, hosts=3, vms=vms)
+
+
+async def _until_phase(world: World, phase: str) -> None:
+    while (move := vm_of(world, "vm-1").status.migration) is None or move.phase != phase:
+        await world.clock.sleep(0.01)
+
+
 def test_vm_that_runs_is_not_stopped_when_those_that_it_starts_after_end() -> None:
     async def story(world: World) -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})

@@ -66,6 +66,40 @@ def test_slot_on_a_silent_dead_or_emptied_host_is_passed_over() -> None:
     assert only(plan([vm("a")], slots, hosts)).slot == "s4"
 
 
+@pytest.mark.parametrize(
+    "target", [HostState(name="h2"), HostState(name="h2", refuses="h2 is to be emptied", emptied=True)]
+)
+def test_vm_whose_source_died_during_its_move_goes_on_to_its_target_and_takes_no_slot(target: HostState) -> None:
+    hosts = (HostState(name="h1", standing=Standing.DEAD), target, HostState(name="h3"))
+    slots = [slot("s3", "h3", "a")]
+    moved = only(plan([vm("a", host="h1", assigned="h2", arriving=True)], slots, hosts))
+    assert (moved.kind, moved.host, moved.slot, moved.reason) == (ActionKind.PLACE, "h2", "", "moved-there")
+    sent = only(plan([vm("a", host="h1", assigned="h2", holders=(), unfinished=True)], slots, hosts))
+    assert (sent.kind, sent.host) == (ActionKind.WAIT, "h2"), "once it is assigned, it is that host's to start"
+    late = only(plan([vm("a", host="h1", assigned="h2", holders=(), unfinished=True, waited_s=61)], slots, hosts))
+    assert (late.kind, late.slot) == (ActionKind.SLOT, "s3")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        HostState(name="h2", refuses="h2 is in maintenance (planned)"),
+        HostState(name="h2", standing=Standing.SILENT),
+        HostState(name="h2", standing=Standing.DEAD),
+    ],
+)
+def test_vm_whose_target_cannot_start_it_either_takes_its_slot(target: HostState) -> None:
+    hosts = (HostState(name="h1", standing=Standing.DEAD), target, HostState(name="h3"))
+    moved = only(plan([vm("a", host="h1", assigned="h2", arriving=True)], [slot("s3", "h3", "a")], hosts))
+    assert (moved.kind, moved.slot) == (ActionKind.SLOT, "s3")
+
+
+def test_vm_of_a_host_that_is_back_and_to_be_emptied_takes_its_slot() -> None:
+    back = HostState(name="h1", refuses="h1 is to be emptied", emptied=True)
+    found = only(plan([vm("a", host="h1")], [slot("s3", "h3", "a")], (back, HostState(name="h3"))))
+    assert (found.kind, found.slot) == (ActionKind.SLOT, "s3")
+
+
 def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_waits_for_it() -> None:
     left = HostState(name="left", standing=Standing.RELEASED)
     slots = [slot("s1", "h1", "a", "b")]

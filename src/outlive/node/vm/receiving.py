@@ -1,7 +1,8 @@
 """The target's side of a move: it enters itself, lets a domain listen, and owns what runs here; or starts it cold.
 
 Until the guest was handed over the target may give up at any time; then nothing of it stays here, and the source goes
-on. A guest that runs here is adopted elsewhere (``outlive.node.vm.migrating``), whatever the record says.
+on. Where the source is lost it is recovery that lets it start here. A guest that runs here is adopted elsewhere
+(``outlive.node.vm.migrating``), whatever the record says.
 """
 
 from __future__ import annotations
@@ -137,13 +138,11 @@ class Receiver:
             return LOOK_S
         if domain is None:
             await self._ender.release(name)
+            if self._move.others(vm) and await self._sources_are_lost(vm):
+                return LOOK_S  # recovery lets it start here, in the room that is kept for it
             if move.phase == "target-ready":
                 return await self._move.abort(name, move, "target_lost")
-            if not self._move.others(vm):
-                return await self._begin_cold(name, move)
-            if await self._sources_are_lost(vm):  # it is the source's again, and recovery's
-                return await self._move.abort(name, move, "source_lost", frozenset({move.phase}))
-            return LOOK_S
+            return LOOK_S if self._move.others(vm) else await self._begin_cold(name, move)
         if not self._move.late(memory, SILENT_S):
             return LOOK_S
         if await self._sources_are_lost(vm):

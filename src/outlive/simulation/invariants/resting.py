@@ -114,8 +114,8 @@ def _homes(truth: Truth, vms: dict[str, VirtualMachine]) -> tuple[dict[str, str]
 def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """VMs that one host runs and that are assigned to another, while both live: they claim a slot only if both fail.
 
-    Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on, even if
-    the first is being emptied.
+    Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on. It does
+    not matter whether one of them is being emptied.
     """
     pairs = {
         name: (there, where.hypervisor)
@@ -125,7 +125,7 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     return {
         name: (one, other)
         for name, (one, other) in pairs.items()
-        if one != other and _lives(truth, one) and _takes(truth, other)
+        if one != other and _lives(truth, one) and _lives(truth, other)
     }
 
 
@@ -163,12 +163,6 @@ def _lives(truth: Truth, name: str) -> bool:
     """Whether the host lives, and has registered in this very store."""
     member = truth.store.look_member(name)
     return member is not None and member.state == "Held" and member.incarnation == truth.store.incarnation
-
-
-def _takes(truth: Truth, name: str) -> bool:
-    """Whether it lives and takes VMs."""
-    host = truth.store.look(Hypervisor, name)
-    return _lives(truth, name) and host is not None and not host.closed()
 
 
 def _stale(truth: Truth, host: str) -> bool:
