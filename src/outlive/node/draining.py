@@ -2,7 +2,8 @@
 
 ``Hypervisor.spec.drain`` says which; the job looks at it before each virtual machine, so a wish that changes ends the
 job after the move under way, and the opposite job begins. What is done with each is decided by ``flush.run`` on fresh
-figures. A host counts as emptied only when nothing runs on it any more; while something stays the job comes again.
+figures. A host counts as emptied only when nothing runs on it any more and nothing is on its way to it; while something
+stays the job comes again.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Drainer:
     def _job(self) -> Literal["flush", "unflush", "leave"] | None:
         """What is to be done to get to what is wished; ``None``: nothing."""
         if self._shared.wishes.spec.drain:
-            return None if self._state == "flushed" and not self._shared.here.names() else "flush"
+            return None if self._state == "flushed" and not self._left() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
             return "unflush"
         self._say("ready")
@@ -136,7 +137,7 @@ class Drainer:
         if not await self._empty():
             return
         await self._shared.here.look()
-        left = self._shared.here.names()
+        left = self._left()
         if not left:
             self._say("flushed")
             await self._shared.faults.end(INCOMPLETE, subject)
@@ -144,12 +145,18 @@ class Drainer:
         await self._shared.faults.raise_(
             INCOMPLETE,
             subject,
-            f"{len(left)} virtual machines are still on {self._shared.host}, such as {left[0]}",
+            f"{len(left)} virtual machines are still on {self._shared.host} or on their way to it, such as {left[0]}",
             remedy="make room on other hosts, widen their host limits, or stop them",
             delta=5,
         )
 
     # Emptying
+
+    def _left(self) -> list[str]:
+        """Virtual machines that are here, and those that come: by a move, or because recovery sent them."""
+        host, here = self._shared.host, self._shared.here.names()
+        coming = (vm.name for vm in self._shared.informer.items() if assigned_to(vm) == host and _on_its_way(vm))
+        return sorted({*here, *coming})
 
     async def _empty(self) -> bool:
         """Every virtual machine here, once; ``False`` if that was cancelled."""
@@ -211,3 +218,11 @@ class Drainer:
             return _replace(now.status, phase=START, reason="", home=self._shared.host)
 
         await self._shared.records.change(self._store, vm.name, change)
+
+
+def _on_its_way(vm: VirtualMachine) -> bool:
+    """To where it is assigned: a move has yet to end, or its recovery."""
+    move, recovery, where = active_move(vm), vm.status.recovery, assigned_to(vm)
+    return (move is not None and move.target == where) or (
+        recovery is not None and recovery.phase == "assigned" and recovery.host == where
+    )

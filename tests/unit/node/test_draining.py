@@ -75,6 +75,22 @@ def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> N
     tell(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
+def test_host_is_not_empty_while_a_vm_is_on_its_way_to_it() -> None:
+    async def story(world: World) -> None:
+        await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+        await at(world, 5)
+        await world.do("drain", {"hosts": ["kvm-2"]})
+        await at(world, 30)
+        assert (world.running("vm-1"), host_of(world, "kvm-2").status.domain_state) == (("kvm-1",), "flush")
+        assert any("drain-incomplete" in name for name in faults(world))
+        await at(world, 400)
+        assert host_of(world, "kvm-2").status.domain_state == "flushed"
+        assert world.running("vm-1") != ("kvm-2",)
+
+    tell(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
 def test_vm_that_no_host_takes_is_shut_down_and_starts_when_its_host_is_ready_again() -> None:
     async def story(world: World) -> None:
         await world.do("drain", {"hosts": ["kvm-1"]})
