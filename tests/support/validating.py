@@ -1,0 +1,97 @@
+"""A cloud of three hosts with the validation of its slots, and a scheduler that answers as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from outlive.base.errors import OutliveError
+from outlive.base.random import Random
+from outlive.failover.keeping.budget import RemovalBudget
+from outlive.failover.keeping.calls import Call
+from outlive.failover.keeping.validation import SlotValidation
+from outlive.failover.model import VmView
+from outlive.failover.planning.actions import Offer
+from outlive.resources import (
+    Hypervisor,
+    Reservation,
+)
+from outlive.runtime.controller import Requeue
+from tests.support.failover import GIB, Cloud
+
+
+class Locations:
+    """Where VMs are, as cycles would see them."""
+
+    def __init__(self, **hosts: str) -> None:
+        self.vms = {
+            name: VmView(id=name, host=host, zone="z", flavor="std", cpu_milli=2000, memory_bytes=4 * GIB)
+            for name, host in hosts.items()
+        }
+        self.error: OutliveError | None = None
+
+    async def locate(self, vm_id: str) -> VmView | None:
+        if self.error is not None:
+            raise self.error
+        return self.vms.get(vm_id)
+
+
+class FleetHosts:
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+
+    def get(self, name: str) -> Hypervisor | None:
+        return self._cloud.fleet.host(name)
+
+
+class Answering:
+    """A scheduler whose answers a test writes."""
+
+    needs_candidates = False
+
+    def __init__(self, answer: Callable[[Call], Offer]) -> None:
+        self._answer = answer
+        self.calls: list[Call] = []
+
+    async def offer(self, call: Call) -> Offer:
+        self.calls.append(call)
+        return self._answer(call)
+
+    def likeness(self, call: Call) -> None:
+        return None
+
+
+class Bench:
+    """A cloud of three hosts with the validation of its slots."""
+
+    def __init__(self, locations: Locations, *, compat: list[str] | None = None, port: Any = None) -> None:
+        self.cloud = Cloud({"compat": compat or [], "revalidationInterval": "30m"}, port=port)
+        cloud = self.cloud
+        self.locations = locations
+        self.budget = RemovalBudget(share=0.2, number=50)
+        self.validation = SlotValidation(
+            cloud.own,
+            hosts=FleetHosts(cloud),
+            locator=locations,
+            placement=cloud.parts.placement,
+            writer=cloud.parts.writer,
+            reporter=cloud.parts.reporter,
+            budget=self.budget,
+            config=cloud.failover,
+            profile="general",
+            clock=cloud.clock,
+            random=Random(4),
+            ids=cloud.ids,
+        )
+
+    async def look(self, name: str = "s") -> Requeue | None:
+        return await self.validation.reconcile(name)
+
+    async def slot(self, name: str = "s") -> Reservation:
+        return await self.cloud.memory.get(Reservation, name)
+
+
+async def bench(locations: Locations | None = None, **how: Any) -> Bench:
+    made = Bench(locations or Locations(a="h1", b="h2"), **how)
+    await made.cloud.hosts("h1", "h2", "h3")
+    return made
