@@ -374,6 +374,8 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     assert _at_rest(*there) == ["S3"], "nobody knows of h2 that it can start it"
     assert _at_rest(*there, _registered("h2")) == []
     assert _at_rest(*there, _registered("h2", incarnation="another")) == ["S3"]
+    emptied = _replace(_host("h2"), status=_replace(_host("h2").status, domain_state="flush"))
+    assert _at_rest(*there[:2], emptied, *there[3:], _registered("h2")) == [], "also if h2 is being emptied"
     back = (_host("h1", "vm-1"), _host("h2", "vm-2"), _registered("h1"), _registered("h2"), stopped, other)
     assert _at_rest(*back, shared, _covered("s1")) == [], "it runs on h2 when h1 fails"
 
@@ -431,6 +433,15 @@ def test_vm_that_only_a_condemned_host_still_lists_is_where_it_is_assigned() -> 
     condemned = _replace(old, record=_replace(old.record, state="Revoked"))
     there = (_host("h1", "vm-1", "vm-2"), stopped, moved, _slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"}))
     assert _at_rest(*there, condemned, _covered("s1")) == []
+
+
+def test_vm_that_a_condemned_host_and_a_living_one_list_is_on_the_living_one_though_both_hold_it() -> None:
+    stopped = _replace(_vm(), spec=_replace(_vm().spec, power_state="stopped"))
+    status = _replace(stopped.status, assigned=Assigned(hypervisor="h4"), holders=(_holder("h1"), _holder("h2")))
+    moved_on = _replace(stopped, metadata=ObjectMeta(name="vm-2"), status=status)
+    condemned = _replace(_registered("h1"), record=_replace(_registered("h1").record, state="Revoked"))
+    hosts = (_host("h1", "vm-1", "vm-2"), _host("h2", "vm-2"), condemned, _registered("h2"))
+    assert _at_rest(*hosts, stopped, moved_on, _slot("s1", "h3", {"vm-1": "h1", "vm-2": "h2"}), _covered("s1")) == []
 
 
 def test_violation_says_what_happened_before_and_how_to_see_it_again() -> None:

@@ -152,11 +152,12 @@ def _lost_at(vm: VirtualMachine) -> str:
 
 
 def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> str:
-    """Where it is: on its assigned host, unless another one lists it that is not condemned or is one of its holders."""
+    """Where it is: on its assigned host, unless another one lists it whose word is fresh, or that is a holder of it."""
     if assigned in listed:
         return assigned
     holders = {one.hypervisor for one in vm.status.holders}
-    return next((host for host in listed if host in holders or not _stale(truth, host)), assigned)
+    fresh = [host for host in listed if not _stale(truth, host)]
+    return next(iter((*fresh, *(host for host in listed if host in holders))), assigned)
 
 
 def _lives(truth: Truth, name: str) -> bool:
