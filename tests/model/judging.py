@@ -54,6 +54,11 @@ def judge(judges: tuple[str, ...], a: Doc, b: Doc, vm: Vm, first: Host, second: 
         for one in there:
             if one.epoch <= doc.record.dead_through and doc.record.state == "Held" and "survivor" in judges:
                 return f"survivor: {name} is a member again, and {one.run} of a dead epoch is still there"
+        for former in doc.record.former if "proof" in judges else ():
+            runs = {one.run_id for one in vm.holders if (one.hypervisor, one.member_uid) == (name, former.uid)}
+            for one in there:
+                if one.run in runs and one.epoch <= former.dead_through and host.power:
+                    return f"proof: lost membership {former.uid} is said to be over, and {one.run} is on {name}"
         record = doc.record
         if record.fence.phase == "proven" and record.dead_through < record.fence.epoch and "sense" in judges:
             epoch = record.fence.epoch

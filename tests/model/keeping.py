@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outlive.node.membership.former import claimed, emptied, taken, takes_nobodys
 from outlive.node.membership.joining import CleanedView, JoinView, Remembered
 from outlive.node.membership.renewing import LeaveView, RenewView, Standing, StandingView, standing
 from outlive.resources import GuardRecord
@@ -102,6 +103,8 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iter
     )
     if not rules.keeps("destroy-verified-before-rejoin"):
         view = replace(view, domains=())
+    nobodys = takes_nobodys(view)
+    view = taken(view) if nobodys else claimed(view)
     try:
         outcome = rules.join(view)
     except (AssertionError, AttributeError) as error:
@@ -141,7 +144,8 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iter
     if outcome.contradicted == "self-cleaned" and not daemon.was_running:
         needless = "sense: a host that left in good order is told that its own word was wrong"
     uid = daemon.known.uid or f"uid-{n + 1}.{host.daemons}"
-    content = Doc(version=0, uid=uid, record=plain(outcome.record))
+    record = emptied(outcome.record, host.remembered, HOSTS[n]) if nobodys else outcome.record
+    content = Doc(version=0, uid=uid, record=plain(record))
     write = Write(outcome.row, HOSTS[n], MEMBER[n], daemon.known.version, content, nonce=daemon.nonce)
     yield (
         f"The daemon of {HOSTS[n]} sends {outcome.row} (epoch {outcome.record.epoch})",
@@ -160,7 +164,9 @@ def plain(record):
     )
     findings = tuple(replace(one, evidence="") for one in record.fence.findings)
     cut = replace(record.cut, proof=record.cut.proof and replace(record.cut.proof, evidence=""))
-    return replace(record, proof=proof, cut=cut, fence=replace(record.fence, reason="", findings=findings))
+    former = tuple(replace(one, proof=replace(one.proof, evidence="")) for one in record.former)
+    fence = replace(record.fence, reason="", findings=findings)
+    return replace(record, proof=proof, cut=cut, fence=fence, former=former)
 
 
 def renew(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:
@@ -264,6 +270,8 @@ def _begun_twice(row: str, known: Doc, host: Host) -> str:
     if before is None:
         return ""
     if before.uid != known.uid:
+        if any(one.uid == before.uid for one in known.record.former):
+            return ""  # somebody has spoken for that one
         return "sense: it was a member before, the store forgot it, and nobody is told"
     if known.record.epoch < before.epoch or (row != "J2" and known.record.epoch == before.epoch):
         return f"sense: {row} takes up epoch {known.record.epoch}, and epoch {before.epoch} was used before"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlive.node.membership.death import mute
+from outlive.node.membership.former import NOBODYS
 from outlive.recovery.steps import AssignView, ClaimView
 from tests.model.keeping import Found
 from tests.model.machines import fault
@@ -49,6 +50,7 @@ def look(
     first = next(one for one in views if one.host == touched[0].hypervisor)
     fence = first.record.fence.id or f"{first.host}.reboot"
     settled = all(one.record.incarnation == str(outside.incarnation) for one in views)
+    settled = settled and not (world.missed and a.record is None)
     seen = Recovery(
         vm=replace(vm, dropped=()),
         members=(replace(a, version=0, age=0), replace(b, version=0, age=0)),
@@ -254,7 +256,7 @@ def _writer(world: World, write: Write, before: Doc, after: Doc) -> str:
     assert new is not None
     if old is None:
         return ""
-    if new.machine_id != old.machine_id:
+    if old.machine_id not in (NOBODYS, new.machine_id):
         return "writer: a membership changes its machine"
     if new.dead_through < old.dead_through or new.epoch < old.epoch:
         return "monotone: deadThrough, or an epoch, falls"
@@ -269,7 +271,7 @@ def _writer(world: World, write: Write, before: Doc, after: Doc) -> str:
         if before.age < world.silence:
             return "sense: a host is condemned that has just renewed"
         return "writer: a host is condemned that is not held" if old.state != "Held" else ""
-    if write.what in ("lift", "found cut"):
+    if write.what in ("lift", "found cut", "word"):
         return ""
     return "writer: a fencer changes the membership of a host that nobody condemned" if old.state != "Revoked" else ""
 

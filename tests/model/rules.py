@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from outlive.node.fencing import condemning, proving
+from outlive.node.fencing import condemning, proving, vouching
 from outlive.node.membership import holding, joining, moving, renewing
 from outlive.recovery import steps as recovering
 from outlive.runtime.steps import ProtocolStep
 
-_MODULES = (joining, renewing, holding, moving, condemning, proving, recovering)
+_MODULES = (joining, renewing, holding, moving, condemning, proving, vouching, recovering)
 STEPS: dict[str, ProtocolStep[Any, Any]] = {
     step.name: step for module in _MODULES for step in vars(module).values() if isinstance(step, ProtocolStep)
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlive.node.membership.joining import Remembered
-from outlive.resources import Assigned, Consumer, GuardRecord, Holder, MemberRecord
+from outlive.resources import Assigned, Consumer, FormerMembership, GuardRecord, Holder, MemberRecord, Proof
 from tests.model.parts import (
     HOSTS,
     SCOPE,
@@ -24,6 +24,9 @@ from tests.model.parts import (
 )
 
 State = tuple[object, ...]
+
+CROWD = tuple(f"uid-w{number}" for number in range(32))
+"""Lost Memberships of the first host that other VMs name."""
 
 SAFETY = ("S1a", "S1b", "S2", "proof", "monotone", "entry", "writer")
 """What must hold in every world whose assumptions are true."""
@@ -76,7 +79,9 @@ class World:
     recovery: bool = True
     start: str = "runs"
     """``runs`` (on its host), ``new`` (assigned there, not started), ``moving`` (a move is asked for), ``entered``
-    (and its target listens), ``left-over`` (a domain, and no membership), ``down`` (as ``runs``, without a daemon)."""
+    (and its target listens), ``left-over`` (a domain, and no membership), ``down`` (as ``runs``, without a daemon),
+    ``missed`` (as ``runs``, in a restored store that knows only an earlier membership of it), ``back`` (as ``runs``,
+    and its membership is another one by now)."""
     slot_taken: bool = False
     promised: bool = True
     scope: tuple[str, ...] = SCOPE
@@ -94,6 +99,16 @@ class World:
     cuts: bool = False
     finds: bool = False
     """Whether fencers look for cuts that no record knows."""
+    vouched: str = ""
+    """What an operator speaks for: the uid of a Membership, or ``all`` that the first host lost; empty: for nothing."""
+    careless: bool = False
+    """Whether they have not looked whether the host is off."""
+    missed: bool = False
+    """Whether the first host said that a restored store does not know it."""
+    figures: bool = True
+    """Whether it has said what is on it."""
+    crowd: int = 0
+    """So many lost Memberships of it are named by other VMs."""
     depth: int = 80
 
 
@@ -161,6 +176,19 @@ def first_state(world: World) -> State:
     if world.start == "left-over":
         records[0] = Doc(version=0, uid="", record=None)
         hosts[0] = Host(machine="machine-1", domain=Domain(run="run-0.1", epoch=1), daemons=1, runs=1)
+    if world.start in ("missed", "back"):
+        daemons[0] = Daemon(phase="refused")
+        earlier = Holder(hypervisor=HOSTS[0], member_uid="uid-0", epoch=1, run_id="run-0.1")
+        vm = replace(vm, holders=(earlier,))
+        run = "run-1.1" if world.start == "missed" else "run-0.1"
+        hosts[0] = replace(hosts[0], domain=Domain(run=run, epoch=1), runs=1)
+    if world.start == "missed":
+        records[0] = Doc(version=0, uid="", record=None)
+    if world.crowd:
+        proof = Proof(kind="operator", evidence="ann: unplugged", epoch=1, by="ann")
+        former = tuple(FormerMembership(uid=uid, dead_through=1, proof=proof) for uid in CROWD[: world.crowd])
+        assert records[0].record is not None
+        records[0] = replace(records[0], record=replace(records[0].record, former=former))
     if not world.second_daemon:
         daemons[1] = Daemon(phase="refused")
     return (

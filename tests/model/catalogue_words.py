@@ -1,0 +1,91 @@
+"""Worlds in which a Membership is lost, and somebody speaks for what it ran."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.model.worlds import NO_ENTRY, ORDER, World
+
+WORD_WORLDS: Final = (
+    World(
+        "vouched",
+        "a membership is deleted, its host switched off, and somebody says so; it comes back later",
+        faults=3,
+        kinds=("forget", "unplug", "reboot", "crash", "lose"),
+        condemns=False,
+        proofs=(),
+        vouched="all",
+    ),
+    World(
+        "vouched-nameless",
+        "a membership is deleted, its host switched off, and somebody says so who gives no name",
+        faults=2,
+        kinds=("forget", "unplug"),
+        condemns=False,
+        proofs=(),
+        vouched="all",
+        operator_name="",
+        runs=1,
+    ),
+    World(
+        "vouched-present",
+        "a host is switched off, and somebody speaks for its present membership as if that were lost",
+        faults=1,
+        kinds=("unplug",),
+        condemns=False,
+        proofs=(),
+        vouched="uid-1",
+        runs=1,
+    ),
+    World(
+        "vouched-in-part",
+        "a restored store knows a host only by an earlier membership, and somebody speaks for that one alone",
+        start="missed",
+        faults=1,
+        kinds=("unplug",),
+        condemns=False,
+        proofs=(),
+        vouched="uid-0",
+        careless=True,
+        missed=True,
+        judges=(*NO_ENTRY, *ORDER),
+        runs=1,
+    ),
+    World(
+        "vouched-unheard",
+        "a host is a member again with what it ran before, has not said so, and somebody says that it runs nothing",
+        start="back",
+        faults=0,
+        condemns=False,
+        proofs=(),
+        vouched="uid-0",
+        careless=True,
+        figures=False,
+        runs=1,
+    ),
+    World(
+        "vouched-seen",
+        "a host is a member again and has said what it runs, and somebody says that it runs nothing",
+        start="back",
+        faults=1,
+        kinds=("guest",),
+        condemns=False,
+        proofs=(),
+        vouched="uid-0",
+        careless=True,
+        runs=1,
+    ),
+    World(
+        "vouched-crowd",
+        "as many lost memberships of a host are named as are kept, and somebody speaks for another one",
+        start="back",
+        faults=1,
+        kinds=("guest",),
+        condemns=False,
+        proofs=(),
+        vouched="uid-0",
+        careless=True,
+        crowd=16,
+        runs=1,
+    ),
+)
