@@ -70,7 +70,7 @@ class Daemon:
     def connect(self) -> None:
         """Let the parts tell each other what changed."""
         self.here.listen(self._domain_changed)
-        self.keeper.on_turn(self.gauge.renewed)
+        self.keeper.on_renewed(self.gauge.renewed)
         self.here.on_look(self.gauge.looked)
         self.keeper.on_epoch(self._entered)
         self.keeper.on_lost(self._lost)

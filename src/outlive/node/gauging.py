@@ -16,7 +16,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.node.decisions import SCORE_HOST
 from outlive.node.degrading import remedy, told
 from outlive.node.leaving import WAITS, Answer
-from outlive.node.membership.keeper import Turn
+from outlive.node.membership.keeper import Renewed
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.machine import MachinePort
 from outlive.node.scoring import (
@@ -86,11 +86,11 @@ class Gauge:
 
     # Measuring
 
-    def renewed(self, turn: Turn) -> None:
+    def renewed(self, how: Renewed) -> None:
         """A renewal has ended: as good a moment as any to read what the kernel says of the disks."""
-        self._add(Gauged.KEEPALIVE, turn.took_s / max(turn.pace_s, 1e-3))
-        if turn.swap_s is not None:
-            self._add(Gauged.STORE, turn.swap_s)
+        self._add(Gauged.KEEPALIVE, how.took_s / max(how.pace_s, 1e-3))
+        if how.swap_s is not None:
+            self._add(Gauged.STORE, how.swap_s)
         stall = self._machine.disk_stall()
         if stall is not None:
             self._add(Gauged.DISK, stall)

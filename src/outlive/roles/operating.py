@@ -22,7 +22,7 @@ from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNo
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
 from outlive.roles.maintaining import cluster_spec, goes_on, guards_go_on, until
-from outlive.roles.vouching import lost_memberships, missed, vouch
+from outlive.roles.vouching import lost_memberships, membership_of, missed, vouch
 from outlive.store import Selector, Store, list_all
 
 ATTEMPTS: Final = 5
@@ -57,7 +57,7 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
     never starts one.
     """
     _check_words(name, reason)
-    member = await _membership(store, host)
+    member = await membership_of(store, host)
     if member is None or is_nobodys(member.record) or membership not in ("", member.metadata.uid):
         return await vouch(store, clock, host, membership, name=name, reason=reason)
     record = member.record
@@ -170,7 +170,7 @@ async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
         state = "flush"
     elif not host.spec.drain and state in ("flush", "flushed"):
         state = "unflush"
-    member = await _membership(store, host.name)
+    member = await membership_of(store, host.name)
     runs = member is not None and member.record.state == "Held"
     return RequestedNode(
         name=host.name,
@@ -213,7 +213,7 @@ async def set_armed(store: Store, host: str, armed: bool) -> str:
 
 async def _is_armed(store: Store, host: str) -> bool:
     """Whether its daemon said last that its guard is armed."""
-    member = await _membership(store, host)
+    member = await membership_of(store, host)
     return member is not None and member.record.guard.armed
 
 
@@ -225,7 +225,7 @@ async def find_host(store: Store, host: str) -> None:
     if await lost_memberships(store, host) or await missed(store, host):
         return
     managed_by = (await store.get(Hypervisor, host)).spec.management
-    if managed_by != "node" and await _membership(store, host) is None:
+    if managed_by != "node" and await membership_of(store, host) is None:
         raise Refused(f"{host} is managed by {managed_by}", remedy=ONLY_OURS)
 
 
@@ -238,18 +238,11 @@ def _check_words(name: str, reason: str) -> None:
 
 
 async def _member(store: Store, host: str) -> Membership:
-    member = await _membership(store, host)
+    member = await membership_of(store, host)
     if member is None:
         await store.get(Hypervisor, host)
         raise NotFound(f"host {host} has no membership", remedy=ONLY_OURS)
     return member
-
-
-async def _membership(store: Store, host: str) -> Membership | None:
-    try:
-        return await store.get(Membership, host, fresh=True)
-    except NotFound:
-        return None
 
 
 async def _change_fencing(store: Store, host: str, change: Callable[[FencingSpec], FencingSpec]) -> None:

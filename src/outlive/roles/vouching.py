@@ -28,6 +28,14 @@ async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[st
     return found
 
 
+async def membership_of(store: Store, host: str) -> Membership | None:
+    """The Membership that has the host's name now."""
+    try:
+        return await store.get(Membership, host, fresh=True)
+    except NotFound:
+        return None
+
+
 async def missed(store: Store, host: str) -> bool:
     """Whether the host said that a restored store does not know it."""
     try:
@@ -44,7 +52,7 @@ async def vouch(store: Store, clock: Clock, host: str, membership: str = "", *, 
     changing the Membership.
     """
     for attempt in range(ATTEMPTS):
-        found = await _found(store, host)
+        found = await membership_of(store, host)
         view = await _view(store, host, found, membership, name=name, reason=reason)
         outcome = VOUCH.attempt(view)
         if outcome.refused is not None:
@@ -63,13 +71,6 @@ async def vouch(store: Store, clock: Clock, host: str, membership: str = "", *, 
         told = ", ".join(f"{uid} through epoch {epoch}" for uid, epoch in sorted(view.lost.items()))
         return f"recorded: {name} says that what {host} ran is off" + (f" (lost membership {told})" if told else "")
     raise AssertionError("unreachable")
-
-
-async def _found(store: Store, host: str) -> Membership | None:
-    try:
-        return await store.get(Membership, host, fresh=True)
-    except NotFound:
-        return None
 
 
 async def _view(

@@ -16,7 +16,7 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.cutting import Cutting
+from outlive.node.fencing.cutting import CutResult, Cutting
 from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import NAMED, recorded
@@ -99,10 +99,17 @@ class FoundCuts:
         new = [one for one in await cutting.found(host, record.epoch) if one not in kept]
         if not new:
             return True
-        now = self._desk.watching.get(host)
-        if now is None or _fenced(now.record) != _fenced(record):
+        later = self._desk.watching.get(host)
+        if later is None or _fenced(later.record) != _fenced(record):
             return False  # a fence has begun or ended meanwhile, and this may be its cut
         result = await cutting.renew(host, record.epoch, tuple(sorted({*new, *kept})))
+        if not await self._record(host, record.epoch, result, new):
+            return False
+        await self._tell(host, record.epoch, new)
+        return True
+
+    async def _record(self, host: str, epoch: int, result: CutResult, new: list[str]) -> bool:
+        """Whether the Membership says so now."""
         written = await self._desk.writer.take(
             host,
             FIND_CUT,
@@ -110,18 +117,21 @@ class FoundCuts:
                 host=host,
                 record=now,
                 observer=self._desk.me,
-                epoch=record.epoch,
+                epoch=epoch,
                 scope=result.scope,
                 written=result.written,
                 read_back=result.read_back,
                 evidence=result.evidence,
             ),
-            lambda now: now.cut.through >= record.epoch and set(new) <= set(now.cut.scope),
+            lambda now: now.cut.through >= epoch and set(new) <= set(now.cut.scope),
         )
         if written.refused is not None or written.record is None or not set(new) <= set(written.record.cut.scope):
             _log.warning("fence.found_cut_not_recorded", host=host, why=result.why_not or str(written.refused))
             return False
-        _log.warning("fence.cut_found", host=host, epoch=record.epoch, scope=new)
+        return True
+
+    async def _tell(self, host: str, epoch: int, new: list[str]) -> None:
+        _log.warning("fence.cut_found", host=host, epoch=epoch, scope=new)
         named = ", ".join(new[:NAMED]) + (f" and {len(new) - NAMED} more" if len(new) > NAMED else "")
         await self._desk.faults.raise_(
             FaultCode.CUT_FOUND,
@@ -130,7 +140,6 @@ class FoundCuts:
             remedy=f"empty {host} (outlive drain {host}) and reboot it: until then it can run no VM that has these",
             delta=FaultCode.CUT_FOUND.delta,
         )
-        return True
 
 
 def _is_lifted(record: MemberRecord) -> bool:

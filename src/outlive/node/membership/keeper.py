@@ -42,7 +42,7 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
 
 
-class Turn(NamedTuple):
+class Renewed(NamedTuple):
     """How one renewal went, in seconds."""
 
     took_s: float
@@ -104,7 +104,7 @@ class Keeper:
         """How long the write of the present turn took."""
         self._due_s = clock.monotonic()
         """When the present turn was due (monotonic)."""
-        self._turned: list[Callable[[Turn], None]] = []
+        self._renewed: list[Callable[[Renewed], None]] = []
         self._lost: list[Callable[[], None]] = []
         self._epochs: list[Callable[[], None]] = []
         self._blocked = ""
@@ -150,9 +150,9 @@ class Keeper:
         """Tell when the host has entered, for the first time or again, and when the store is back after a while."""
         self._epochs.append(callback)
 
-    def on_turn(self, callback: Callable[[Turn], None]) -> None:
+    def on_renewed(self, callback: Callable[[Renewed], None]) -> None:
         """Tell how each renewal went."""
-        self._turned.append(callback)
+        self._renewed.append(callback)
 
     def registered(self, incarnation: str) -> None:
         """All local virtual machines are registered under this incarnation of the store: say so from now on."""
@@ -247,8 +247,8 @@ class Keeper:
                 wished.set_result(acknowledged)
             pace_s = self._arming.pace_s(self._limit_s)
             ended_s = self._clock.monotonic()
-            for callback in self._turned if self._held else ():
-                callback(Turn(ended_s - self._due_s, pace_s, self._swap_s))
+            for callback in self._renewed if self._held else ():
+                callback(Renewed(ended_s - self._due_s, pace_s, self._swap_s))
             left_s = pace_s - (ended_s - began_s)
             self._due_s = ended_s + max(0.0, left_s)
             if left_s > 0:
