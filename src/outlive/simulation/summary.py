@@ -63,6 +63,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     recovered: int = 0
     in_promised_slot: int = 0
+    moved_there: int = 0
+    """Of those recovered, how many started where they were being moved to when their host failed."""
     took_s: tuple[float, ...] = ()
     """Seconds between loss and running again, shortest first."""
     held_vms: tuple[HeldVm, ...] = ()
@@ -86,6 +88,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             "held": len(self.held_vms),
             "heldVms": [msgspec.to_builtins(one) for one in self.held_vms],
             "inPromisedSlot": self.in_promised_slot,
+            "movedThere": self.moved_there,
             "times": {
                 "p50": rounded(percentile(self.took_s, 50)),
                 "p99": rounded(percentile(self.took_s, 99)),
@@ -130,6 +133,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         promised = f"{self.in_promised_slot:,} of {self.recovered:,} in a slot that was promised to it"
         if self.in_promised_slot == self.recovered:
             promised = "each in a slot that was promised to it" if self.recovered > 1 else "in its promised slot"
+        elif self.moved_there == self.recovered:
+            promised = f"{'each ' if self.recovered > 1 else ''}where it was being moved to"
+        elif self.moved_there:
+            promised += f", {self.moved_there:,} where it was being moved to"
         stayed = len(self.took_s) - self.recovered
         again = f"; {stayed:,} where they were" if stayed > 0 else ""
         return f"{self.recovered:,} elsewhere, {promised}{again}"

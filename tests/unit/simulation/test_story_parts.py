@@ -240,3 +240,32 @@ def test_the_story_of_an_inventory_says_how_much_of_it_fails(dead: tuple[str, ..
     spec = WorldSpec(hosts=(HostSpec(name="kvm-1"), HostSpec(name="kvm-2")))
     acts = (Act(at_s=10.0, verb="power-off", arguments={"hosts": dead}),) if dead else ()
     assert inventory_scenario("mine", spec, acts, 60.0).line == line
+
+
+@pytest.mark.parametrize(
+    ("recovered", "in_slots", "moved", "said"),
+    [
+        (1, 1, 0, "1 elsewhere, in its promised slot"),
+        (3, 3, 0, "3 elsewhere, each in a slot that was promised to it"),
+        (3, 2, 0, "3 elsewhere, 2 of 3 in a slot that was promised to it"),
+        (3, 2, 1, "3 elsewhere, 2 of 3 in a slot that was promised to it, 1 where it was being moved to"),
+        (1, 0, 1, "1 elsewhere, where it was being moved to"),
+        (2, 0, 2, "2 elsewhere, each where it was being moved to"),
+    ],
+)
+def test_summary_says_where_those_that_were_lost_run_again(
+    recovered: int, in_slots: int, moved: int, said: str
+) -> None:
+    took_s = (9.0,) * recovered
+    summary = Summary(
+        seed=1,
+        virtual_s=9,
+        vms=9,
+        lost=recovered,
+        recovered=recovered,
+        in_promised_slot=in_slots,
+        moved_there=moved,
+        took_s=took_s,
+    )
+    assert f"back       {said}" in summary.lines()
+    assert summary.document()["movedThere"] == moved
