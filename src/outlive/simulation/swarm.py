@@ -270,23 +270,38 @@ async def _run(seed: int, tell: Any) -> Result:
 async def _rested(world: World) -> None:
     """Wait until every VM runs or says why not, and has done so for a while; at most so long as the budget is.
 
-    Then until what came last could be reported, if it ever is quiet for that long.
+    Then until what came last could be reported, if it ever is quiet for that long. Where something began meanwhile,
+    such as a fence that was asked for before anybody could carry it out, that has its time as well.
     """
     operator = Operator(world)
     while world.clock.monotonic() < QUIET_UNTIL_S:
         await world.clock.sleep(OPERATOR_S)
         await operator.look()
     until = world.clock.monotonic() + BUDGET_S
+    again = True
+    while again:
+        calm = await _calm(world, operator, until)
+        again = not await _reported(world) and calm
+
+
+async def _calm(world: World, operator: Operator, until: float) -> bool:
+    """Whether that was so for a while."""
     calm = 0.0
     while calm < REST_S and world.clock.monotonic() < until:
         await world.clock.sleep(2.0)
         await operator.look()
         calm = calm + 2.0 if _well(world) else 0.0
+    return calm >= REST_S
+
+
+async def _reported(world: World) -> bool:
+    """Whether it still is, once what came last could be reported."""
     until = world.clock.monotonic() + SETTLES_S
     while world.clock.monotonic() < until:
         if _well(world) and world.clock.monotonic() - world.judge.changed_s >= REPORTED_S:
-            return
+            return True
         await world.clock.sleep(REPORTED_S / 2)
+    return _well(world)
 
 
 def _well(world: World) -> bool:
