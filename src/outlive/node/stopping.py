@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.daemon import Daemon
 from outlive.node.decisions import LIFECYCLE_SHUTDOWN
 from outlive.node.lifecycle import ShutdownInput, ShutdownStep
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.node.vm.states import of_host
+from outlive.node.vm.states import mine, of_host
 from outlive.resources import MemberRecord, VirtualMachine
+from outlive.resources.vms import VirtualMachineStatus
 from outlive.store import list_all
 
 JOBS_S: Final = 20.0
@@ -31,6 +34,7 @@ LISTED: Final = 5
 """Names of virtual machines that a message lists."""
 
 _LEAVE: Final = LEAVE.decision
+_replace = msgspec.structs.replace
 _log = get_logger("node.stopping")
 
 
@@ -91,9 +95,13 @@ async def _close(daemon: Daemon) -> None:
 
 
 async def _shut_guests(daemon: Daemon) -> None:
-    """Ask all guests to end, and wait for them; renewals go on meanwhile. Those that do not end, the machine will."""
+    """Ask all guests to end, and wait for them; renewals go on meanwhile. Those that do not end, the machine will.
+
+    Of each that has ended its document says so at once: others may start after it.
+    """
     here, limit_s = daemon.here, float(daemon.shared.settings.shutdown_limit)
     await here.look()
+    running = [domain.vm for domain in here.present()]
     for domain in here.present():
         try:
             async with asyncio.timeout(WRITE_S):
@@ -104,9 +112,33 @@ async def _shut_guests(daemon: Daemon) -> None:
     while here.present() and daemon.clock.monotonic() < deadline_s:
         await daemon.clock.sleep(GUESTS_S)
         await here.look()
+        running = await _still_said_to_run(daemon, running)
     left = [domain.vm for domain in here.present()]
     if left:
         _log.warning("daemon.guests_left", host=daemon.wishes.host, left=left[:LISTED], count=len(left))
+
+
+async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
+    """Those that are here, and those of which their document could not be told yet that they have ended."""
+    here, me = {domain.vm for domain in daemon.here.present()}, daemon.keeper.me
+
+    def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+        ours = mine(now, me)
+        if not any(one.seen for one in ours):
+            return None
+        holders = tuple(_replace(one, seen="") if one in ours else one for one in now.status.holders)
+        return _replace(now.status, holders=holders)
+
+    left: list[str] = []
+    for vm in running:
+        if vm not in here:
+            try:
+                await daemon.shared.records.change(daemon.shared.daemon, vm, change)
+                continue
+            except OutliveError as error:
+                _log.warning("vm.end_not_told", vm=vm, host=me.host, error=str(error))
+        left.append(vm)
+    return left
 
 
 async def _leave(daemon: Daemon, nonce: str) -> None:

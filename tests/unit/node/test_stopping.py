@@ -33,7 +33,7 @@ def test_guests_of_a_machine_that_goes_down_are_asked_to_end_and_stay_held() -> 
         for name in ("vm-1", "vm-2"):
             assert world.running(name) == ()
             assert told_of(world, name, "domain")[-1].endswith("shut down")
-            assert holders(world, name) == [("kvm-1", 1, "running")]
+            assert holders(world, name) == [("kvm-1", 1, "")], "held, and nobody believes that it runs"
             assert _vm(world, name).status.phase == "start"
         assert record(world).state == "Held"
 
@@ -69,10 +69,11 @@ def test_guest_that_does_not_end_delays_its_machine_only_so_long() -> None:
     async def story(world: World) -> None:
         await world.do("guest-ignores-shutdown", {"vms": ["vm-1"]})
         await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})
-        await at(world, 8)
+        await at(world, 15)
         assert world.hosts["kvm-1"].daemon.alive
+        assert (holders(world), holders(world, "vm-2")) == ([("kvm-1", 1, "running")], [("kvm-1", 1, "")])
         await at(world, 40)
         assert not world.hosts["kvm-1"].daemon.alive
         assert world.running("vm-1") == ("kvm-1",)
 
-    tell(story, node={"shutdownLimit": "20s"})
+    tell(story, vms=TWO, node={"shutdownLimit": "20s"})
