@@ -59,6 +59,9 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     due: bool = False
     """Whether it is about to run on its host, so that it counts there while nobody reports it: it is being started,
     restarted or moved by our own daemons, or waits for its host to come back."""
+    held: tuple[str, ...] = ()
+    """The hosts that may run it, where its own document says so and names its host among them: what any other host
+    reports of it is of the past."""
     age_s: float = 0.0
 
 

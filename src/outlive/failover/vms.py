@@ -158,12 +158,12 @@ def vm_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView | None:
 
 def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
     """Our own object as a view, with an empty host while it is assigned to none."""
-    spec, observed = vm.spec, vm.status.observed_at
+    spec, observed, host = vm.spec, vm.status.observed_at, _place(vm)
     created = vm.metadata.creation_timestamp
     return VmView(
         id=vm.name,
         name=spec.display_name,
-        host=_place(vm),
+        host=host,
         zone=spec.zone,
         project=spec.project,
         flavor=spec.flavor,
@@ -182,6 +182,7 @@ def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
         created_at=created.timestamp() if created else 0.0,
         source="resource",
         due=spec.power_state == "running" and vm.status.phase in DUE_PHASES,
+        held=_held(vm, host),
         age_s=max(0.0, now - observed.timestamp()) if observed and now else 0.0,
     )
 
@@ -192,6 +193,12 @@ def _place(vm: VirtualMachine) -> str:
     if recovery is not None and recovery.origin and recovery.phase not in ("recovered", "dropped"):
         return recovery.origin
     return assigned.hypervisor if assigned is not None else ""
+
+
+def _held(vm: VirtualMachine, place: str) -> tuple[str, ...]:
+    """Who may run it, once that is the host where it counts; one that waits for it in a move does not have it yet."""
+    hosts = {one.hypervisor: None for one in vm.status.holders if one.role == ""}
+    return tuple(sorted(hosts)) if place in hosts else ()
 
 
 def list_resources(vms: Iterable[VirtualMachine], *, now: float = 0.0) -> VmList:

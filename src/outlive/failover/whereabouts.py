@@ -145,7 +145,7 @@ def _vouched(
     unknown = elsewhere = unlisted = 0
     for portion in portioned(vms):
         for vm in portion:
-            if (vm.id not in sightings or sightings[vm.id] in lost) and is_due(vm):
+            if (vm.id not in sightings or is_past(vm, sightings[vm.id], lost=sightings[vm.id] in lost)) and is_due(vm):
                 kept.append(vm)
             elif vm.host not in reports:
                 unknown += 1
@@ -178,7 +178,12 @@ def locate(
         return vm if is_due(vm) else None
     if trust_hosts:
         return located_at(vm, sighting)
-    return vm if on_own_host or (lost and is_due(vm)) else None
+    return vm if on_own_host or (is_past(vm, sighting, lost=lost) and is_due(vm)) else None
+
+
+def is_past(vm: VmView, sighting: str, *, lost: bool) -> bool:
+    """Whether what the host reports is of the past: it is proven dead, or cannot run the VM, by the VM's document."""
+    return lost or (vm.held != () and sighting not in vm.held)
 
 
 def is_due(vm: VmView) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from outlive.failover.model import HostView, VmView
@@ -18,6 +19,7 @@ from outlive.failover.whereabouts import Disagreement, active_on, locate, on_hyp
 from outlive.resources import (
     Amounts,
     Assigned,
+    Holder,
     Hypervisor,
     HypervisorStatus,
     Instance,
@@ -60,6 +62,31 @@ def test_what_a_dead_host_reported_last_does_not_hide_a_vm_that_is_due_elsewhere
         status = HypervisorStatus(instances=tuple(Instance(id=one) for one in active), lost=lost)
         seen.see(name, Hypervisor(metadata=ObjectMeta(name=name), status=status))
     assert seen.located(due, trust_hosts=False) == due
+
+
+def test_what_a_host_reports_that_may_not_run_a_vm_does_not_hide_where_it_is_due():
+    there = [*HOSTS, host("h3", "m")]
+    due = VmView(id="m", host="h1", source="resource", status="start", due=True)
+    for held, kept in (((), False), (("h1",), True), (("h1", "h3"), False)):
+        one = msgspec.structs.replace(due, held=held)
+        assert on_hypervisors([one], there, trust_hosts=False).vms == ((one,) if kept else ())
+        assert (locate(one, "h3", on_own_host=False, trust_hosts=False) == one) is kept
+    down = msgspec.structs.replace(due, held=("h1",), due=False)
+    assert locate(down, "h3", on_own_host=False, trust_hosts=False) is None
+
+
+def test_vm_says_who_may_run_it_once_its_own_host_may():
+    def held(assigned: str, *holders: tuple[str, str]) -> tuple[str, ...]:
+        entries = tuple(
+            Holder(hypervisor=name, member_uid="u", epoch=1, run_id=name, role=role) for name, role in holders
+        )
+        status = VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=assigned), holders=entries)
+        return view_of_resource(VirtualMachine(metadata=ObjectMeta(name="a"), status=status)).held
+
+    assert held("h2") == ()
+    assert held("h2", ("h1", "")) == ()
+    assert held("h2", ("h1", ""), ("h2", "incoming")) == (), "it is being moved, and runs where it was"
+    assert held("h2", ("h2", ""), ("h1", "")) == ("h1", "h2")
 
 
 @pytest.mark.parametrize(
