@@ -20,6 +20,7 @@ from outlive.node.decisions import LIFECYCLE_SHUTDOWN
 from outlive.node.lifecycle import ShutdownInput, ShutdownStep
 from outlive.node.membership.renewing import LEAVE, LeaveView
 from outlive.node.vm.states import mine, of_host
+from outlive.node.vm.writing import CALL_S
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store import list_all
@@ -130,13 +131,15 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
         return _replace(now.status, holders=holders)
 
     left: list[str] = []
-    for vm in running:
+    for number, vm in enumerate(running):
         if vm not in here:
             try:
-                await daemon.shared.records.change(daemon.shared.daemon, vm, change)
-                continue
-            except OutliveError as error:
-                _log.warning("vm.end_not_told", vm=vm, host=me.host, error=str(error))
+                async with asyncio.timeout(CALL_S):
+                    await daemon.shared.records.change(daemon.shared.daemon, vm, change)
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("vm.end_not_told", vm=vm, host=me.host, error=str(error) or "no answer in time")
+                return [*left, *running[number:]]  # a store that is away must not keep the machine up
+            continue
         left.append(vm)
     return left
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from outlive.resources.amounts import Amounts
@@ -161,6 +162,12 @@ class Recovery(Part, frozen=True, kw_only=True):
     rejected: tuple[Rejection, ...] = ()
     steps: tuple[RecoveryStep, ...] = ()
     """At most ``RECOVERY_STEPS``, the first and the last ones."""
+
+    @property
+    def moved_there(self) -> bool:
+        """Whether it was sent last to where it was being moved to, in the room that is kept for it there."""
+        sent = [before.what for before, after in pairwise(self.steps) if after.what == "assigned"]
+        return sent[-1:] == ["kept"]
 
 
 RECOVERY_STEPS = 32

@@ -161,7 +161,7 @@ def _summary(vm: VirtualMachine) -> str:
             if not any(step.what == "assigned" for step in recovery.steps):
                 return f"{lost}, which came back and runs it again"
             place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
-            if any(step.what == "kept" for step in recovery.steps):
+            if recovery.moved_there:
                 place = "where it was being moved to"
             return f"{lost} and runs on {recovery.host} again, {place}"
         case "held":
