@@ -36,7 +36,10 @@ K = TypeVar("K", bound=Resource)
 
 
 async def request_fence(store: Store, host: str, *, name: str, reason: str) -> str:
-    """Ask for a live host to be fenced; a coordinator does it by the usual rules. ``NotFound``, ``InUse``."""
+    """Ask for a live host to be fenced; a coordinator does it by the usual rules. ``NotFound``, ``InUse``.
+
+    ``Refused`` where no other host is a coordinator: nobody would be left to prove that this one is dead.
+    """
     _check_words(name, reason)
     member = await _member(store, host)
     record = member.record
@@ -44,6 +47,13 @@ async def request_fence(store: Store, host: str, *, name: str, reason: str) -> s
         raise InUse(f"{host} runs nothing and is not watched", remedy="there is nothing to fence")
     if record.state == "Revoked":
         return f"{host} is condemned already: fence {record.fence.id}, {record.fence.reason}"
+    others = [one.name async for one in list_all(store, Hypervisor) if one.spec.mode == "coordinator"]
+    if not {*others} - {host}:
+        raise Refused(
+            f"no host other than {host} is a coordinator: nobody would be left to prove it dead",
+            remedy=f"set spec.mode of another host to coordinator and restart its daemon; or empty {host} "
+            f"(outlive drain {host}) and switch it off",
+        )
     wish = f"{record.epoch}|{name}|{reason}"
     await _change_fencing(store, host, lambda fencing: _replace(fencing, requested=wish))
     return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"

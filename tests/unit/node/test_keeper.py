@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, faults, holders, host_of, record, tell, told_of, vm_of
 
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.renewing import LEAVE, LeaveView
@@ -32,6 +32,43 @@ def test_daemon_restart_keeps_the_epoch_and_the_running_vms() -> None:
         assert record(world).epoch == 1
         assert record(world).nonce != before
         assert vm_of(world).status.holders[0].run_id == run_id
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+async def _asked_to_be_fenced(world: World) -> None:
+    """Somebody asks for it, and a fencer condemns ``kvm-1`` in that epoch."""
+    await world.do("fence", {"host": "kvm-1"})
+    await condemn(world)
+    await at(world, 20)
+
+
+def test_living_host_that_is_to_be_fenced_does_not_come_back_before_somebody_could_switch_it_off() -> None:
+    async def story(world: World) -> None:
+        await _asked_to_be_fenced(world)
+        assert (record(world).state, record(world).epoch) == ("Revoked", 1)
+        assert world.running("vm-1") == ("kvm-1",)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        await at(world, 40)
+        assert record(world).state == "Revoked", "a daemon that starts anew does not know better"
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 120)
+        assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
+
+    tell(story)
+
+
+def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
+    async def story(world: World) -> None:
+        await _asked_to_be_fenced(world)
+        assert record(world).state == "Revoked"
+        host = host_of(world)
+        spec = msgspec.structs.replace(host.spec, fencing=msgspec.structs.replace(host.spec.fencing, requested=""))
+        await world.store.replace(msgspec.structs.replace(host, spec=spec))
+        await at(world, 30)
+        assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
         assert world.running("vm-1") == ("kvm-1",)
 
     tell(story)

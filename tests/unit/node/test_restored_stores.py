@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
-from tests.support.node_worlds import at, condemn, faults, record, tell, told_of, vm_of
+from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
 
 from outlive.node.fencing.proving import (
     PROVE_OPERATOR,
@@ -118,6 +120,27 @@ def test_host_whose_store_went_back_and_never_says_so_waits_for_an_operators_wor
         await world.store.replace(_replace(cluster, spec=spec))
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 15)
+        await world.do("store-snapshot", {})
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 30)
+        assert world.running("vm-1") == ("kvm-1",)
+        await world.do("slow-store", {"hosts": ["kvm-1"], "by": 1.0})
+        await world.do("store-restore", {})
+        assert holders(world) == []
+        await at(world, 34.9)  # it was listed, and its document is being read
+        role: Any = world.hosts["kvm-1"].daemon.role
+        assert await role.daemon.here.destroy("vm-1")
+        before = len(told_of(world, "vm-1", "hold"))
+        await at(world, 80)
+        assert told_of(world, "vm-1", "hold")[before:] == []
 
     tell(story)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -51,11 +51,14 @@ def condemned() -> MemberRecord:
     return record
 
 
-def cluster(record: MemberRecord, *, management: str = "node") -> WriterStore:
+def cluster(
+    record: MemberRecord, *, management: str = "node", other_mode: Literal["coordinator", "hypervisor"] = "coordinator"
+) -> WriterStore:
     store = MemoryStore(CLOCK, SeededIds(Random(1)))
     spec = msgspec.convert({"management": management}, HypervisorSpec)
     meta = ObjectMeta(name="h1")
-    store.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=record)])
+    other = Hypervisor(metadata=ObjectMeta(name="other"), spec=HypervisorSpec(mode=other_mode))
+    store.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=record), other])
     return WriterStore(store, writer="users")
 
 
@@ -81,6 +84,13 @@ def test_a_request_to_fence_names_the_epoch_that_it_is_about() -> None:
     told, host = asked(store, request_fence(store, "h1", name="eve", reason="smells of smoke"))
     assert host.spec.fencing.requested == "3|eve|smells of smoke"
     assert "epoch 3" in told
+
+
+def test_the_only_coordinator_is_not_fenced_since_nobody_could_prove_it_dead() -> None:
+    store = cluster(HELD, other_mode="hypervisor")
+    error = refused(request_fence(store, "h1", name="eve", reason="smells"), Refused)
+    assert "no host other than h1" in str(error)
+    assert "coordinator" in error.remedy
 
 
 def test_a_condemned_host_is_not_asked_for_twice() -> None:

@@ -39,9 +39,9 @@ class Aftermath:
         """Dead hosts of which I told, and when I do so again."""
         self._distrusted: dict[str, None] = {}
         """Hosts of which some kind of proof is not trusted."""
-        self._holds: dict[FaultCode, tuple[str, str]] = {}
-        """Why nobody is condemned, and what helps."""
-        self._said: dict[FaultCode, None] = {}
+        self._holds: dict[FaultCode, tuple[ObjectRef, str, str]] = {}
+        """What is not condemned, why, and what helps."""
+        self._said: dict[FaultCode, ObjectRef] = {}
         """Faults of these kinds that I raised."""
 
     def changed(self, host: str, before: MemberRecord | None, now: MemberRecord) -> None:
@@ -55,9 +55,9 @@ class Aftermath:
             self._dead[host] = "" if now.proof is None else f"{now.proof.kind}: {now.proof.evidence}"
             self._back.pop(host, None)
 
-    def hold(self, code: FaultCode, message: str, remedy: str) -> None:
-        """Nobody is condemned, for this reason."""
-        self._holds[code] = (message, remedy)
+    def hold(self, code: FaultCode, message: str, remedy: str, about: ObjectRef = CLUSTER) -> None:
+        """Nobody is condemned, or ``about`` is not, for this reason."""
+        self._holds[code] = (about, message, remedy)
 
     def release(self, code: FaultCode) -> None:
         """That reason has gone."""
@@ -100,16 +100,16 @@ class Aftermath:
                 await self._trust(host)
 
     async def _tell_holds(self) -> None:
-        for code, (message, remedy) in list(self._holds.items()):
-            self._said[code] = None
-            await self._desk.faults.raise_(code, CLUSTER, message, remedy=remedy, delta=code.delta)
+        for code, (about, message, remedy) in list(self._holds.items()):
+            self._said[code] = about
+            await self._desk.faults.raise_(code, about, message, remedy=remedy, delta=code.delta)
         for code in [code for code in self._said if code not in self._holds]:
-            del self._said[code]
-            await self._desk.faults.end(code, CLUSTER)
+            await self._desk.faults.end(code, self._said.pop(code))
 
     async def _tell_dead(self, host: str, how: str) -> None:
-        if host not in self._told:  # whoever proved it may not have come to that
-            await self._desk.faults.end(FaultCode.FENCE_UNCONFIRMED, ObjectRef(kind="Hypervisor", name=host))
+        if host not in self._told:  # whoever proved it, or was fenced, may not have come to that
+            for code in (FaultCode.FENCE_UNCONFIRMED, FaultCode.FENCE_WAITS):
+                await self._desk.faults.end(code, ObjectRef(kind="Hypervisor", name=host))
         self._told[host] = self._desk.clock.monotonic() + TELL_S
         await self._desk.faults.raise_(
             FaultCode.HOST_DEAD,
@@ -120,7 +120,12 @@ class Aftermath:
         )
 
     async def _tell_back(self, host: str) -> None:
-        for code in (FaultCode.HOST_DEAD, FaultCode.FENCE_UNCONFIRMED, FaultCode.POWER_UNREACHABLE):
+        for code in (
+            FaultCode.HOST_DEAD,
+            FaultCode.FENCE_UNCONFIRMED,
+            FaultCode.FENCE_WAITS,
+            FaultCode.POWER_UNREACHABLE,
+        ):
             await self._desk.faults.end(code, ObjectRef(kind="Hypervisor", name=host))
 
     def _asked_to_trust(self, host: str) -> bool:

@@ -33,7 +33,7 @@ from outlive.node.fencing.forecast import Forecast
 from outlive.node.fencing.hastening import Hastening, is_strict
 from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import ReturnedCuts
-from outlive.node.fencing.opening import Notes, Opened, Opening, asked_for
+from outlive.node.fencing.opening import Notes, Opened, Opening
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
 from outlive.node.fencing.returning import Returns
@@ -41,8 +41,9 @@ from outlive.node.fencing.rules import Observer, Rules
 from outlive.node.fencing.suspecting import Ripe, Suspicions
 from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
 from outlive.node.fencing.writing import FenceWriter
+from outlive.node.orders import asked_for
 from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, PowerOn
+from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, ObjectRef, PowerOn
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -210,13 +211,15 @@ class Fencer:
 
     def _leads(self) -> bool:
         """Whether I am the first of the coordinators that are not silent: who writes what all know."""
-        for host in self._others:
-            seen = self.watching.get(host)
-            if seen is None or seen.record.state != "Held" or natural_key(host) > natural_key(self.me):
-                continue
-            if self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen):
-                return False
-        return True
+        mine = natural_key(self.me)
+        return not any(natural_key(host) < mine and self._is_heard(host) for host in self._others)
+
+    def _is_heard(self, host: str) -> bool:
+        """Whether it is a member and not silent."""
+        seen = self.watching.get(host)
+        if seen is None or seen.record.state != "Held":
+            return False
+        return self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen)
 
     def _incarnation(self) -> str:
         """The store's, as far as it was seen; empty: nobody says."""
@@ -256,14 +259,33 @@ class Fencer:
             self._judge(now, takeable)
 
     def _look_at_requests(self, now: float) -> None:
-        """Try until the host is condemned, whoever did it, or somebody changes the wish: answers may be lost."""
+        """Try until the host is condemned, whoever did it, or somebody changes the wish: answers may be lost.
+
+        What is asked of my own host is left to another: whoever switches itself off does not live to prove it.
+        """
         for host, due in list(self._asked.items()):
             seen = self.watching.get(host)
             asked = asked_for(self._rules.settings(host).fencing.requested)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 del self._asked[host]
+            elif host == self.me:
+                continue
             elif due <= now and self._start(host, self._condemn_asked(host, seen, asked[1], asked[2])):
                 self._asked[host] = now + ASKED_AGAIN_S
+        self._tell_whether_mine_waits()
+
+    def _tell_whether_mine_waits(self) -> None:
+        """That somebody asks to have my host fenced, and no other coordinator is there to do it."""
+        if self.me not in self._asked or any(map(self._is_heard, self._others)):
+            self._aftermath.release(FaultCode.FENCE_WAITS)
+            return
+        self._aftermath.hold(
+            FaultCode.FENCE_WAITS,
+            f"{self.me} is to be fenced, and no other coordinator lives: nobody would be left to prove it dead",
+            "start the daemon of another coordinator, or set spec.mode of a living host to coordinator and restart its "
+            f"daemon: it fences {self.me} at once; or empty it (outlive drain {self.me}) and switch it off",
+            ObjectRef(kind="Hypervisor", name=self.me),
+        )
 
     def _look_at_open_fences(self, now: float) -> list[str]:
         """Carry mine on; say which of the others nobody carries on."""

@@ -21,6 +21,7 @@ class FaultCode(enum.StrEnum):
 
     HOST_DEAD = "host-dead"
     FENCE_UNCONFIRMED = "fence-unconfirmed"
+    FENCE_WAITS = "fence-waits"
     STORM = "storm-hold"
     RATE = "rate-hold"
     POWER_UNREACHABLE = "power-unreachable"
@@ -37,6 +38,7 @@ class FaultCode(enum.StrEnum):
 _DELTAS: Final[dict[FaultCode, int]] = {
     FaultCode.HOST_DEAD: 50,
     FaultCode.FENCE_UNCONFIRMED: 50,
+    FaultCode.FENCE_WAITS: 10,
     FaultCode.STORM: 50,
     FaultCode.RATE: 50,
     FaultCode.POWER_UNREACHABLE: 10,

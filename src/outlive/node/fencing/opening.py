@@ -165,18 +165,3 @@ class Opening:
         if self._present is None or self._clock.monotonic() - self._present[0] > PRESENT_S:
             return self.evaluate()
         return self._present[1]
-
-
-def asked_for(text: str) -> tuple[int, str, str] | None:
-    """``<epoch>|<name>|<reason>``; ``None`` for anything else."""
-    epoch, _, rest = text.partition("|")
-    name, _, reason = rest.partition("|")
-    if not epoch.strip().isdecimal() or not name.strip() or not reason.strip():
-        return None
-    return int(epoch), name.strip(), reason.strip()
-
-
-def assertion(text: str) -> tuple[str, str, str] | None:
-    """``<fence>|<name>|<reason>``: somebody says that a host is off; ``None`` for anything else."""
-    parts = text.split("|", 2)
-    return (parts[0].strip(), parts[1].strip(), parts[2].strip()) if len(parts) == 3 else None

@@ -160,13 +160,16 @@ class Cleaner:
         """Whether the domain is settled: held in the present epoch, or gone."""
         if domain.state is DomainState.STARTING:
             return False  # it may yet run, and is looked at again
-        stays = domain.state in TAKEN_OVER
+        stays, ended = domain.state in TAKEN_OVER, False
         cut = record.cut.through > record.dead_through
         settled = not cut or (not record.cut.found and await self._settling.settled())
         refused = ""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            nonlocal refused
+            nonlocal refused, ended
+            refused, ended = "", not self._is_here(name, domain.run_id)
+            if ended:
+                return None
             entry = _entry(now, me, domain.run_id)
             if entry is not None and is_mine(entry, me):
                 return None
@@ -193,6 +196,8 @@ class Cleaner:
             return _replace(now.status, holders=outcome.holders)
 
         vm = await self._records.change(self._store, name, change)
+        if ended:
+            return False  # by itself, or by whoever received it; what is there now is looked at again
         if vm is None and (register or not self._known(name)):
             await tell_unknown(self._faults, self._host, name)
             return True
@@ -202,6 +207,11 @@ class Cleaner:
             return False
         _log.warning("membership.destroying", host=self._host, vm=name, run_id=domain.run_id, why=refused or "gone")
         return await self._here.destroy(name, run_id=domain.run_id)
+
+    def _is_here(self, vm: str, run_id: str) -> bool:
+        """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""
+        domain = self._here.domains.get(vm)
+        return domain is not None and domain.run_id == run_id
 
     def _cut_off(self, vm: VirtualMachine, domain: Domain, entry: Holder | None, me: Me, record: MemberRecord) -> bool:
         """Whether this host was cut off from that run, by its entry or, where the store has none, by its domain."""

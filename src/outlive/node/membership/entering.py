@@ -24,6 +24,7 @@ from outlive.node.membership.dating import dated
 from outlive.node.membership.former import claimed, emptied, taken, takes_nobodys
 from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, join
 from outlive.node.membership.missing import Missing
+from outlive.node.orders import asked_for
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.local import LocalDomains
@@ -142,6 +143,8 @@ class Entrance:
         if outcome.refused is not None:
             raise _refusal(outcome, view)
         assert outcome.record is not None
+        if outcome.row == "J3" and not (nobodys or restored):
+            await self._heed_order(view.record)
         record = emptied(outcome.record, remembered, self._host) if nobodys else outcome.record
         written = await self._write(found, record)
         entered = Remembered(
@@ -264,6 +267,21 @@ class Entrance:
             return False
         # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
         return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._here.domains.values())
+
+    async def _heed_order(self, record: MemberRecord | None) -> None:
+        """``Unavailable`` while somebody asks to have this host fenced in the epoch that was condemned.
+
+        A host that lives sees that it is condemned before anybody can have switched it off, and would be back, with all
+        that it runs, in an epoch that nobody asks to have fenced.
+        """
+        host = await self._read(Hypervisor, self._host)
+        asked = asked_for(host.spec.fencing.requested) if host is not None else None
+        if record is not None and asked is not None and asked[0] == record.fence.epoch:
+            _, who, why = asked
+            raise Unavailable(
+                f"{self._host} is to be fenced, {who} asks for it: {why}",
+                remedy="it is back once it has booted, or once spec.fencing.requested of its Hypervisor is empty",
+            )
 
     async def _trust_word(self, record: MemberRecord | None) -> str:
         """What the operator has said so far: only needed where a proof may turn out wrong."""
