@@ -34,7 +34,7 @@ OnlyPower = Annotated[bool, typer.Option("--power", help="Only their power contr
 async def fence(
     access: Access,
     host: Host,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the fence.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the fence.")] = "",
     confirm_off: Annotated[
         bool,
         typer.Option("--confirm-off", help="Assert that the condemned host is off: its VMs restart."),
@@ -43,18 +43,27 @@ async def fence(
         str,
         typer.Option("--membership", metavar="UID", help="With --confirm-off: about this lost membership of it."),
     ] = "",
+    call_off: Annotated[
+        bool, typer.Option("--call-off", help="Take the order back: a host that is not off by then comes back.")
+    ] = False,
     name: Annotated[str, typer.Option("--name", help="Who says so; otherwise the login name.")] = "",
     yes: Yes = False,
 ) -> None:
     """Have a host declared dead, or assert that a condemned one is off."""
+    from outlive.roles.operating import call_off_fence, find_host, request_fence
     from outlive.roles.operating import confirm_off as assert_off
-    from outlive.roles.operating import find_host, request_fence
 
     if membership and not confirm_off:
         raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
+    if call_off and (confirm_off or reason):
+        raise Usage("it takes an order back, and says nothing else", place="--call-off", remedy="give it alone")
+    if not (call_off or reason):
+        raise Usage("nobody says why", place="--reason", remedy='add --reason "..."')
     who = name or getpass.getuser()
     async with access.open(write=True) as store:
-        if confirm_off:
+        if call_off:
+            told = await call_off_fence(store, host)
+        elif confirm_off:
             await find_host(store, host)
             what = f"what {host} ran as {membership}" if membership else host
             _ask(f"If {what} still runs, its VMs will be corrupted. Is it off, by your own eyes?", yes)

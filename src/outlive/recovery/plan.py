@@ -110,7 +110,7 @@ class _Planner:
                     vm,
                     ActionKind.HOLD,
                     "fence-unconfirmed",
-                    f"{host.name} is silent, and nothing proves yet that it is off",
+                    f"{host.name} is condemned, and nothing proves yet that it is off",
                     host=host.name,
                     remedy=f'outlive fence {host.name} --confirm-off --reason "..." once you know that it is off',
                 )

@@ -18,6 +18,7 @@ from outlive.base.errors import AlreadyExists, Conflict, InUse, NotFound, Refuse
 from outlive.node.fencing.profile import ProfileInput, profile_of, validate_profile
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
 from outlive.node.membership.former import is_nobodys
+from outlive.node.orders import asked_for
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, FencingSpec, Hypervisor, Membership, ObjectMeta
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
@@ -57,6 +58,18 @@ async def request_fence(store: Store, host: str, *, name: str, reason: str) -> s
     wish = f"{record.epoch}|{name}|{reason}"
     await _change_fencing(store, host, lambda fencing: _replace(fencing, requested=wish))
     return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"
+
+
+async def call_off_fence(store: Store, host: str) -> str:
+    """Take the order to fence a host back. What is proven stays proven. ``NotFound``."""
+    record = (await _member(store, host)).record
+    ordered = asked_for((await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested)
+    if ordered is None or ordered[0] != record.epoch:
+        return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
+    await _change_fencing(store, host, lambda fencing: _replace(fencing, requested=""))
+    if record.dead_through >= record.epoch:
+        return f"{host} is proven dead already; it comes back once it is switched on"
+    return f"{host} comes back by itself if it is not off by now; outlive why {host} says how it stands"
 
 
 async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reason: str, membership: str = "") -> str:

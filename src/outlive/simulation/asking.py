@@ -65,12 +65,14 @@ def _arm(draw: Draw, at_s: float) -> None:
 
 
 def _fence(draw: Draw, at_s: float) -> None:
-    """With the cord pulled and that said as well, or without."""
+    """With the cord pulled and that said as well, or called off again, or neither."""
     host = draw.host().name
     draw.add(at_s, "fence", host=host)
     if draw.random.random() < 0.3:
         draw.add(at_s + 2.0, "power-off", hosts=(host,))
         draw.add(at_s + draw.random.uniform(2.5, 8.0), "confirm-off", host=host, looks=True, reason="cord pulled")
+    elif draw.random.random() < 0.4:
+        draw.add(at_s + draw.short(), "call-off-fence", host=host)
 
 
 def _confirm(draw: Draw, at_s: float) -> None:

@@ -48,6 +48,9 @@ async def heal(world: World) -> None:
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
         await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})
         await world.do("ready", {"host": host.name})
+        wished = world.store.look(Hypervisor, host.name)
+        if wished is not None and wished.spec.fencing.requested:
+            await world.do("call-off-fence", {"host": host.name})
 
 
 def _heal_host(world: World, host: SimHost) -> None:

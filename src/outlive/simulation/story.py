@@ -352,6 +352,7 @@ _SENTENCES: Final = {
     "disarm": "the guard of {who} is to be disarmed",
     "confirm-off": "{name} says that {who} is off: {reason}",
     "fence": "an operator condemns {who}",
+    "call-off-fence": "an operator calls off that {who} is fenced",
     "create-vm": "somebody creates {vms}",
     "delete-vm": "somebody deletes {vms}",
     "delete-membership": "somebody deletes the membership of {who}",

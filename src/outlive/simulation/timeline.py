@@ -193,6 +193,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         "Somebody asserts that a host is off, or (lost) that what its lost memberships ran is.",
     ),
     "fence": Verb({"host": _HOST}, "Somebody condemns a host."),
+    "call-off-fence": Verb({"host": _HOST}, "Somebody takes back that a host is to be fenced."),
     "create-vm": Verb(
         {
             "vm": Argument(Kind.TEXT, True),

@@ -28,6 +28,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import Timing
 from outlive.roles.operating import (
+    call_off_fence,
     confirm_off,
     hosts_of_domains,
     request_fence,
@@ -52,10 +53,14 @@ def condemned() -> MemberRecord:
 
 
 def cluster(
-    record: MemberRecord, *, management: str = "node", other_mode: Literal["coordinator", "hypervisor"] = "coordinator"
+    record: MemberRecord,
+    *,
+    management: str = "node",
+    requested: str = "",
+    other_mode: Literal["coordinator", "hypervisor"] = "coordinator",
 ) -> WriterStore:
     store = MemoryStore(CLOCK, SeededIds(Random(1)))
-    spec = msgspec.convert({"management": management}, HypervisorSpec)
+    spec = msgspec.convert({"management": management, "fencing": {"requested": requested}}, HypervisorSpec)
     meta = ObjectMeta(name="h1")
     other = Hypervisor(metadata=ObjectMeta(name="other"), spec=HypervisorSpec(mode=other_mode))
     store.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=record), other])
@@ -91,6 +96,23 @@ def test_the_only_coordinator_is_not_fenced_since_nobody_could_prove_it_dead() -
     error = refused(request_fence(store, "h1", name="eve", reason="smells"), Refused)
     assert "no host other than h1" in str(error)
     assert "coordinator" in error.remedy
+
+
+def test_an_order_that_is_called_off_is_gone() -> None:
+    store = cluster(HELD)
+    asked(store, request_fence(store, "h1", name="eve", reason="smells of smoke"))
+    told, host = asked(store, call_off_fence(store, "h1"))
+    assert host.spec.fencing.requested == ""
+    assert "comes back by itself" in told
+    told, _ = asked(store, call_off_fence(store, "h1"))
+    assert "nobody asks" in told
+
+
+def test_an_order_about_an_earlier_epoch_is_left_where_it_is() -> None:
+    later = cluster(msgspec.structs.replace(HELD, epoch=4), requested="3|eve|smells")
+    told, host = asked(later, call_off_fence(later, "h1"))
+    assert host.spec.fencing.requested == "3|eve|smells"
+    assert "epoch 4" in told
 
 
 def test_a_condemned_host_is_not_asked_for_twice() -> None:

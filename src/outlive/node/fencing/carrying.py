@@ -332,8 +332,8 @@ class OpenFence:
 
     def _how_it_stands(self, reason: str) -> str:
         if self.record.cut.through >= self.epoch:
-            return f"{self.host} is silent, cut off, and not proven dead; VMs that it can still reach wait: {reason}"
-        return f"{self.host} is silent and cannot be proven dead, so its VMs wait: {reason}"
+            return f"{self.host} is condemned, cut off, and not proven dead; VMs that it can still reach wait: {reason}"
+        return f"{self.host} is condemned and cannot be proven dead, so its VMs wait: {reason}"
 
     async def _tell_power(self, why: str) -> None:
         code = FaultCode.POWER_UNREACHABLE

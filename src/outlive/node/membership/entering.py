@@ -280,7 +280,7 @@ class Entrance:
             _, who, why = asked
             raise Unavailable(
                 f"{self._host} is to be fenced, {who} asks for it: {why}",
-                remedy="it is back once it has booted, or once spec.fencing.requested of its Hypervisor is empty",
+                remedy=f"boot it, or call that off (outlive fence {self._host} --call-off)",
             )
 
     async def _trust_word(self, record: MemberRecord | None) -> str:

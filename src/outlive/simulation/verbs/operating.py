@@ -156,6 +156,11 @@ async def fence(world: World, given: Arguments) -> None:
         await _fencing(world, {"hosts": (host.name,)}, lambda one, a=asked: _replace(one, requested=a))  # type: ignore[misc]
 
 
+async def call_off_fence(world: World, given: Arguments) -> None:
+    """The order to fence a host is taken back."""
+    await _fencing(world, {"hosts": (text(given, "host"),)}, lambda one: _replace(one, requested=""))
+
+
 async def set_policy(world: World, given: Arguments) -> None:
     """The policy of fencing changes."""
     await _change_policy(world, given, "fencing")

@@ -58,6 +58,7 @@ VERBS: Final[Mapping[str, Act]] = {
     "disarm": operating.disarm,
     "confirm-off": operating.confirm_off,
     "fence": operating.fence,
+    "call-off-fence": operating.call_off_fence,
     "create-vm": operating.create_vm,
     "delete-vm": operating.delete_vm,
     "delete-membership": operating.delete_membership,
