@@ -387,6 +387,51 @@ def test_operator_fences_a_host_that_lives():
     run(story())
 
 
+def test_coordinators_that_are_to_be_fenced_do_not_switch_each_other_off():
+    async def story():
+        async with site() as s:
+            for name in ("a", "b"):
+                await s.host(name)
+            await s.host("c", mode="hypervisor")
+            s.watch("a")
+            s.watch("b")
+            await asyncio.sleep(BEFORE_S)
+            for name in ("a", "b", "c"):
+                await s.wish(name, requested="1|ann|all of this goes")
+            await s.until_dead("b", limit_s=6)
+            await s.until_dead("c", limit_s=6)
+            await asyncio.sleep(10)
+            assert (await s.record("a")).state == "Held"
+            assert s.power.controllers["a"].offs == []
+            assert "no other coordinator lives" in (await s.faults())["fence-waits.a"].message
+            await s.come_back("b")
+            s.kill("b")
+            s.watch("b")
+            await s.until_dead("a", limit_s=8)
+            await asyncio.sleep(70)
+            assert (await s.faults()).get("fence-waits.a") is None
+
+    run(story())
+
+
+def test_condemned_coordinator_leaves_orders_to_others():
+    async def story():
+        async with site() as s:
+            await s.host("a", bmc="")
+            for name in ("b", "c"):
+                await s.host(name)
+            s.watch("a")
+            await asyncio.sleep(BEFORE_S)
+            await s.write(await s.store.get(Membership, "a"), state="Revoked")
+            await s.wish("c", requested="1|ann|its disk hangs")
+            await asyncio.sleep(10)
+            assert await _revoked(s, ["c"]) == []
+            s.watch("b")
+            await s.until_dead("c", limit_s=8)
+
+    run(story())
+
+
 def test_request_for_another_epoch_is_not_heeded():
     async def story():
         async with site() as s:

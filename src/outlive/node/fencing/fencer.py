@@ -263,16 +263,32 @@ class Fencer:
 
         What is asked of my own host is left to another: whoever switches itself off does not live to prove it.
         """
+        mine = self._carries_out_orders()
         for host, due in list(self._asked.items()):
             seen = self.watching.get(host)
             asked = asked_for(self._rules.settings(host).fencing.requested)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 del self._asked[host]
-            elif host == self.me:
+            elif not mine or host == self.me:
                 continue
             elif due <= now and self._start(host, self._condemn_asked(host, seen, asked[1], asked[2])):
                 self._asked[host] = now + ASKED_AGAIN_S
         self._tell_whether_mine_waits()
+
+    def _carries_out_orders(self) -> bool:
+        """Whether I live to see it through: of coordinators that are to be fenced all, the first one does the others.
+
+        Two that switched each other off would leave nobody to prove it.
+        """
+        me = self.watching.get(self.me)
+        if me is None or me.record.state != "Held":
+            return False
+        if self.me not in self._asked:
+            return True
+        mine = natural_key(self.me)
+        return not any(
+            (host not in self._asked or natural_key(host) < mine) and self._is_heard(host) for host in self._others
+        )
 
     def _tell_whether_mine_waits(self) -> None:
         """That somebody asks to have my host fenced, and no other coordinator is there to do it."""
