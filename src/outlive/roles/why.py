@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.errors import NotFound
 from outlive.node import degrading
 from outlive.node.fencing.condemning import CondemnView, FenceOutcome
+from outlive.node.orders import asked_for
 from outlive.resources import (
     DecisionRecord,
     FormerMembership,
@@ -207,8 +208,16 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     if slow is not None:
         chain.append(Link(at=slow.since, text=f"{degrading.told(name, slow)} (score {slow.score} of 100)"))
         remedy = degrading.remedy(name, slow)
+    asked = asked_for(host.spec.fencing.requested) if host is not None else None
+    ordered = asked is not None and asked[0] == record.epoch and record.state != "Released" and not dead
+    if asked is not None and ordered:
+        stays = "" if record.state == "Held" else "; until it has booted it does not come back while that stands"
+        chain.append(Link(text=f"{asked[1]} asks to have it fenced: {asked[2]}{stays}"))
     if record.state == "Revoked" and not dead:
         remedy = f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
+    if ordered:
+        back = f"to have that called off: outlive fence {name} --call-off"
+        remedy = f"{remedy}; {back}" if remedy else back
     return Why(
         subject=name,
         summary=_host_summary(member, dead),

@@ -17,8 +17,10 @@ from outlive.cli.why import why_lines
 from outlive.node.fencing.condemning import CONDEMN, CondemnView
 from outlive.resources import (
     Assigned,
+    FencingSpec,
     Holder,
     Hypervisor,
+    HypervisorSpec,
     MemberRecord,
     Membership,
     ObjectMeta,
@@ -165,6 +167,23 @@ def test_a_host_without_a_proof_says_what_an_operator_can_do() -> None:
     answer = told("h1", None, dead_through=0)
     assert not answer.settled
     assert answer.remedy.endswith("outlive fence h1 --confirm-off --reason …")
+
+
+def test_a_host_that_somebody_asks_to_have_fenced_says_who_and_how_to_have_it_back() -> None:
+    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    record = CONDEMN.attempt(VIEW).record
+    assert record is not None
+    spec = HypervisorSpec(fencing=FencingSpec(requested="3|eve|it smells"))
+    meta = ObjectMeta(name="h1")
+    store.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=record)])
+    answer = run(why(store, "h1"))
+    assert "eve asks to have it fenced: it smells; until it has booted" in answer.chain[-1].text
+    assert "--confirm-off" in answer.remedy
+    assert answer.remedy.endswith("outlive fence h1 --call-off")
+    dead = MemoryStore(CLOCK, SeededIds(Random(1)))
+    over = msgspec.structs.replace(record, dead_through=3, proof=PROOF)
+    dead.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=over)])
+    assert "call-off" not in run(why(dead, "h1")).remedy
 
 
 def test_an_unknown_name_is_no_traceback() -> None:
