@@ -89,12 +89,19 @@ class Incarnation:
         self._lookout = lookout
         self._faults = faults
         self._told = False
+        self._seen = ""
+        """What this controller has written down last, or found: a backup may be older than that."""
 
     def wrong(self) -> bool:
         """Whether something is to be written or told."""
-        known = self._informers.clusters.get(CLUSTER)
-        news = known is not None and self._says() not in ("", known.status.store_incarnation)
+        news = self._has_changed()
+        if not news:
+            self._seen = self._says() or self._seen
         return news or bool(self._late()) != self._told
+
+    def _has_changed(self) -> bool:
+        known, says = self._informers.clusters.get(CLUSTER), self._says()
+        return known is not None and says != "" and known.status != known.status.became(says, self._seen)
 
     def _late(self) -> tuple[str, ...]:
         """Hosts that have not joined and by now should have, or that joined a store of the past.
@@ -120,9 +127,8 @@ class Incarnation:
 
     async def put_right(self) -> None:
         """Write it, and raise or end the fault."""
-        says = self._says()
-        if says not in ("", self._written()):
-            await self._write(says)
+        if self._has_changed():
+            await self._write(self._says())
         unsettled = self._late()
         subject = ObjectRef(kind="Cluster", name=CLUSTER)
         if unsettled and not self._told:
@@ -139,10 +145,11 @@ class Incarnation:
                 cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
         except NotFound:
             return
-        if cluster.status.store_incarnation == says:
+        status = cluster.status.became(says, self._seen)
+        if status == cluster.status:
             return
-        status = _replace(cluster.status, store_incarnation=says)
         async with answered(f"Cluster/{CLUSTER}"):
             written = await self._store.replace_status(_replace(cluster, status=status))
         self._informers.clusters.note(written, replaced=cluster.metadata.resource_version)
+        self._seen = says
         _log.info("recovery.store_incarnation", incarnation=says, before=cluster.status.store_incarnation)

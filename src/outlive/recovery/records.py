@@ -16,8 +16,6 @@ from outlive.recovery.model import MOVED_THERE, Action
 from outlive.resources import Proof, Recovery, RecoveryStep, Rejection, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
 
-UNFINISHED: Final = frozenset({"waiting", "held", "claimed", "assigned"})
-"""Phases in which something is still to be done."""
 REJECTIONS_KEPT: Final = 16
 """Refusals that a record remembers; older ones are forgotten, and their hosts may be asked again."""
 
@@ -26,13 +24,13 @@ _replace = msgspec.structs.replace
 
 def unfinished(vm: VirtualMachine) -> bool:
     """Whether a recovery of the VM was begun and has not ended."""
-    return vm.status.recovery is not None and vm.status.recovery.phase in UNFINISHED
+    return vm.status.recovery is not None and vm.status.recovery.unfinished
 
 
 def record_of(vm: VirtualMachine, action: Action) -> Recovery:
     """The record of the recovery that the action belongs to: the present one, or a new one."""
     known = vm.status.recovery
-    if known is not None and known.phase in UNFINISHED:
+    if known is not None and known.unfinished:
         return known
     return Recovery(fence=action.fence, origin=_origin(vm))
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
+
+import msgspec
 
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
+
+FORMER_LIMIT: Final = 16
+"""So many incarnations that the store had before are kept."""
 
 
 class Timing(Part, frozen=True, kw_only=True):
@@ -92,9 +97,18 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
 
     store_incarnation: str = ""
     """Changes when the store was restored from a backup."""
+    former_incarnations: tuple[str, ...] = ()
+    """Those that it had before, the latest first, as far as they are known; the latest sixteen."""
     schema_version: int = 0
     missing_hosts: dict[str, str] = {}
     """Hosts that run and have no Membership since the store was restored, and the incarnation in which they said so."""
+
+    def became(self, incarnation: str, before: str = "") -> ClusterStatus:
+        """Of a store that is this one now. ``before``: what somebody knows it to have been, which no backup may say."""
+        known = (self.store_incarnation, *self.former_incarnations)
+        known = known if before in known else (before, *known)
+        former = tuple(dict.fromkeys(one for one in known if one not in ("", incarnation)))
+        return msgspec.structs.replace(self, store_incarnation=incarnation, former_incarnations=former[:FORMER_LIMIT])
 
     def missing(self, incarnation: str) -> tuple[str, ...]:
         """Hosts that miss themselves in this incarnation."""

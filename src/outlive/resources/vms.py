@@ -169,6 +169,11 @@ class Recovery(Part, frozen=True, kw_only=True):
         sent = [before.what for before, after in pairwise(self.steps) if after.what == "assigned"]
         return sent[-1:] == ["kept"]
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether something is still to be done."""
+        return self.phase in ("waiting", "held", "claimed", "assigned")
+
 
 RECOVERY_STEPS = 32
 """Steps that one recovery remembers."""

@@ -219,7 +219,7 @@ class WorldStore(MemoryStore):
             marked = msgspec.structs.replace(
                 cluster,
                 metadata=msgspec.structs.replace(cluster.metadata, resource_version=version),
-                status=msgspec.structs.replace(cluster.status, store_incarnation=self.incarnation),
+                status=cluster.status.became(self.incarnation),
             )
             self._decoded[("Cluster", "default")] = marked
             self._tables.table(Cluster).put("default", encode(marked))

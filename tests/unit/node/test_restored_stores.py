@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.support.node_worlds import at, condemn, faults, holders, record, tell, told_of, vm_of
+from tests.support.node_worlds import (
+    assigned,
+    at,
+    condemn,
+    faults,
+    holders,
+    record,
+    set_status,
+    tell,
+    told_of,
+    vm_of,
+)
 
 from outlive.node.fencing.proving import (
     PROVE_OPERATOR,
@@ -16,7 +27,7 @@ from outlive.node.fencing.proving import (
     WatchdogView,
 )
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.resources import Cluster, FenceRecord, GuardRecord, MemberRecord, Membership
+from outlive.resources import Cluster, Cut, FenceRecord, GuardRecord, Holder, MemberRecord, Membership
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -145,11 +156,86 @@ def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
     tell(story)
 
 
-async def _says(world: World, incarnation: str) -> str:
+def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_has_booted() -> None:
+    """What it remembers is later than the backup, and its membership speaks of the present store: somebody proved."""
+
+    async def story(world: World) -> None:
+        before = world.store.incarnation
+        await world.do("store-snapshot", {})
+        for _ in range(2):
+            await world.do("power-off", {"hosts": ["kvm-2"]})
+            await world.clock.sleep(1.0)
+            await world.do("power-on", {"hosts": ["kvm-2"]})
+            await world.clock.sleep(60.0)
+        assert record(world, "kvm-2").epoch == 3
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await world.do("store-restore", {})
+        await _says(world, world.store.incarnation, former=(before,))
+        await condemn(world, "kvm-2", dead="power")
+        found = world.store.look(Membership, "kvm-2")
+        assert found is not None
+        await world.store.replace(_replace(found, record=_replace(found.record, incarnation=world.store.incarnation)))
+        await world.do("power-on", {"hosts": ["kvm-2"]})
+        await world.clock.sleep(90.0)
+        assert (record(world, "kvm-2").state, record(world, "kvm-2").epoch) == ("Held", 4)
+        assert world.running("vm-2") == ("kvm-2",)
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+def test_host_that_enters_anew_while_it_registers_what_it_runs_begins_that_anew() -> None:
+    """What it had read of itself was from before it was cut off, and others may have been given its VM since."""
+
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-1"].daemon.role
+        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 4.0})
+        await _says(world, "another")
+        for _ in range(200):
+            if role.daemon.cleaner.needed:
+                break
+            await world.clock.sleep(0.1)
+        await world.clock.sleep(0.2)  # its domains are being listed
+        await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 0.0})
+        vm = vm_of(world)
+        scope = (*(f"disk:{one}" for one in vm.spec.disks), *(f"port:{one}" for one in vm.spec.ports))
+        uid = _member(world, "kvm-2").metadata.uid
+        taken = Holder(hypervisor="kvm-2", member_uid=uid, epoch=1, run_id="theirs", seen="running")
+        await set_status(world, holders=(taken,), assigned=assigned("kvm-2"))
+        await condemn(world)
+        found = _member(world, "kvm-1")
+        await world.store.replace(
+            _replace(found, record=_replace(found.record, cut=Cut(through=1, scope=scope, found=True)))
+        )
+        await world.clock.sleep(20.0)
+        assert record(world).epoch == 2
+        assert not [text for text in told_of(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
+        assert "kvm-1" not in world.running("vm-1")
+
+    tell(story, violations=True)
+
+
+def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs() -> None:
+    async def story(world: World) -> None:
+        role: Any = world.hosts["kvm-1"].daemon.role
+        await _says(world, "another")
+        world.hosts["kvm-1"].hypervisor.stop_service()
+        await world.clock.sleep(20.0)
+        assert (record(world).incarnation, role.daemon.cleaner.needed) == ("another", False)
+
+    tell(story)
+
+
+def _member(world: World, host: str) -> Membership:
+    found = world.store.look(Membership, host)
+    assert found is not None
+    return found
+
+
+async def _says(world: World, incarnation: str, former: tuple[str, ...] = ()) -> str:
     """The store has this written down of itself; what it had before."""
     cluster = world.store.look(Cluster, "default")
     assert cluster is not None
-    status = _replace(cluster.status, store_incarnation=incarnation)
+    status = _replace(cluster.status, store_incarnation=incarnation, former_incarnations=former)
     await world.store.replace_status(_replace(cluster, status=status))
     return cluster.status.store_incarnation
 

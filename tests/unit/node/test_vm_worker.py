@@ -16,7 +16,7 @@ from tests.support.node_worlds import (
 )
 
 from outlive.node.ports.storage import DiskLock
-from outlive.resources import HOST_LABEL, VirtualMachine
+from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
 from outlive.resources.vms import Holder
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -137,6 +137,23 @@ def test_host_that_cannot_start_what_a_fence_brought_to_it_rejects_it_with_the_r
         assert (rejection.hypervisor, rejection.fence) == ("kvm-2", "kvm-1.1.abc")
         assert "no such CPU" in rejection.reason
         assert holders(world) == []
+
+    tell(story)
+
+
+def test_vm_whose_recovery_is_over_is_tried_again_by_its_host_though_another_fence_had_brought_it() -> None:
+    """Nobody heeds a rejection any more: the later recovery ended when the VM was seen running where it was."""
+
+    async def story(world: World) -> None:
+        await world.do("request", {"vm": "vm-1", "verb": "stop"})
+        await at(world, 5)
+        await world.do("start-fails", {"hosts": ["kvm-1"], "reason": "no memory", "times": 1})
+        over = Recovery(fence="kvm-1", phase="recovered", origin="kvm-1", host="kvm-1")
+        await set_status(world, assigned=assigned("kvm-1", "kvm-2.1.abc"), recovery=over)
+        await world.do("request", {"vm": "vm-1", "verb": "start"})
+        await at(world, 30)
+        assert vm_of(world).status.rejection is None
+        assert world.running("vm-1") == ("kvm-1",)
 
     tell(story)
 

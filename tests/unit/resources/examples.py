@@ -88,7 +88,9 @@ FULL: tuple[r.Resource, ...] = (
             default_selector="load",
             confirmed_incarnation="i",
         ),
-        status=r.ClusterStatus(store_incarnation="i", schema_version=1, missing_hosts={"kvm-9": "i"}),
+        status=r.ClusterStatus(
+            store_incarnation="i", schema_version=1, missing_hosts={"kvm-9": "i"}, former_incarnations=("h",)
+        ),
     ),
     r.Coverage(
         metadata=META,

@@ -109,7 +109,15 @@ class Cleaner:
             except OutliveError as error:
                 _log.warning("membership.not_cleaned", host=self._host, error=str(error))
             await self._clock.sleep(RETRY_S)
+            await self._look_at_wishes()
         self._done(self._keeper.standing)
+
+    async def _look_at_wishes(self) -> None:
+        """The store may go back once more while something here does not end, and nobody else looks meanwhile."""
+        try:
+            await self._wishes.look()
+        except OutliveError as error:
+            _log.warning("membership.wishes_not_read", host=self._host, error=str(error))
 
     async def _round(self) -> bool:
         """One look at everything; whether nothing is left to do."""
@@ -120,7 +128,7 @@ class Cleaner:
         register = (entered is not None and entered.restored) or (
             record.incarnation != "" and self._unregistered(record)
         )
-        await self._here.look()
+        await self._here.look_once_started()
         left = sorted(self._here.creating)
         for vm, domain in sorted(self._here.domains.items()):
             if not await self._take_over(vm, domain, me, record, register=register):
@@ -160,15 +168,15 @@ class Cleaner:
         """Whether the domain is settled: held in the present epoch, or gone."""
         if domain.state is DomainState.STARTING:
             return False  # it may yet run, and is looked at again
-        stays, ended = domain.state in TAKEN_OVER, False
+        stays, passed = domain.state in TAKEN_OVER, False
         cut = record.cut.through > record.dead_through
         settled = not cut or (not record.cut.found and await self._settling.settled())
         refused = ""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            nonlocal refused, ended
-            refused, ended = "", not self._is_here(name, domain.run_id)
-            if ended:
+            nonlocal refused, passed
+            refused, passed = "", self._keeper.me != me or not self._is_here(name, domain.run_id)
+            if passed:
                 return None
             entry = _entry(now, me, domain.run_id)
             if entry is not None and is_mine(entry, me):
@@ -179,7 +187,7 @@ class Cleaner:
                 return None
             view = ReholdView(
                 vm=name,
-                me=self._keeper.me,
+                me=me,
                 old_epoch=old,
                 holders=now.status.holders,
                 run_id=domain.run_id,
@@ -196,8 +204,8 @@ class Cleaner:
             return _replace(now.status, holders=outcome.holders)
 
         vm = await self._records.change(self._store, name, change)
-        if ended:
-            return False  # by itself, or by whoever received it; what is there now is looked at again
+        if passed:
+            return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
         if vm is None and (register or not self._known(name)):
             await tell_unknown(self._faults, self._host, name)
             return True

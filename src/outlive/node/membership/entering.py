@@ -63,6 +63,8 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the store had gone back behind what this host knows."""
     superseded: str = ""
     """Incarnation that the store had when it went back, as far as it said so; it must have another one by now."""
+    known: str = ""
+    """Incarnation in which the host was a member before: the store has another one if it says that it had this one."""
     contradicted: str = ""
     """The kind of proof that this host shows to have been wrong."""
 
@@ -162,6 +164,7 @@ class Entrance:
             old_epoch=old,
             restored=restored,
             superseded=_superseded(view, remembered) if restored else "",
+            known=remembered.incarnation if remembered is not None else "",
             contradicted=outcome.contradicted or "",
         )
 
@@ -236,11 +239,7 @@ class Entrance:
             ) from error
 
     async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
-        try:
-            await self._here.look()
-        except Unavailable:
-            await self._here.start_service()
-            await self._here.look()
+        await self._here.look_once_started()
         report = await self._guard.report()
         record = found.record if found is not None else None
         if record is not None and record.epoch not in self._ran:

@@ -270,7 +270,8 @@ class Keeper:
         await self._unblock()
         if entered.row != "J2":  # an earlier daemon may have said so
             await self._faults.end(GONE, self._subject)
-        self.entered = entered
+        before = self._member.record.incarnation if self._member is not None else ""
+        self.entered = _replace(entered, known=before or entered.known)  # the disk may not have taken the last one
         self._member = entered.membership
         self._acknowledged_seq = self._sent_seq = record.seq
         self._acknowledged_guard = record.guard

@@ -36,7 +36,9 @@ class Settling:
         if incarnation in ("", cluster.spec.confirmed_incarnation):
             return True
         record, entered = self._keeper.record, self._keeper.entered
-        if record is None or entered is None or incarnation == entered.superseded:
+        if record is None or entered is None:
+            return False
+        if incarnation == entered.superseded and entered.known not in cluster.status.former_incarnations:
             return False
         for host in cluster.status.missing(incarnation):
             if not await self._accounted_for(host, incarnation):

@@ -90,6 +90,17 @@ class LocalDomains:
                 for listener in self._listeners:
                     listener(vm)
 
+    async def look_once_started(self) -> None:
+        """Take a new picture, and start the hypervisor service where it does not answer: the guard may have stopped it.
+
+        ``Unavailable`` if it does not answer then either.
+        """
+        try:
+            await self.look()
+        except Unavailable:
+            await self.start_service()
+            await self.look()
+
     def _time(self, began_s: float) -> None:
         for timer in self._timers:
             timer(max(0.0, self._clock.monotonic() - began_s))

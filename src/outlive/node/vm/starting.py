@@ -20,7 +20,7 @@ from outlive.node.vm.clearing import Clearer, Obstacle, ObstacleKind
 from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.states import FAIL, START, assigned_to, fence_of, mine, reach_of, state_of, wanted
+from outlive.node.vm.states import FAIL, START, assigned_to, brought, fence_of, mine, reach_of, state_of, wanted
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
@@ -149,13 +149,13 @@ class Starter:
         unseen, untold = obstacle.kind is ObstacleKind.UNSEEN, obstacle.kind is ObstacleKind.UNTOLD
         memory.unseen = memory.unseen + 1 if unseen else 0
         _log.warning("vm.obstructed", vm=name, host=shared.host, kind=obstacle.kind.value, why=obstacle.reason)
-        if unseen and not (_brought(vm) and memory.unseen >= UNSEEN_TRIES):
+        if unseen and not (brought(vm) and memory.unseen >= UNSEEN_TRIES):
             await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
             return self._not_before(memory)
-        if untold and not _brought(vm):
+        if untold and not brought(vm):
             await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
             return self._not_before(memory)
-        if not _brought(vm):
+        if not brought(vm):
             return None if await self._ender.release(name, phase=FAIL, reason=obstacle.reason) else SOON_S
         stays = untold or obstacle.kind is ObstacleKind.FOREIGN
         memory.unseen = 0
@@ -171,7 +171,7 @@ class Starter:
         memory.failures += 1
         wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
         memory.not_before_s = shared.clock.monotonic() + wait_s
-        if _brought(vm):
+        if brought(vm):
             rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=problem)
             return None if await self._ender.release(vm.name, rejection=rejection) else SOON_S
         if memory.failures >= shared.settings.start_tries:
@@ -208,9 +208,3 @@ class Starter:
         memory.order = None
         shared.reported()
         return None if seen == "running" else SOON_S * 5
-
-
-def _brought(vm: VirtualMachine) -> bool:
-    """Whether a recovery that is not over has brought it where it is assigned."""
-    fence, recovery = fence_of(vm), vm.status.recovery
-    return fence != "" and (recovery is None or recovery.fence != fence or recovery.phase != "recovered")

@@ -84,7 +84,15 @@ def of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
     return tuple([one for one in vm.status.holders if one.hypervisor == host and one.member_uid == uid])
 
 
+def brought(vm: VirtualMachine) -> bool:
+    """Whether a recovery that is not over has brought it where it is assigned: that one heeds what the host says."""
+    recovery = vm.status.recovery
+    return fence_of(vm) != "" and (recovery is None or recovery.unfinished)
+
+
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
-    """Whether the host has rejected what it is assigned now, for good."""
+    """Whether the host has rejected what it is assigned now, for good, and somebody heeds that."""
     said = vm.status.rejection
-    return said is not None and not said.stays and said.hypervisor == host and said.fence == fence_of(vm)
+    if said is None or said.stays or said.hypervisor != host or said.fence != fence_of(vm):
+        return False
+    return brought(vm)
