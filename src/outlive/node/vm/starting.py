@@ -66,14 +66,14 @@ class Starter:
 
     async def _start(self, name: str, turn: Turn, memory: VmMemory) -> float | None:
         shared = self._shared
-        held_in = shared.wishes.incarnation
+        held_in, me = shared.wishes.incarnation, shared.keeper.me
         vm = await shared.records.read(shared.daemon, name)
         if vm is None or assigned_to(vm) != shared.host:
             return None
         if vm.spec.start_after != turn.after:
             return AGAIN_S
         members = shared.own_member() + await shared.records.members(
-            shared.daemon, others(vm.status.holders, shared.keeper.me), but=shared.host
+            shared.daemon, others(vm.status.holders, me), but=shared.host
         )
         settled = await shared.settling.settled()
         if not await shared.keeper.stands():
@@ -87,11 +87,11 @@ class Starter:
             nonlocal refusal
             if any(one.run_id == run_id for one in now.status.holders):
                 return None
-            if now.metadata.resource_version != vm.metadata.resource_version:
-                return None  # all that was looked at was looked at after that version was read
+            if now.metadata.resource_version != vm.metadata.resource_version or shared.keeper.me != me:
+                return None  # all that was looked at was looked at after that version was read, in this very epoch
             view = HoldView(
                 vm=name,
-                me=shared.keeper.me,
+                me=me,
                 assigned=assigned_to(now),
                 wanted=wanted(now),
                 holders=now.status.holders,
