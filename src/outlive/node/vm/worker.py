@@ -27,6 +27,8 @@ CALM_S: Final = 2.0
 """How much of a wait after an error nothing shortens."""
 FOLLOW_S: Final = 1.0
 """How often a virtual machine is read that is here and labelled for another host: nobody tells of its changes."""
+LEAST_S: Final = 0.001
+"""The shortest wait between two looks."""
 LOOKS: Final = 50
 """Looks of one worker without a rest; more of them mean that two rules contradict each other."""
 
@@ -137,7 +139,7 @@ class Workers:
             if wait_s is None:
                 return
             looks = 0
-            await _changed_within(memory, wait_s)
+            await changed_within(memory, wait_s)
 
     async def _calm(self, seconds: float) -> None:
         """Wait whatever changes meanwhile: a look that failed may itself have changed the virtual machine before."""
@@ -148,10 +150,10 @@ class Workers:
             return
 
 
-async def _changed_within(memory: VmMemory, seconds: float) -> None:
-    """Until something changes, or so long."""
+async def changed_within(memory: VmMemory, seconds: float) -> None:
+    """Until something changes, or so long; never so short that no clock moves: what is due then would never be."""
     try:
-        with within(seconds):
+        with within(max(seconds, LEAST_S)):
             await memory.changed.wait()
     except TimeoutError:
         return
