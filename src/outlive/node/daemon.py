@@ -18,6 +18,7 @@ from outlive.base.logging import get_logger
 from outlive.node.draining import Drainer
 from outlive.node.gauging import Gauge
 from outlive.node.membership.cleaning import Cleaner
+from outlive.node.membership.doubting import Doubting
 from outlive.node.membership.entering import UNKNOWN_HOST, Entered, unknown_host
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.missing import Missing
@@ -50,6 +51,7 @@ class Daemon:
     keeper: Keeper
     cleaner: Cleaner
     missing: Missing
+    doubting: Doubting
     here: LocalDomains
     wishes: Wishes
     informer: Informer[VirtualMachine]
@@ -168,6 +170,7 @@ class Daemon:
         if self.wishes.incarnation != incarnation:
             self.workers.poke_all()
         await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.standing)
+        await self.doubting.look(self.wishes.cluster)
         await self.keeper.write_down()
         if not self.keeper.standing:
             return

@@ -121,7 +121,12 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="clusters",
         writers=Writers(
-            fields={"spec": ("users", "import"), "status": ("controller",), "status.missingHosts": ("daemon",)},
+            fields={
+                "spec": ("users", "import"),
+                "status": ("controller",),
+                "status.formerIncarnations": ("controller", "daemon"),
+                "status.missingHosts": ("daemon",),
+            },
             labels="refused",
         ),
         columns=(("Incarnation", ".status.storeIncarnation", 0), ("Maintenance", ".spec.maintenance", 0)),

@@ -25,6 +25,7 @@ from outlive.node.fencing.profile import ProfileError, ProfileInput
 from outlive.node.gauging import Gauge
 from outlive.node.membership.arming import Arming
 from outlive.node.membership.cleaning import Cleaner
+from outlive.node.membership.doubting import Doubting
 from outlive.node.membership.entering import Entrance
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.missing import Missing
@@ -318,6 +319,7 @@ class NodeRole:
             keeper=keeper,
             cleaner=cleaner,
             missing=missing,
+            doubting=Doubting(stores.daemon, keeper, host=self.host, clock=clock, faults=self.faults),
             here=here,
             wishes=wishes,
             informer=informer,

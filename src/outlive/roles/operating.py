@@ -63,10 +63,15 @@ async def request_fence(store: Store, host: str, *, name: str, reason: str) -> s
 async def call_off_fence(store: Store, host: str) -> str:
     """Take the order to fence a host back. What is proven stays proven. ``NotFound``."""
     record = (await _member(store, host)).record
-    ordered = asked_for((await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested)
+    text = (await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested
+    ordered = asked_for(text)
     if ordered is None or ordered[0] != record.epoch:
         return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
-    await _change_fencing(store, host, lambda fencing: _replace(fencing, requested=""))
+    left = await _change_fencing(
+        store, host, lambda fencing: _replace(fencing, requested="") if fencing.requested == text else fencing
+    )
+    if left.requested:
+        return f"somebody has asked anew to have {host} fenced; outlive why {host} says who, and why"
     if record.dead_through >= record.epoch:
         return f"{host} is proven dead already; it comes back once it is switched on"
     return f"{host} comes back by itself if it is not off by now; outlive why {host} says how it stands"
@@ -268,13 +273,15 @@ async def _member(store: Store, host: str) -> Membership:
     return member
 
 
-async def _change_fencing(store: Store, host: str, change: Callable[[FencingSpec], FencingSpec]) -> None:
-    await _change(
+async def _change_fencing(store: Store, host: str, change: Callable[[FencingSpec], FencingSpec]) -> FencingSpec:
+    """As it is then."""
+    changed = await _change(
         store,
         Hypervisor,
         host,
         lambda one: _replace(one, spec=_replace(one.spec, fencing=change(one.spec.fencing))),
     )
+    return changed.spec.fencing
 
 
 async def _change_cluster(store: Store, change: Callable[..., object]) -> None:

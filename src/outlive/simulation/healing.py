@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.base.errors import OutliveError
+from outlive.node.membership.doubting import IN_DOUBT
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
 from outlive.simulation.hosts import SimHost
 from outlive.simulation.spec import BmcMode
@@ -133,7 +134,8 @@ class Operator:
         world = self._world
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
-        if unheard and idle and not self._vouched():
+        asked = any(fault.code == IN_DOUBT and not fault.ended for fault in world.store.all_of(Fault))
+        if (unheard or asked) and idle and not self._vouched():
             await self._do("confirm-incarnation", {})
 
     def _vouched(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.node_worlds import (
     assigned,
     at,
@@ -26,8 +27,11 @@ from outlive.node.fencing.proving import (
     PowerView,
     WatchdogView,
 )
+from outlive.node.membership.doubting import in_doubt, predecessor
+from outlive.node.membership.entering import Entered
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.resources import Cluster, Cut, FenceRecord, GuardRecord, Holder, MemberRecord, Membership
+from outlive.resources import Cluster, Cut, FenceRecord, GuardRecord, Holder, MemberRecord, Membership, ObjectMeta
+from outlive.resources.cluster import ClusterStatus
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -125,12 +129,14 @@ def test_host_whose_store_went_back_and_never_says_so_waits_for_an_operators_wor
         await world.do("guest-crash", {"vms": ["vm-1"]})
         await at(world, 60)
         assert world.running("vm-1") == ()
+        assert "store-in-doubt.kvm-1" in faults(world)
         cluster = world.store.look(Cluster, "default")
         assert cluster is not None
         spec = _replace(cluster.spec, confirmed_incarnation=before)
         await world.store.replace(_replace(cluster, spec=spec))
         await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
+        assert "store-in-doubt.kvm-1" not in faults(world)
 
     tell(story)
 
@@ -183,6 +189,59 @@ def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_h
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
 
+def test_host_that_is_certain_of_it_writes_down_which_store_came_between_two_restored_backups() -> None:
+    """The backup is from before both, so that it knows of neither; another host was found dead since the second one."""
+
+    async def story(world: World) -> None:
+        first = world.store.incarnation
+        await world.do("store-snapshot", {})
+        await world.do("store-restore", {})
+        between = world.store.incarnation
+        await world.clock.sleep(30.0)
+        assert {record(world, host).incarnation for host in ("kvm-1", "kvm-2")} == {between}
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await world.do("store-restore", {})
+        assert _former(world) == (first,)
+        await condemn(world, "kvm-2", dead="power")
+        found = world.store.look(Membership, "kvm-2")
+        assert found is not None
+        await world.store.replace(_replace(found, record=_replace(found.record, incarnation=world.store.incarnation)))
+        await world.do("power-on", {"hosts": ["kvm-2"]})
+        await world.clock.sleep(90.0)
+        assert _former(world) == (between, first)
+        assert world.running("vm-2") == ("kvm-2",)
+        assert not faults(world)
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+@pytest.mark.parametrize(
+    ("says", "former", "doubt", "before"),
+    [
+        ("then", (), True, ""),
+        ("known", (), True, ""),
+        ("then", ("known",), False, ""),
+        ("now", (), False, "known"),
+        ("now", ("known",), False, ""),
+        ("", (), False, ""),
+    ],
+)
+def test_what_the_store_says_counts_only_if_it_cannot_be_from_the_backup(
+    says: str, former: tuple[str, ...], doubt: bool, before: str
+) -> None:
+    member = Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, state="Held", incarnation="now"))
+    entered = Entered(membership=member, row="J3", restored=True, superseded="then", known="known")
+    status = ClusterStatus(store_incarnation=says, former_incarnations=former)
+    assert in_doubt(entered, status) is doubt
+    assert predecessor(entered, member.record, status) == before
+
+
+def test_host_that_has_not_registered_in_the_restored_store_says_nothing_of_what_came_before() -> None:
+    member = Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, state="Held", incarnation="then"))
+    entered = Entered(membership=member, row="J3", restored=True, superseded="then", known="known")
+    assert predecessor(entered, member.record, ClusterStatus(store_incarnation="now")) == ""
+
+
 def test_host_that_enters_anew_while_it_registers_what_it_runs_begins_that_anew() -> None:
     """What it had read of itself was from before it was cut off, and others may have been given its VM since."""
 
@@ -229,6 +288,12 @@ def _member(world: World, host: str) -> Membership:
     found = world.store.look(Membership, host)
     assert found is not None
     return found
+
+
+def _former(world: World) -> tuple[str, ...]:
+    cluster = world.store.look(Cluster, "default")
+    assert cluster is not None
+    return cluster.status.former_incarnations
 
 
 async def _says(world: World, incarnation: str, former: tuple[str, ...] = ()) -> str:

@@ -224,6 +224,24 @@ def test_cold_move_goes_on_although_its_source_dies_between_the_release_and_sayi
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 
 
+def test_target_that_a_label_does_not_tell_of_a_cold_move_hears_of_it_from_the_source() -> None:
+    async def story(world: World) -> None:
+        await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": False})
+        for _ in range(200):
+            move = vm_of(world).status.migration
+            if move is not None and move.phase == "stopping":
+                break
+            await world.clock.sleep(0.05)
+        vm = vm_of(world)
+        metadata = msgspec.structs.replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: "kvm-1"})
+        await world.store.replace(msgspec.structs.replace(vm, metadata=metadata))
+        await world.do("kill-daemon", {"hosts": ["kvm-2"]})
+        await at(world, 80)
+        _ended_well(world, "kvm-2")
+
+    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
+
+
 def test_guest_that_was_handed_over_starts_anew_when_it_is_killed_at_its_source_and_its_target_never_ran_it() -> None:
     async def story(world: World) -> None:
         await world.do("migration-fails", {"hosts": ["kvm-1"], "phase": "sent"})

@@ -25,6 +25,7 @@ from outlive.resources import (
     Membership,
     MemberState,
     ObjectMeta,
+    R,
 )
 from outlive.resources.cluster import Timing
 from outlive.roles.operating import (
@@ -58,8 +59,9 @@ def cluster(
     management: str = "node",
     requested: str = "",
     other_mode: Literal["coordinator", "hypervisor"] = "coordinator",
+    kind: type[MemoryStore] = MemoryStore,
 ) -> WriterStore:
-    store = MemoryStore(CLOCK, SeededIds(Random(1)))
+    store = kind(CLOCK, SeededIds(Random(1)))
     spec = msgspec.convert({"management": management, "fencing": {"requested": requested}}, HypervisorSpec)
     meta = ObjectMeta(name="h1")
     other = Hypervisor(metadata=ObjectMeta(name="other"), spec=HypervisorSpec(mode=other_mode))
@@ -106,6 +108,26 @@ def test_an_order_that_is_called_off_is_gone() -> None:
     assert "comes back by itself" in told
     told, _ = asked(store, call_off_fence(store, "h1"))
     assert "nobody asks" in told
+
+
+def test_an_order_that_is_given_while_another_one_is_called_off_stays() -> None:
+    class Meanwhile(MemoryStore):
+        asks = True
+
+        async def replace(self, obj: R) -> R:
+            if self.asks and isinstance(obj, Hypervisor):
+                self.asks = False
+                host = await self.get(Hypervisor, "h1")
+                fencing = msgspec.structs.replace(host.spec.fencing, requested="3|ann|sparks")
+                await super().replace(
+                    msgspec.structs.replace(host, spec=msgspec.structs.replace(host.spec, fencing=fencing))
+                )
+            return await super().replace(obj)
+
+    store = cluster(HELD, requested="3|eve|smells of smoke", kind=Meanwhile)
+    told, host = asked(store, call_off_fence(store, "h1"))
+    assert host.spec.fencing.requested == "3|ann|sparks"
+    assert "asked anew" in told
 
 
 def test_an_order_about_an_earlier_epoch_is_left_where_it_is() -> None:

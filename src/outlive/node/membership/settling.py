@@ -10,6 +10,7 @@ fresh, before what is decided on is read again by its version.
 from __future__ import annotations
 
 from outlive.base.errors import NotFound
+from outlive.node.membership.doubting import in_doubt
 from outlive.node.membership.keeper import Keeper
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, Membership
@@ -38,7 +39,7 @@ class Settling:
         record, entered = self._keeper.record, self._keeper.entered
         if record is None or entered is None:
             return False
-        if incarnation == entered.superseded and entered.known not in cluster.status.former_incarnations:
+        if in_doubt(entered, cluster.status):
             return False
         for host in cluster.status.missing(incarnation):
             if not await self._accounted_for(host, incarnation):

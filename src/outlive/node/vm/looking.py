@@ -133,14 +133,16 @@ class Looker:
             return await self._mover.adopt(vm)
         move = active_move(vm)
         if move is not None and shared.host in (move.source, move.target):
-            return await self._mover.step(vm, memory)
+            label_s = await self._labelled(vm, memory)  # the target hears of it by its label
+            wait_s = await self._mover.step(vm, memory)
+            return _sooner(wait_s, label_s)
         if domain is not None and not self._is_run_of(vm, domain):
             return await self._stray(vm, domain)
         if domain is not None and domain.state in (DomainState.INCOMING, DomainState.HANDED_OVER):
             return await self._mover.left_over(vm, domain, memory)
         label_s = await self._labelled(vm, memory)
         wait_s = await self._act(vm, domain, memory)
-        return wait_s if label_s is None else min(label_s, RELABEL_S if wait_s is None else wait_s)
+        return _sooner(wait_s, label_s)
 
     async def _labelled(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         """Set the label right where whoever changed it did not finish; until when to wait for that, else ``None``."""
@@ -355,6 +357,12 @@ class Looker:
             return _replace(now.status, phase=phase, reason=reason)
 
         await self._shared.records.change(self._shared.daemon, name, change)
+
+
+def _sooner(one_s: float | None, other_s: float | None) -> float | None:
+    """When to look again; ``None``: when something changes."""
+    given = [wait_s for wait_s in (one_s, other_s) if wait_s is not None]
+    return min(given) if given else None
 
 
 def _starts(domain: Domain | None) -> bool:
