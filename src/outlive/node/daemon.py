@@ -66,6 +66,8 @@ class Daemon:
     """The entrance after which entries without a domain are, or were, looked for."""
     sweep_due_s: float | None = None
     """When that is due (monotonic)."""
+    looked_in: str = ""
+    """Incarnation of the store at the last look."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the next look cannot wait."""
 
@@ -162,12 +164,14 @@ class Daemon:
                 continue
 
     async def _look(self) -> None:
-        incarnation = self.wishes.incarnation
         try:
             await self.wishes.look()
         except OutliveError as error:
             _log.warning("daemon.wishes_not_read", host=self.wishes.host, error=str(error))
-        if self.wishes.incarnation != incarnation:
+        if self.wishes.incarnation != self.looked_in:
+            if self.looked_in:  # a backup may hold entries that this host has taken back since
+                self.sweep_due_s = self.clock.monotonic()
+            self.looked_in = self.wishes.incarnation
             self.workers.poke_all()
         await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.standing)
         await self.doubting.look(self.wishes.cluster)

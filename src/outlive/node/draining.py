@@ -25,7 +25,7 @@ from outlive.node.vm.departing import Departures
 from outlive.node.vm.flushing import FlushStep
 from outlive.node.vm.ordering import in_order
 from outlive.node.vm.shared import VmHost
-from outlive.node.vm.states import START, STOP, active_move, assigned_to, state_of
+from outlive.node.vm.states import START, STOP, STOPPED_BY_DRAIN, active_move, assigned_to, state_of
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.resources.hosts import DomainState
 from outlive.resources.vms import VirtualMachineStatus
@@ -89,18 +89,20 @@ class Drainer:
             self._idle.set()
             await self._rest()
 
-    def _job(self) -> Literal["flush", "unflush", "leave"] | None:
+    def _job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
         """What is to be done to get to what is wished; ``None``: nothing."""
         if self._shared.wishes.spec.drain:
             return None if self._state == "flushed" and not self._left() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
             return "unflush"
         self._say("ready")
+        if self._stopped_here():
+            return "start"
         return "leave" if self._vacator.due() else None
 
     async def _rest(self) -> None:
         """After a job that left something; the wish is looked at meanwhile."""
-        if self._job() in (None, "leave"):
+        if self._job() in (None, "start", "leave"):
             return
         try:
             async with asyncio.timeout(AGAIN_S):
@@ -123,7 +125,11 @@ class Drainer:
             _log.warning("drain.wish_not_read", host=self._shared.host, error=str(error))
         return self._stopped or self._shared.wishes.spec.drain != draining or not self._shared.keeper.standing
 
-    async def _run(self, job: Literal["flush", "unflush", "leave"]) -> None:
+    async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
+        if job == "start":
+            for name in self._stopped_here():
+                await self._start_again(name)
+            return
         if job == "leave":
             await self._vacator.run()
             return
@@ -209,15 +215,25 @@ class Drainer:
             if await self._departures.send(vm, self._shared.host, ""):
                 await self._departures.gone(vm.name)
             return
-        if step.do != "start":
-            return
+        if step.do == "start":
+            await self._start_again(vm.name)
 
+    def _stopped_here(self) -> list[str]:
+        """Virtual machines of this host that only a drain has stopped: they are to start whenever it is ready.
+
+        Also those that came to it since, or ended after it had taken the others back.
+        """
+        host, known = self._shared.host, self._shared.informer.items()
+        mine = [vm for vm in known if assigned_to(vm) == host and vm.status.reason == STOPPED_BY_DRAIN]
+        return [vm.name for vm in mine if state_of(vm) == STOP]
+
+    async def _start_again(self, name: str) -> None:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if assigned_to(now) != self._shared.host or state_of(now) != STOP:
                 return None
             return _replace(now.status, phase=START, reason="", home=self._shared.host)
 
-        await self._shared.records.change(self._store, vm.name, change)
+        await self._shared.records.change(self._store, name, change)
 
 
 def _on_its_way(vm: VirtualMachine) -> bool:

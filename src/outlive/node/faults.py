@@ -26,6 +26,8 @@ TRIES: Final = 4
 """Writes of one fault before it is given up until the next time."""
 LIMIT_S: Final = 10.0
 """How long writing one fault may take, all tries together."""
+LEFT_S: Final = 3 * REFRESH_S
+"""Nobody says any more what was not written again for so long."""
 RAISED_LIMIT: Final = 10_000
 """Faults of which it is remembered when they were written."""
 MESSAGE_CHARACTERS: Final = 1024
@@ -53,6 +55,8 @@ class FaultRecorder:
         self._writer = writer
         self._raised: dict[str, tuple[str, float]] = {}
         """What was written last under a name, and when (monotonic)."""
+        self._refreshed: dict[str, tuple[str, float]] = {}
+        """Version in which a fault of others was seen last, and since when (monotonic)."""
 
     async def raise_(self, code: str, subject: ObjectRef, message: str, *, remedy: str = "", delta: int = 0) -> None:
         """Say that something is wrong. Never raises errors of the store."""
@@ -88,6 +92,26 @@ class FaultRecorder:
                         break
         except (OutliveError, TimeoutError) as error:
             _log.warning("fault.not_ended", fault=name, writer=self._writer, error=str(error))
+
+    async def end_left(self, code: str, subject: ObjectRef) -> None:
+        """Look whether it stands, and end it once nobody has refreshed it for long; whoever raised it may be gone.
+
+        Never raises errors of the store.
+        """
+        name, now = fault_name(code, subject), self._clock.monotonic()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                kept = await self._kept(name)
+        except (OutliveError, TimeoutError):
+            return
+        if kept is None or kept.ended:
+            self._refreshed.pop(name, None)
+            return
+        version, since = self._refreshed.get(name, ("", now))
+        if version != kept.metadata.resource_version:
+            self._refreshed[name] = (kept.metadata.resource_version, now)
+        elif now - since >= LEFT_S:
+            await self.end(code, subject)
 
     async def _write(self, name: str, code: str, subject: ObjectRef, message: str, remedy: str, delta: int) -> bool:
         """One try; ``False`` for one that lost against another writer, or whose answer was lost."""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 
-def asked_for(text: str) -> tuple[int, str, str] | None:
-    """An order to fence, ``<epoch>|<name>|<reason>``: that epoch, who, and why; ``None`` for anything else."""
-    epoch, _, rest = text.partition("|")
+def asked_for(text: str, uid: str) -> tuple[int, str, str] | None:
+    """An order to fence, ``<epoch>[@<uid>]|<name>|<reason>``: that epoch, who, and why; ``None`` for anything else.
+
+    ``uid``: of the host's Membership now. Epochs of another one, as of a machine that was replaced, are other epochs.
+    """
+    order, _, rest = text.partition("|")
+    epoch, _, of = order.partition("@")
+    if of not in ("", uid):
+        return None
     name, _, reason = rest.partition("|")
     if not epoch.strip().isdecimal() or not name.strip() or not reason.strip():
         return None

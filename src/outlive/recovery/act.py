@@ -15,7 +15,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import NotFound, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.vm.states import STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
+from outlive.node.vm.states import STOPPED_BY_DRAIN, STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
 from outlive.recovery import records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
 from outlive.recovery.observe import Lookout
@@ -296,7 +296,9 @@ def _ended(vm: VirtualMachine) -> tuple[str, str]:
         return phase, reason
     if reason == THEN_DISABLE:
         return "disable", ""
-    return "stop", STOPPED_BY_SPEC if vm.spec.power_state == "stopped" else ""
+    if vm.spec.power_state == "stopped":
+        return "stop", STOPPED_BY_SPEC
+    return "stop", STOPPED_BY_DRAIN if reason == STOPPED_BY_DRAIN else ""
 
 
 def _astray(vm: VirtualMachine) -> bool:

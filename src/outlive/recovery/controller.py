@@ -90,6 +90,7 @@ class RecoveryLoop:
 
     async def run(self) -> None:
         """Look, plan and act, for ever."""
+        self._incarnation.begin()
         self._wake.set()
         ends = [
             self._informers.memberships.subscribe(self._member_changed),

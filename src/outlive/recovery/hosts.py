@@ -88,9 +88,14 @@ class Incarnation:
         self._informers = informers
         self._lookout = lookout
         self._faults = faults
-        self._told = False
+        self._told: bool | None = None
+        """Whether it stands; ``None``: whoever led before may have told it, or ended it."""
         self._seen = ""
         """What this controller has written down last, or found: a backup may be older than that."""
+
+    def begin(self) -> None:
+        """This controller leads, perhaps once more: somebody else may have told anything meanwhile."""
+        self._told = None
 
     def wrong(self) -> bool:
         """Whether something is to be written or told."""
@@ -135,7 +140,7 @@ class Incarnation:
             message = f"the store was restored: {len(unsettled)} hosts have not joined since, and nothing is recovered"
             remedy = f"start their daemons, or set confirmedIncarnation of Cluster/default to {self._written()}"
             await self._faults.raise_(RESTORED_FAULT, subject, message, remedy=remedy, delta=RESTORED_DELTA)
-        elif self._told and not unsettled:
+        elif self._told is not False and not unsettled:
             await self._faults.end(RESTORED_FAULT, subject)
         self._told = bool(unsettled)
 

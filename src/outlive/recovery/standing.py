@@ -15,6 +15,7 @@ from outlive.base.logging import get_logger
 from outlive.base.quantity import format_bytes
 from outlive.node.ports.faults import Faults
 from outlive.recovery.caches import CLUSTER, RecoveryInformers
+from outlive.recovery.telling import HELD_DELTA, HELD_FAULT, held_message
 from outlive.resources import Fault, Hypervisor, ObjectRef, VirtualMachine
 from outlive.store import Store, list_all
 
@@ -22,8 +23,8 @@ FAILED: Final = "vm-failed"
 OVERCOMMITTED: Final = "memory-overcommitted"
 OVERPROVISIONED: Final = "memory-overprovisioned"
 NOT_REHEARSED: Final = "power-not-rehearsed"
-CODES: Final = (FAILED, OVERCOMMITTED, OVERPROVISIONED, NOT_REHEARSED)
-DELTAS: Final = {FAILED: 10, OVERCOMMITTED: 50, OVERPROVISIONED: 10, NOT_REHEARSED: 10}
+CODES: Final = (FAILED, OVERCOMMITTED, OVERPROVISIONED, NOT_REHEARSED, HELD_FAULT)
+DELTAS: Final = {FAILED: 10, OVERCOMMITTED: 50, OVERPROVISIONED: 10, NOT_REHEARSED: 10, HELD_FAULT: HELD_DELTA}
 """What each takes off the cluster's health."""
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are looked at for this."""
@@ -58,6 +59,12 @@ def standing(vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor]) -> tupl
         for vm in vms
         if vm.status.phase == "fail"
     ]
+    for vm in vms:
+        record = vm.status.recovery
+        message = held_message(vm.name, record.reason) if record is not None and record.phase == "held" else ""
+        if record is not None and message:
+            about = ObjectRef(kind="VirtualMachine", name=vm.name)
+            found.append(Standing(HELD_FAULT, about, message, record.remedy))
     living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
     found += [
         Standing(
@@ -111,12 +118,9 @@ class StandingFaults:
         self._informers = informers
         self._faults = faults
         self._clock = clock
-        self._told: dict[tuple[str, str], ObjectRef] | None = None
-        """What stands, by code and name; ``None`` until it was read what another leader left."""
 
     async def run(self) -> None:
         """Until cancelled; may be called again, when somebody else has led meanwhile."""
-        self._told = None
         while True:
             try:
                 await self.look()
@@ -125,19 +129,16 @@ class StandingFaults:
             await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Raise what is so, end what is not any more. Errors of the store."""
+        """Raise what is so, end what is not any more, whoever raised it, and when. Errors of the store."""
         if self._informers.stalled_s() > DOUBT_S:
             return
-        if self._told is None:
-            kept = [one async for one in list_all(self._store, Fault) if one.code in CODES and not one.ended]
-            self._told = {(one.code, one.subject.name): one.subject for one in kept}
+        kept = [one async for one in list_all(self._store, Fault) if one.code in CODES and not one.ended]
         wanted = {
             (one.code, one.subject.name): one
             for one in standing(self._informers.vms.items(), self._informers.hypervisors.items())
         }
         for one in wanted.values():
             await self._faults.raise_(one.code, one.subject, one.message, remedy=one.remedy, delta=DELTAS[one.code])
-        for key, subject in self._told.items():
-            if key not in wanted:
-                await self._faults.end(key[0], subject)
-        self._told = {key: one.subject for key, one in wanted.items()}
+        for fault in kept:
+            if (fault.code, fault.subject.name) not in wanted:
+                await self._faults.end(fault.code, fault.subject)

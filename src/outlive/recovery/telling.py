@@ -30,6 +30,13 @@ SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60
 _log = get_logger("recovery")
 
 
+def held_message(vm: str, why: str) -> str:
+    """What is told of a VM that is held, for this ``<reason>: <detail>``; empty where that is told elsewhere."""
+    reason, _, detail = why.partition(": ")
+    what = "is not restarted elsewhere" if reason in MAY_RUN else "is not running"
+    return "" if reason in TOLD_ELSEWHERE else f"VM {vm} {what}: {detail}"
+
+
 class Teller:
     """See the module."""
 
@@ -108,9 +115,8 @@ class Teller:
         note = f"{action.reason}: {action.detail}; {action.remedy}"
         self._events.emit(vm.ref, "RecoveryHeld", note, type="Warning", action="Recover")
         _log.warning("recovery.held", vm=vm.name, reason=action.reason, detail=action.detail, remedy=action.remedy)
-        if action.reason not in TOLD_ELSEWHERE:
-            what = "is not restarted elsewhere" if action.reason in MAY_RUN else "is not running"
-            message = f"VM {vm.name} {what}: {action.detail}"
+        message = held_message(vm.name, f"{action.reason}: {action.detail}")
+        if message:
             await self._faults.raise_(HELD_FAULT, vm.ref, message, remedy=action.remedy, delta=HELD_DELTA)
 
     async def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:

@@ -41,7 +41,8 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     trust_again: str = ""
     """A word that an operator changes to have distrusted kinds of proof trusted again."""
     requested: str = ""
-    """``<epoch>|<name>|<reason>``: somebody asks for this host to be fenced though it may not be silent."""
+    """``<epoch>@<uid>|<name>|<reason>``: somebody asks for this host to be fenced, silent or not; the epoch is of the
+    Membership of that uid."""
 
 
 class HypervisorSpec(Part, frozen=True, kw_only=True):

@@ -55,16 +55,17 @@ async def request_fence(store: Store, host: str, *, name: str, reason: str) -> s
             remedy=f"set spec.mode of another host to coordinator and restart its daemon; or empty {host} "
             f"(outlive drain {host}) and switch it off",
         )
-    wish = f"{record.epoch}|{name}|{reason}"
+    wish = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
     await _change_fencing(store, host, lambda fencing: _replace(fencing, requested=wish))
     return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"
 
 
 async def call_off_fence(store: Store, host: str) -> str:
     """Take the order to fence a host back. What is proven stays proven. ``NotFound``."""
-    record = (await _member(store, host)).record
+    member = await _member(store, host)
+    record = member.record
     text = (await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested
-    ordered = asked_for(text)
+    ordered = asked_for(text, member.metadata.uid)
     if ordered is None or ordered[0] != record.epoch:
         return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
     left = await _change_fencing(

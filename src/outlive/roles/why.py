@@ -208,7 +208,7 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     if slow is not None:
         chain.append(Link(at=slow.since, text=f"{degrading.told(name, slow)} (score {slow.score} of 100)"))
         remedy = degrading.remedy(name, slow)
-    asked = asked_for(host.spec.fencing.requested) if host is not None else None
+    asked = asked_for(host.spec.fencing.requested, member.metadata.uid) if host is not None else None
     ordered = asked is not None and asked[0] == record.epoch and record.state != "Released" and not dead
     if asked is not None and ordered:
         stays = "" if record.state == "Held" else "; until it has booted it does not come back while that stands"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,9 +11,11 @@ from tests.support.node_worlds import at, condemn, faults, holders, host_of, rec
 
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.renewing import LEAVE, LeaveView
-from outlive.resources import Cut, Membership, Proof, SilentPeer
+from outlive.resources import Cut, Fault, Membership, ObjectMeta, ObjectRef, Proof, SilentPeer
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
+
+SEEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_host_registers_once_and_its_vms_are_held_in_epoch_one() -> None:
@@ -311,5 +314,23 @@ def test_membership_does_not_end_with_the_writing_down_of_decisions() -> None:
         await at(world, 30)
         assert record(world).nonce == before
         assert holders(world) == [("kvm-1", 1, "running")]
+
+    tell(story)
+
+
+def test_that_a_host_could_not_join_is_told_no_more_once_another_daemon_of_it_has_entered() -> None:
+    async def story(world: World) -> None:
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        fault = Fault(
+            metadata=ObjectMeta(name="host-not-empty.kvm-1"),
+            code="host-not-empty",
+            message="it is not",
+            first_seen=SEEN,
+            last_seen=SEEN,
+            subject=ObjectRef(kind="Hypervisor", name="kvm-1"),
+        )
+        await world.store.create(fault)
+        await at(world, 30)
+        assert faults(world) == set()
 
     tell(story)

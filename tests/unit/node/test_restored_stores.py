@@ -421,6 +421,33 @@ def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_s
     tell(story)
 
 
+def test_host_that_joined_a_moment_before_the_store_went_back_to_a_backup_without_it_registers_anew() -> None:
+    """It had no time to write down where it had registered, and runs what it had begun to start."""
+
+    async def story(world: World) -> None:
+        for _ in range(2):  # a store that has had a name
+            await world.do("store-snapshot", {})
+            await world.do("store-restore", {})
+            await world.clock.sleep(30.0)
+        await world.do("power-off", {"hosts": ["kvm-2"]})
+        await world.do("delete-membership", {"host": "kvm-2"})
+        await world.do("forget-membership", {"host": "kvm-2"})
+        await world.do("create-vm", {"vm": "vm-2", "host": "kvm-2"})
+        await world.do("store-snapshot", {})
+        await world.do("power-on", {"hosts": ["kvm-2"]})
+        for _ in range(1000):
+            if world.running("vm-2"):
+                break
+            await world.clock.sleep(0.1)
+        await world.do("store-restore", {})
+        await world.clock.sleep(60.0)
+        assert not faults(world)
+        assert record(world, "kvm-2").state == "Held"
+        assert world.running("vm-2") == ("kvm-2",)
+
+    tell(story)
+
+
 def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_registered_anew() -> None:
     async def story(world: World) -> None:
         await _not_in_the_backup(world)

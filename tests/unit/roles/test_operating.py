@@ -89,7 +89,8 @@ def refused(asking: Coroutine[Any, Any, str], kind: type[OutliveError]) -> Outli
 def test_a_request_to_fence_names_the_epoch_that_it_is_about() -> None:
     store = cluster(HELD)
     told, host = asked(store, request_fence(store, "h1", name="eve", reason="smells of smoke"))
-    assert host.spec.fencing.requested == "3|eve|smells of smoke"
+    member = run(store.get(Membership, "h1"))
+    assert host.spec.fencing.requested == f"3@{member.metadata.uid}|eve|smells of smoke"
     assert "epoch 3" in told
 
 

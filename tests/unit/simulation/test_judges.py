@@ -373,7 +373,10 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     there = (_host("h1", "vm-1", "vm-2"), _registered("h1"), _host("h2"), stopped, moving, shared, _covered("s1"))
     assert _at_rest(*there) == ["S3"], "nobody knows of h2 that it can start it"
     assert _at_rest(*there, _registered("h2")) == []
-    assert _at_rest(*there, _registered("h2", incarnation="another")) == ["S3"]
+    assert _at_rest(*there, _registered("h2", incarnation="another")) == [], "its failure would be one more"
+    condemned = _registered("h2")
+    condemned = _replace(condemned, record=_replace(condemned.record, state="Revoked"))
+    assert _at_rest(*there, condemned) == ["S3"]
     emptied = _replace(_host("h2"), status=_replace(_host("h2").status, domain_state="flush"))
     assert _at_rest(*there[:2], emptied, *there[3:], _registered("h2")) == [], "also if h2 is being emptied"
     back = (_host("h1", "vm-1"), _host("h2", "vm-2"), _registered("h1"), _registered("h2"), stopped, other)

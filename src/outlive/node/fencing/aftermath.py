@@ -43,6 +43,8 @@ class Aftermath:
         """What is not condemned, why, and what helps."""
         self._said: dict[FaultCode, ObjectRef] = {}
         """Faults of these kinds that I raised."""
+        self._left_s = 0.0
+        """When is looked for what others left (monotonic)."""
 
     def changed(self, host: str, before: MemberRecord | None, now: MemberRecord) -> None:
         """A Membership that has had a fence changed."""
@@ -53,7 +55,14 @@ class Aftermath:
             self._told.pop(host, None)
         elif now.state == "Revoked" and now.dead_through >= now.fence.epoch:
             self._dead[host] = "" if now.proof is None else f"{now.proof.kind}: {now.proof.evidence}"
+        if now.state == "Revoked":
             self._back.pop(host, None)
+
+    def gone(self, host: str) -> None:
+        """Its Membership, which had had a fence, is gone, or another one is there in its place."""
+        self._back[host] = None
+        self._dead.pop(host, None)
+        self._told.pop(host, None)
 
     def hold(self, code: FaultCode, message: str, remedy: str, about: ObjectRef = CLUSTER) -> None:
         """Nobody is condemned, or ``about`` is not, for this reason."""
@@ -86,15 +95,15 @@ class Aftermath:
     async def _look(self) -> None:
         leads = self._leads()
         await self._tell_holds()
+        await self._end_left(leads)
         for host, how in list(self._dead.items()) if leads else ():
             if self._desk.watching.get(host) is None:
                 self._dead.pop(host, None)
             elif self._desk.clock.monotonic() >= self._told.get(host, 0.0) and host in self._dead:
                 await self._tell_dead(host, how)
-        for host in list(self._back):
-            del self._back[host]
-            if leads:
-                await self._tell_back(host)
+        for host in list(self._back) if leads else ():  # whoever leads may die before it has said so
+            self._back.pop(host, None)
+            await self._tell_back(host)
         for host in list(self._distrusted) if leads else ():
             if self._asked_to_trust(host):
                 await self._trust(host)
@@ -105,6 +114,18 @@ class Aftermath:
             await self._desk.faults.raise_(code, about, message, remedy=remedy, delta=code.delta)
         for code in [code for code in self._said if code not in self._holds]:
             await self._desk.faults.end(code, self._said.pop(code))
+
+    async def _end_left(self, leads: bool) -> None:
+        """What a coordinator held back that has died since, or was started anew."""
+        now = self._desk.clock.monotonic()
+        if now < self._left_s:
+            return
+        self._left_s = now + TELL_S
+        everybodys = ((FaultCode.STORM, CLUSTER), (FaultCode.RATE, CLUSTER)) if leads else ()
+        mine = (FaultCode.FENCE_WAITS, ObjectRef(kind="Hypervisor", name=self._desk.me))
+        for code, about in (*everybodys, mine):
+            if code not in self._holds:
+                await self._desk.faults.end_left(code, about)
 
     async def _tell_dead(self, host: str, how: str) -> None:
         if host not in self._told:  # whoever proved it, or was fenced, may not have come to that

@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from math import inf
 from typing import Final
+from weakref import WeakValueDictionary
 
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
@@ -61,6 +62,8 @@ class Cutting:
     def __init__(self, port: CutPort, store: Store) -> None:
         self._port = port
         self._store = store
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One order for each host at a time: one to shut it out that is late must not follow the one to let it in."""
 
     async def scope(self, host: str, epoch: int) -> tuple[str, ...]:
         """Disks and ports of every VM that this epoch of the host, or an older one, holds. Errors of the store."""
@@ -91,7 +94,7 @@ class Cutting:
         if not scope:
             return CutResult(why_not="it holds no VM with a disk or port")
         try:
-            async with asyncio.timeout(CALL_LIMIT_S):
+            async with self._one_order(host), asyncio.timeout(CALL_LIMIT_S):
                 await self._port.cut(host, epoch, scope)
                 report = await self._port.read_back(host, epoch)
         except TimeoutError:
@@ -140,7 +143,7 @@ class Cutting:
         The order may arrive when the host has come back, was condemned and cut off once more.
         """
         try:
-            async with asyncio.timeout(CALL_LIMIT_S):
+            async with self._one_order(host), asyncio.timeout(CALL_LIMIT_S):
                 await self._port.lift(host, epoch)
         except TimeoutError:
             return f"no answer in {CALL_LIMIT_S:g} s"
@@ -150,6 +153,9 @@ class Cutting:
             _log.exception("fence.cut_broke", host=host, epoch=epoch)
             return f"its driver failed with {type(error).__name__}: {error}"
         return ""
+
+    def _one_order(self, host: str) -> asyncio.Lock:
+        return self._locks.setdefault(host, asyncio.Lock())
 
 
 def _renew_in_s(report: CutReport) -> float:

@@ -184,6 +184,8 @@ class Fencer:
         self._aftermath.trust(host, record)
         if record is not None:
             self._cuts.changed(host, record)
+        if old is not None and old.record.fence.id and (new is None or new.metadata.uid != old.metadata.uid):
+            self._aftermath.gone(host)
         if record is None or record.fence.id == "":
             return
         before = None if old is None else old.record
@@ -266,7 +268,8 @@ class Fencer:
         mine = self._carries_out_orders()
         for host, due in list(self._asked.items()):
             seen = self.watching.get(host)
-            asked = asked_for(self._rules.settings(host).fencing.requested)
+            uid = seen.membership.metadata.uid if seen is not None else ""
+            asked = asked_for(self._rules.settings(host).fencing.requested, uid)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 del self._asked[host]
             elif not mine or host == self.me:

@@ -21,6 +21,8 @@ FIRST_LOOK_S: Final = 1.0
 """When a host is first looked at after it was first seen."""
 AGAIN_S: Final = 1.0
 """When a silent host is looked at again, about which nothing could be done."""
+LOOK_S: Final = 5.0
+"""How often everybody is looked at at least: a limit may become shorter, as when a host that stopped is there again."""
 HAIR_S: Final = 0.001
 """A host is looked at so long after its limit, because silence must exceed it."""
 
@@ -154,7 +156,7 @@ class Watching:
                 at = now + AGAIN_S
                 if seen.record.state == "Held":
                     found.append(host)
-            heapq.heappush(self._heap, (at, host))
+            heapq.heappush(self._heap, (min(at, now + LOOK_S), host))
         return found
 
     def next_at(self) -> float:

@@ -39,6 +39,10 @@ EMPTYING_ROUNDS: Final = 20
 
 GONE: Final = "membership-gone"
 """Fault of a host whose Membership somebody deleted."""
+CANNOT_JOIN: Final = "host-cannot-join"
+NOT_EMPTY: Final = "host-not-empty"
+BLOCKED: Final = (CANNOT_JOIN, NOT_EMPTY)
+"""Faults that are over once the host has entered."""
 UNKNOWN_HOST: Final = "host-unknown"
 """Fault of a host that is not in the store."""
 DISK_LIMIT_S: Final = 10.0
@@ -146,17 +150,17 @@ class Entrance:
             raise _refusal(outcome, view)
         assert outcome.record is not None
         if outcome.row == "J3" and not (nobodys or restored):
-            await self._heed_order(view.record)
+            await self._heed_order(view.record, view.uid)
         record = emptied(outcome.record, remembered, self._host) if nobodys else outcome.record
+        incarnation = record.incarnation or await self._says()
         written = await self._write(found, record)
-        entered = Remembered(
-            uid=written.metadata.uid, epoch=written.record.epoch, incarnation=written.record.incarnation
-        )
+        entered = Remembered(uid=written.metadata.uid, epoch=written.record.epoch, incarnation=incarnation)
         if entered != remembered:
             async with self._disk:
                 await self._on_disk(self._machine.remember(entered))
         self._noted = entered.incarnation
         self._restored = False
+        self._ran.clear()  # what it holds from now on goes on: whoever looks after its end looks anew
         old = view.record.epoch if outcome.row == "J3" and view.record is not None else 0
         return Entered(
             membership=written,
@@ -167,6 +171,11 @@ class Entrance:
             known=remembered.incarnation if remembered is not None else "",
             contradicted=outcome.contradicted or "",
         )
+
+    async def _says(self) -> str:
+        """What the store says that it is: a host that never registered is to know it again before it has."""
+        cluster = await self._read(Cluster, CLUSTER)
+        return cluster.status.store_incarnation if cluster is not None else ""
 
     async def read(self) -> Membership | None:
         """The membership as it is now."""
@@ -233,7 +242,7 @@ class Entrance:
         except (OSError, OutliveError) as error:
             why = str(error) or f"no answer in {DISK_LIMIT_S:g} s"
             raise Blocked(
-                "host-cannot-join",
+                CANNOT_JOIN,
                 f"{self._host} cannot read or write down on its own disk what it is a member of: {why}",
                 f"see to the disk of {self._host}: whether it is full, and whether it can be written",
             ) from error
@@ -267,14 +276,14 @@ class Entrance:
         # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
         return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._here.domains.values())
 
-    async def _heed_order(self, record: MemberRecord | None) -> None:
+    async def _heed_order(self, record: MemberRecord | None, uid: str) -> None:
         """``Unavailable`` while somebody asks to have this host fenced in the epoch that was condemned.
 
         A host that lives sees that it is condemned before anybody can have switched it off, and would be back, with all
         that it runs, in an epoch that nobody asks to have fenced.
         """
         host = await self._read(Hypervisor, self._host)
-        asked = asked_for(host.spec.fencing.requested) if host is not None else None
+        asked = asked_for(host.spec.fencing.requested, uid) if host is not None else None
         if record is not None and asked is not None and asked[0] == record.fence.epoch:
             _, who, why = asked
             raise Unavailable(
@@ -322,7 +331,7 @@ class Entrance:
         if self._emptied >= EMPTYING_ROUNDS:
             left = self._here.names()
             raise Blocked(
-                "host-not-empty",
+                NOT_EMPTY,
                 f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
                 "destroy them by hand, or reboot the host",
             )
@@ -373,5 +382,5 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
         case "never-a-member":
             return Blocked(GONE, why, gone_remedy(view.host))
         case "nothing-runs":
-            return Blocked("host-not-empty", why, "stop the domains on it before it registers")
-    return Blocked("host-cannot-join", why, "see docs/concepts/safety.md")
+            return Blocked(NOT_EMPTY, why, "stop the domains on it before it registers")
+    return Blocked(CANNOT_JOIN, why, "see docs/concepts/safety.md")

@@ -19,7 +19,7 @@ from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unkno
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import UNARMED, Arming
 from outlive.node.membership.dating import dated
-from outlive.node.membership.entering import GONE, Blocked, Entered, Entrance, gone_remedy
+from outlive.node.membership.entering import BLOCKED, GONE, Blocked, Entered, Entrance, gone_remedy
 from outlive.node.membership.holding import Me
 from outlive.node.membership.renewing import RENEW, RenewView, Standing, StandingView, standing
 from outlive.node.ports.faults import Faults
@@ -268,6 +268,8 @@ class Keeper:
         record = entered.membership.record
         _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
         await self._unblock()
+        for code in BLOCKED:
+            await self._faults.end(code, self._subject)  # an earlier daemon may have said so
         if entered.row != "J2":  # an earlier daemon may have said so
             await self._faults.end(GONE, self._subject)
         before = self._member.record.incarnation if self._member is not None else ""

@@ -133,6 +133,11 @@ class Looker:
             return await self._mover.adopt(vm)
         move = active_move(vm)
         if move is not None and shared.host in (move.source, move.target):
+            if shared.host == move.target and self._ran_in_a_restored_store(domain):
+                if not self.cleaned:
+                    return 1.0
+                if domain is not None and self._is_run_of(vm, domain):
+                    return await self._mover.keep(vm)  # that move is over: it runs here
             label_s = await self._labelled(vm, memory)  # the target hears of it by its label
             wait_s = await self._mover.step(vm, memory)
             return _sooner(wait_s, label_s)
@@ -181,6 +186,13 @@ class Looker:
     def _is_run_of(self, vm: VirtualMachine, domain: Domain) -> bool:
         """Whether the domain is a run that this host holds now."""
         return any(one.run_id == domain.run_id for one in mine(vm, self._shared.keeper.me))
+
+    def _ran_in_a_restored_store(self, domain: Domain | None) -> bool:
+        """Whether it runs here, and the store had gone back when this host entered."""
+        entered = self._shared.keeper.entered
+        if entered is None or not entered.restored or domain is None:
+            return False
+        return domain.state is DomainState.RUNNING
 
     def _received(self, vm: VirtualMachine, domain: Domain) -> bool:
         """Whether the domain came from another host, and this one has not made it its own yet."""
@@ -245,6 +257,8 @@ class Looker:
                 return await self._destroy(vm, memory)
             case VmAction.SETTLE_STOP:
                 return await self._stopped(vm, memory)
+            case VmAction.FORGET if domain is None and vm.status.reason == THEN_DISABLE:
+                return await self._stopped(vm, memory)  # whoever stopped it for that did not come to say so
             case VmAction.TERMINATE | VmAction.SEND | VmAction.SEND_LIVE:
                 return await self._terminate(vm)
             case _:

@@ -108,7 +108,8 @@ class Migrator:
         await shared.records.relabel(shared.move, vm.name, shared.host)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) == shared.host or now.status.holders != vm.status.holders:
+            settled = assigned_to(now) == shared.host and active_move(now) is None
+            if settled or now.status.holders != vm.status.holders:
                 return None
             return self._move.adopted(now, members, home=now.status.home or shared.host, migration=None)
 

@@ -17,7 +17,7 @@ from outlive.node.membership.moving import ADOPT, RESUME, MoveView
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.states import START, active_move, assigned_to, mine, reach_of
+from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
 from outlive.resources import Assigned, Holder, VirtualMachine
 from outlive.resources.vms import Migration, VirtualMachineStatus
 
@@ -56,13 +56,14 @@ class MoveTools:
         assigned = now.status.assigned
         if assigned is None or assigned.hypervisor != shared.host:
             assigned = Assigned(hypervisor=shared.host)
+        halted = active_move(now) is not None and now.status.phase in HALTED
         return _replace(
             now.status,
             holders=holders,
             assigned=assigned,
             home=home,
-            phase=START,
-            reason="",
+            phase=now.status.phase if halted else START,
+            reason=now.status.reason if halted else "",
             migration=migration,
         )
 
@@ -211,8 +212,15 @@ class MoveTools:
         return 0.0
 
     async def drop(self, name: str, domain: Domain | None) -> float | None:
-        """Nothing of it stays here; what waits for a guest goes only if it certainly never ran, and that is said."""
+        """Nothing of it stays here; what waits for a guest goes only if it certainly never ran, and that is said.
+
+        What runs goes only by the word of a store that has not gone back behind this host's membership.
+        """
         never_ran = ""
+        keeper = self._shared.keeper
+        if domain is not None and domain.state is DomainState.RUNNING and not await keeper.stands():
+            keeper.renew_soon()
+            return LOOK_S
         if domain is not None and domain.state is DomainState.INCOMING:
             if await self._shared.here.decline(name, domain.run_id):
                 never_ran = domain.run_id

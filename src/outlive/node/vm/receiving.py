@@ -19,7 +19,7 @@ from outlive.node.vm.creating import Creator
 from outlive.node.vm.ending import Ender
 from outlive.node.vm.moving import LOOK_S, SILENT_S, MoveTools
 from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.states import START, active_move, assigned_to, mine, reach_of
+from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Migration, VirtualMachineStatus
 
@@ -164,6 +164,8 @@ class Receiver:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if active_move(now) != move or assigned_to(now) != self._shared.host:
                 return None
+            if now.status.phase in HALTED:
+                return _replace(now.status, migration=None)
             return _replace(now.status, phase=START, reason="", migration=None)
 
         await self._shared.records.change(self._shared.move, name, change)

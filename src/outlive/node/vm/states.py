@@ -20,6 +20,8 @@ RUNNING_WORDS: Final = frozenset({"", START, "ACTIVE", "active", "running"})
 STOPPED_WORDS: Final = frozenset({STOP, "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED"})
 ON_THE_WAY: Final = frozenset({START, "restart", "migrate", "migrate-live", "unmigrate"})
 """Phases in which somebody wants it to run."""
+HALTED: Final = frozenset({STOP, "disable"})
+"""Phases that a user asks for while it moves, and that its arrival does not undo."""
 ENDED: Final = frozenset({"committed", "aborted"})
 """Phases in which a move is over."""
 

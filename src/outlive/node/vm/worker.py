@@ -45,6 +45,8 @@ class Workers:
         self._group: OrderedTaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
         self._again: dict[str, None] = {}
+        self._early: dict[str, None] = {}
+        """Asked for while nobody works yet."""
         self._closed = False
         self._closing = asyncio.Event()
 
@@ -60,11 +62,14 @@ class Workers:
             self._shared.memory(vm).changed.set()
         elif self._group is not None and not self._closed:
             self._running[vm] = self._group.create_task(self._work(vm), name=f"vm {vm}")
+        elif not self._closed:
+            self._early[vm] = None
 
     def poke_all(self) -> None:
         """Have a look at all that this host has to do with."""
         known = {vm.name for vm in self._shared.informer.items()}
-        for vm in sorted({*known, *self._shared.here.names(), *self._running}):
+        early, self._early = self._early, {}
+        for vm in sorted({*known, *self._shared.here.names(), *self._running, *early}):
             self.poke(vm)
 
     def changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
+from outlive.node.vm.states import STOPPED_BY_DRAIN
 from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
 from outlive.simulation.invariants.truth import Truth
 
@@ -27,7 +28,7 @@ def wanted(vm: VirtualMachine) -> bool:
 def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     """L1: what should run runs, once, or is held with a reason and a remedy that somebody can follow."""
     if not wanted(vm):
-        return ""
+        return _stays_down(truth, vm)
     running = truth.running(vm.name)
     if len(running) == 1:
         return ""
@@ -48,6 +49,16 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
     return (
         f"does not run; assigned to {where}, phase {vm.status.phase!r} ({vm.status.reason}), held by {holders}, {state}"
     )
+
+
+def _stays_down(truth: Truth, vm: VirtualMachine) -> str:
+    """What only a drain has stopped starts again once its host is ready."""
+    where = vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+    host = truth.store.look(Hypervisor, where) if where else None
+    if host is None or vm.spec.power_state != "running" or vm.status.phase != "stop":
+        return ""
+    drained = vm.status.reason == STOPPED_BY_DRAIN and host.status.domain_state == "ready" and not host.status.lost
+    return f"was stopped because {where} was drained, and stays down though that is ready" if drained else ""
 
 
 def _waits_in_order(vm: VirtualMachine, where: str) -> bool:
@@ -115,7 +126,8 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     """VMs that one host runs and that are assigned to another, while both live: they claim a slot only if both fail.
 
     Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on. It does
-    not matter whether one of them is being emptied.
+    not matter whether one of them is being emptied, nor whether the other has registered in this very store, which was
+    restored: until somebody finds it dead, its failure is one more.
     """
     pairs = {
         name: (there, where.hypervisor)
@@ -125,7 +137,7 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     return {
         name: (one, other)
         for name, (one, other) in pairs.items()
-        if one != other and _lives(truth, one) and _lives(truth, other)
+        if one != other and _lives(truth, one) and _counts(truth, other)
     }
 
 
@@ -158,6 +170,12 @@ def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> s
     holders = {one.hypervisor for one in vm.status.holders}
     fresh = [host for host in listed if not _stale(truth, host)]
     return next(iter((*fresh, *(host for host in listed if host in holders))), assigned)
+
+
+def _counts(truth: Truth, name: str) -> bool:
+    """Whether the host is a member that nobody has condemned."""
+    member = truth.store.look_member(name)
+    return member is not None and member.state == "Held"
 
 
 def _lives(truth: Truth, name: str) -> bool:

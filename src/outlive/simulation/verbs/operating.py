@@ -151,8 +151,8 @@ async def fence(world: World, given: Arguments) -> None:
     """Somebody condemns a host, silent or not."""
     for host in hosts_in(world, given):
         member = world.store.look(Membership, host.name)
-        epoch = member.record.epoch if member is not None else 0
-        asked = f"{epoch}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'asked for')}"
+        epoch, uid = (member.record.epoch, member.metadata.uid) if member is not None else (0, "")
+        asked = f"{epoch}@{uid}|{text(given, 'name', 'somebody')}|{text(given, 'reason', 'asked for')}"
         await _fencing(world, {"hosts": (host.name,)}, lambda one, a=asked: _replace(one, requested=a))  # type: ignore[misc]
 
 

@@ -1,0 +1,102 @@
+"""Faults of recovery stand as long as what they say is so."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from tests.support.loops import run
+from tests.support.recovery import RecoveryCloud
+from tests.unit.recovery.test_recovering import joined_before
+
+from outlive.node.faults import FaultRecorder
+from outlive.resources import Cluster, Fault
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import list_all
+from outlive.store.writers import WriterStore
+
+Story = Callable[[RecoveryCloud, Callable[[], Any]], Awaitable[None]]
+
+
+def play(story: Story) -> None:
+    """The story, with faults as they are really written; it starts each leader of recovery itself."""
+
+    async def main() -> None:
+        cloud: Any = RecoveryCloud()
+        cloud.faults = FaultRecorder(WriterStore(cloud.memory, writer="recovery"), cloud.clock, "recovery")
+        async with OrderedTaskGroup() as group:
+            tasks = [group.create_task(cloud.live(), name="hosts")]
+
+            def lead() -> Any:
+                tasks.append(group.create_task(cloud.manager().run(), name="recovery"))
+                return tasks[-1]
+
+            await story(cloud, lead)
+            for task in tasks:
+                task.cancel()
+
+    run(main())
+
+
+async def faults(cloud: RecoveryCloud) -> set[str]:
+    return {one.name async for one in list_all(cloud.memory, Fault) if not one.ended}
+
+
+async def held(cloud: RecoveryCloud) -> None:
+    """b has lost its host, and nobody has room for it."""
+    await cloud.hosts("h1")
+    await cloud.hosts("h2", cpu=4_000, memory=5 * 2**30)
+    await cloud.vm("a", "h1")
+    await cloud.vm("b", "h1")
+    await cloud.clock.sleep(5)
+    await cloud.die("h1")
+    await cloud.clock.sleep(4)
+    assert (await cloud.recovery("b")).phase == "held"
+
+
+def test_vm_that_is_held_and_then_deleted_is_not_told_to_be_held_any_more() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        lead()
+        await held(cloud)
+        assert "vm-held.b" in await faults(cloud)
+        await cloud.memory.delete((await cloud.get("b")).ref)
+        await cloud.clock.sleep(60)
+        assert "vm-held.b" not in await faults(cloud)
+
+    play(story)
+
+
+def test_vm_that_is_held_since_maintenance_is_told_to_be_held_once_that_is_over() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        await cloud.cluster(maintenance=True, confirmed_incarnation=cloud.memory.incarnation)
+        lead()
+        await held(cloud)
+        assert "vm-held.b" not in await faults(cloud)
+        cluster = await cloud.memory.get(Cluster, "default")
+        spec = msgspec.structs.replace(cluster.spec, maintenance=False)
+        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+        await cloud.clock.sleep(120)
+        assert (await cloud.recovery("b")).phase == "held"
+        assert "vm-held.b" in await faults(cloud)
+
+    play(story)
+
+
+def test_that_the_store_was_restored_is_told_no_more_though_another_leads_when_the_last_host_has_joined() -> None:
+    async def story(cloud: RecoveryCloud, lead: Callable[[], Any]) -> None:
+        first = lead()
+        await cloud.cluster()
+        await cloud.hosts("h1", "h2")
+        await joined_before(cloud, "h1", "h2")
+        await cloud.clock.sleep(5)
+        assert "store-restored.default" in await faults(cloud)
+        first.cancel()
+        cluster = await cloud.memory.get(Cluster, "default")
+        spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
+        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+        lead()
+        await cloud.clock.sleep(120)
+        assert "store-restored.default" not in await faults(cloud)
+
+    play(story)
