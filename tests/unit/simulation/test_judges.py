@@ -374,9 +374,12 @@ def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> Non
     assert _at_rest(*there) == ["S3"], "nobody knows of h2 that it can start it"
     assert _at_rest(*there, _registered("h2")) == []
     assert _at_rest(*there, _registered("h2", incarnation="another")) == [], "its failure would be one more"
-    condemned = _registered("h2")
-    condemned = _replace(condemned, record=_replace(condemned.record, state="Revoked"))
-    assert _at_rest(*there, condemned) == ["S3"]
+    assert _at_rest(*there, _condemned("h2")) == ["S3"]
+    holder = Holder(hypervisor="h1", member_uid="u", epoch=1, run_id="r", seen="running")
+    held = _replace(moving, status=_replace(moving.status, holders=(holder,)))
+    fenced = (there[0], _condemned("h1"), *there[2:4], held, *there[5:])
+    assert _at_rest(*fenced, _registered("h2")) == [], "it starts on h2 once h1 is proven dead"
+    assert _at_rest(*fenced, _condemned("h2")) == ["S3"]
     emptied = _replace(_host("h2"), status=_replace(_host("h2").status, domain_state="flush"))
     assert _at_rest(*there[:2], emptied, *there[3:], _registered("h2")) == [], "also if h2 is being emptied"
     back = (_host("h1", "vm-1"), _host("h2", "vm-2"), _registered("h1"), _registered("h2"), stopped, other)
@@ -397,6 +400,12 @@ def test_vm_between_two_living_hosts_takes_a_slot_from_no_other_while_one_of_the
     assert _at_rest(_host("h1", "vm-1"), emptied, *there[2:], *lives) == [], "also if h3 is being emptied"
     settled = _replace(other, status=_replace(other.status, assigned=Assigned(hypervisor="h2")))
     assert _at_rest(_host("h1", "vm-1"), _host("h2", "vm-2"), stopped, settled, *slots, both, *lives) == ["S3"]
+
+
+def _condemned(host: str) -> Membership:
+    """A host that is condemned, and not proven dead."""
+    member = _registered(host)
+    return _replace(member, record=_replace(member.record, state="Revoked"))
 
 
 def _registered(host: str, incarnation: str = "") -> Membership:

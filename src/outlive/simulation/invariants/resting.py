@@ -127,7 +127,8 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
 
     Where the first fails it starts on the other, in room that is kept for it; where the other fails it runs on. It does
     not matter whether one of them is being emptied, nor whether the other has registered in this very store, which was
-    restored: until somebody finds it dead, its failure is one more.
+    restored: until somebody finds it dead, its failure is one more. Nor does it that the first is condemned by now, as
+    long as it is not proven dead, and the other can start it.
     """
     pairs = {
         name: (there, where.hypervisor)
@@ -137,7 +138,8 @@ def _between(truth: Truth, vms: Mapping[str, VirtualMachine], home: Mapping[str,
     return {
         name: (one, other)
         for name, (one, other) in pairs.items()
-        if one != other and _lives(truth, one) and _counts(truth, other)
+        if one != other
+        and ((_lives(truth, one) and _counts(truth, other)) or (_is_being_fenced(truth, one) and _lives(truth, other)))
     }
 
 
@@ -170,6 +172,12 @@ def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> s
     holders = {one.hypervisor for one in vm.status.holders}
     fresh = [host for host in listed if not _stale(truth, host)]
     return next(iter((*fresh, *(host for host in listed if host in holders))), assigned)
+
+
+def _is_being_fenced(truth: Truth, name: str) -> bool:
+    """Whether the host is condemned, and nothing proves yet that it is dead."""
+    member = truth.store.look_member(name)
+    return member is not None and member.state == "Revoked" and member.dead_through < member.epoch
 
 
 def _counts(truth: Truth, name: str) -> bool:
