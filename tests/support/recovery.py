@@ -29,6 +29,7 @@ from outlive.recovery.arriving import Arrivals
 from outlive.recovery.assembly import RecoveryControllers
 from outlive.recovery.caches import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
+    HOST_LABEL,
     RESERVATION_TYPE_LABEL,
     ZONE_LABEL,
     Amounts,
@@ -235,9 +236,15 @@ class RecoveryCloud:
         me = Me(host=name, uid=member.metadata.uid, epoch=member.record.epoch)
         for vm in (await self.memory.list(VirtualMachine, limit=5000)).items:
             where = vm.status.assigned
-            if where is None or where.hypervisor != name or vm.metadata.labels.get("outlive.dev/host") != name:
+            astray = vm.metadata.labels.get(HOST_LABEL) != name
+            if where is None or where.hypervisor != name:
                 continue
             if any(one.hypervisor == name and one.epoch == me.epoch for one in vm.status.holders):
+                if astray:  # whoever set it wrote late; daemons put right what they run
+                    labels = {**vm.metadata.labels, HOST_LABEL: name}
+                    await self.memory.replace(_replace(vm, metadata=_replace(vm.metadata, labels=labels)))
+                continue
+            if astray:
                 continue
             await self._start(vm, me)
         await self._report(name)

@@ -65,6 +65,15 @@ def test_start_after_it_runs_is_right_and_also_just_after_it_ended_unnoticed() -
     assert found(story) == []
 
 
+def test_host_that_registers_anew_what_ran_on_it_a_moment_ago_starts_nothing() -> None:
+    async def story(bench: Bench) -> None:
+        runs(bench, "service", "h1", run_id="r1")
+        bench.hypervisors["h1"].crash("service")
+        await start(bench, run_id="r1")
+
+    assert found(story) == []
+
+
 def test_what_ended_with_its_host_long_before_the_start_was_possible_was_not_seen() -> None:
     async def story(bench: Bench) -> None:
         runs(bench, "database", "h2")

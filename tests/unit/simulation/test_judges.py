@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.loops import run
 from tests.support.virtual_hosts import GIB, Bench, author, small_vm
 
@@ -363,6 +364,21 @@ def test_coverage_that_is_not_so_is_found_at_rest() -> None:
     assert _at_rest(_host("h1", "vm-1"), other, shared, _covered("s1"), stopped) == ["S3"]
     being_moved = _replace(other.status, recovery=_replace(held, origin="h2"))
     assert _at_rest(_host("h1", "vm-1"), _replace(other, status=being_moved), shared, _covered("s1"), stopped) == []
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_vm_that_two_hosts_list_is_found_at_rest_unless_one_of_them_is_shut_out_of_it(cut: bool) -> None:
+    async def story(bench: Bench) -> None:
+        held = Holder(hypervisor="h2", member_uid="uid-h2", epoch=1, run_id="r2", seen="running")
+        vm = _replace(_vm(), status=_replace(_vm().status, holders=(held,), assigned=Assigned(hypervisor="h2")))
+        bench.store.load([_host("h1", "vm-1"), _host("h2", "vm-1"), _registered("h1"), _registered("h2"), vm])
+        for host in ("h1", "h2"):
+            bench.hypervisors[host].has(domain_of(vm, f"r{host[1]}", 1, DomainState.RUNNING))
+        if cut:
+            bench.disks.cut("h1", 1, ("disk:vm-1-root", "port:vm-1-net"))
+        bench.judge.rest()
+
+    assert ("room" in _judged(story)) is not cut
 
 
 def test_vm_between_two_living_hosts_claims_a_slot_only_where_both_fail() -> None:

@@ -30,6 +30,8 @@ class Starts:
         self._ended: dict[str, tuple[float, str]] = {}
         """VM → when a running domain of it ended last, and where."""
         self._assigned_s: dict[str, float] = {}
+        self._ran: dict[tuple[str, str], str] = {}
+        """Host and VM → the run that ran there last: a host that registers it anew starts nothing."""
 
     def noticed(self, host: str, vm: str) -> None:
         """Its domain on that host came, changed or went."""
@@ -37,6 +39,7 @@ class Starts:
         up = self._up.setdefault(vm, {})
         if domain is not None and domain.state is DomainState.RUNNING:
             up[host] = None
+            self._ran[host, vm] = domain.run_id
         elif host in up:
             del up[host]
             self._ended[vm] = (asyncio.get_running_loop().time(), host)
@@ -49,7 +52,8 @@ class Starts:
             return ""
         known = {one.run_id for one in before.status.holders}
         for holder in after.status.holders:
-            if holder.run_id in known or holder.role:
+            ran = self._ran.get((holder.hypervisor, after.name))
+            if holder.run_id in (*known, ran) or holder.role:
                 continue
             domain = self._truth.hypervisors[holder.hypervisor].domains.get(after.name)
             if domain is None or domain.run_id != holder.run_id:

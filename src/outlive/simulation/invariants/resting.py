@@ -303,12 +303,18 @@ def said(wire: Mapping[str, str]) -> str:
 
 
 def instances_are_counted_once(truth: Truth) -> Iterator[tuple[str, str]]:
-    """VMs that two hosts list among theirs; what a condemned host reported last is left out."""
+    """VMs that two hosts list among theirs.
+
+    What a condemned host reported last is left out, and what is shut out of all that others may use: it began late, in
+    an epoch that is over, and is being ended.
+    """
     seen: dict[str, str] = {}
     for host in truth.store.all_of(Hypervisor):
         if host.status.lost or _stale(truth, host.name):
             continue
         for one in host.status.instances:
+            if host.name in truth.running(one.id) and not truth.harms(host.name, one.id):
+                continue
             if one.id in seen:
                 yield one.id, f"is listed by {seen[one.id]} and by {host.name}"
             seen[one.id] = host.name
