@@ -176,6 +176,7 @@ class Daemon:
         await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.standing)
         await self.doubting.look(self.wishes.cluster)
         await self.keeper.write_down()
+        await self.keeper.end_faults()
         if not self.keeper.standing:
             return
         if self.cleaner.needed:

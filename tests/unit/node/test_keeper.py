@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, host_of, record, tell, told_of, vm_of
 
+from outlive.node.faults import FaultRecorder
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.renewing import LEAVE, LeaveView
 from outlive.resources import Cut, Fault, Membership, ObjectMeta, ObjectRef, Proof, SilentPeer
@@ -332,5 +334,25 @@ def test_that_a_host_could_not_join_is_told_no_more_once_another_daemon_of_it_ha
         await world.store.create(fault)
         await at(world, 30)
         assert faults(world) == set()
+
+    tell(story)
+
+
+def test_host_that_enters_renews_at_once_though_faults_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(self: FaultRecorder, code: str, subject: ObjectRef) -> None:
+        await asyncio.sleep(10)
+
+    async def story(world: World) -> None:
+        before = record(world)
+        monkeypatch.setattr(FaultRecorder, "end", hangs)
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        for _ in range(1000):
+            if record(world).nonce != before.nonce:
+                break
+            await world.clock.sleep(0.1)
+        entered = record(world)
+        assert entered.nonce != before.nonce
+        await world.clock.sleep(5)
+        assert record(world).seq > entered.seq
 
     tell(story)

@@ -108,6 +108,8 @@ class Keeper:
         self._lost: list[Callable[[], None]] = []
         self._epochs: list[Callable[[], None]] = []
         self._blocked = ""
+        self._over: dict[str, None] = {}
+        """Faults that are over since the host entered; whoever looks after the host ends them, renewals do not wait."""
 
     # What others ask
 
@@ -267,11 +269,12 @@ class Keeper:
     async def _begin(self, entered: Entered) -> None:
         record = entered.membership.record
         _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
-        await self._unblock()
-        for code in BLOCKED:
-            await self._faults.end(code, self._subject)  # an earlier daemon may have said so
-        if entered.row != "J2":  # an earlier daemon may have said so
-            await self._faults.end(GONE, self._subject)
+        self._over = dict.fromkeys(BLOCKED)  # an earlier daemon may have said so
+        if self._blocked:
+            self._over[self._blocked] = None
+        if entered.row != "J2":
+            self._over[GONE] = None
+        self._blocked = ""
         before = self._member.record.incarnation if self._member is not None else ""
         self.entered = _replace(entered, known=before or entered.known)  # the disk may not have taken the last one
         self._member = entered.membership
@@ -450,6 +453,13 @@ class Keeper:
         except Blocked as blocked:
             _log.warning("membership.not_written_down", host=self._host, why=blocked.message)
 
+    async def end_faults(self) -> None:
+        """End what kept the host out, and does not any more."""
+        while self._over and self.standing:
+            code = next(iter(self._over))
+            await self._faults.end(code, self._subject)
+            self._over.pop(code, None)
+
     async def _unblock(self) -> None:
         blocked, self._blocked = self._blocked, ""
         if blocked:
@@ -462,6 +472,7 @@ class Keeper:
                 "membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy
             )
         self._blocked = blocked.code
+        self._over.pop(blocked.code, None)
         await self._faults.raise_(blocked.code, self._subject, blocked.message, remedy=blocked.remedy, delta=25)
 
     @property
