@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.draining import Drainer
@@ -32,7 +33,6 @@ from outlive.node.wishes import Wishes
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.within import within
 from outlive.store import Store
 
 UNKNOWN_DELTA: Final = 25
@@ -158,7 +158,7 @@ class Daemon:
             self.wake.clear()
             await self._look()
             try:
-                with within(float(self.shared.settings.look)):
+                with deadline(float(self.shared.settings.look)):
                     await self.wake.wait()
             except TimeoutError:
                 continue

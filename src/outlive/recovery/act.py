@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.vm.states import STOPPED_BY_DRAIN, STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
@@ -25,7 +26,6 @@ from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachi
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
-from outlive.runtime.within import within
 from outlive.store import Store
 
 CALL_S: Final = 5.0
@@ -254,7 +254,7 @@ class Acting:
 
     async def _fresh(self, kind: type[R], name: str) -> R:
         try:
-            with within(CALL_S):
+            with deadline(CALL_S):
                 return await self._store.get(kind, name, fresh=True)
         except TimeoutError:
             raise Unavailable(f"the store did not answer about {kind.kind()}/{name} within {CALL_S:g} s") from None
@@ -278,7 +278,7 @@ class Acting:
     ) -> R:
         """Compare-and-swap; after a lost answer a fresh read says whether it was applied."""
         try:
-            with within(CALL_S):
+            with deadline(CALL_S):
                 written: R = await write(wanted)
         except (Unknown, TimeoutError):
             written = await self._fresh(type(before), before.name)

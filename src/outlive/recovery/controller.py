@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
@@ -31,7 +32,6 @@ from outlive.resources.codec import encode_canonical
 from outlive.resources.taking import refuses
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.within import within
 
 SETTLE_S: Final = 0.2
 """After a proof: how long to wait for others."""
@@ -114,7 +114,7 @@ class RecoveryLoop:
 
     async def _woken(self, tick_s: float) -> None:
         try:
-            with within(tick_s):
+            with deadline(tick_s):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -20,11 +20,11 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, NotFound, OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.resources import Election, ElectionRecord, ObjectMeta
-from outlive.runtime.within import within
 from outlive.store import Store
 
 RENEW_S: Final = 2.0
@@ -130,7 +130,7 @@ class Elector:
         if self._held is not None:
             patience_s = min(patience_s, self._belief_left_s())
         try:
-            with within(patience_s):
+            with deadline(patience_s):
                 if self._held is not None and not self._doubt:
                     await self._write(self._held, self._term)
                 else:
@@ -220,7 +220,7 @@ class Elector:
     async def _give_back(self, held: Election) -> None:
         record = ElectionRecord(term=held.record.term, renewals=held.record.renewals + 1, nonce=self._ids.uuid())
         try:
-            with within(self._renew_s):
+            with deadline(self._renew_s):
                 await self._store.replace(msgspec.structs.replace(held, record=record))
         except (OutliveError, TimeoutError) as error:
             _log.info("election.not_given_back", role=self.role, identity=self.identity, error=str(error))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, LimitExceeded, OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
@@ -17,7 +18,6 @@ from outlive.runtime.controller import Controller, Requeue, Watch
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.queue import KEYS_LIMIT, QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.within import within
 
 DEADLINE_S: Final = 300.0
 """How long one reconcile may take, unless its controller is given another limit."""
@@ -191,7 +191,7 @@ class ControllerRun:
 
     async def _reconcile(self, key: str) -> tuple[str, Requeue | None]:
         """One reconcile, and its result: ok, conflict, refused (an error of ours), deadline or crash."""
-        limit = within(self._options.deadline_s)
+        limit = deadline(self._options.deadline_s)
         log: Callable[..., Any] = _log.warning
         try:
             with limit:

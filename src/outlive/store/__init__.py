@@ -1,6 +1,6 @@
 """Where nouns live: the contract, its backends, and what wraps them. Backends are imported by module name."""
 
-from outlive.store.answering import CALL_S, LIST_S, answered
+from outlive.store.access import CALL_S, LIST_S, Half, answered, compare_and_swap, read, swap
 from outlive.store.contract import Change, Delete, Page, Reset, Store, Synced, Upsert, list_all
 from outlive.store.selectors import Selector
 
@@ -9,6 +9,7 @@ __all__ = [
     "LIST_S",
     "Change",
     "Delete",
+    "Half",
     "Page",
     "Reset",
     "Selector",
@@ -16,5 +17,8 @@ __all__ = [
     "Synced",
     "Upsert",
     "answered",
+    "compare_and_swap",
     "list_all",
+    "read",
+    "swap",
 ]

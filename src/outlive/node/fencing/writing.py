@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
 from outlive.node.fencing.condemning import FenceOutcome
 from outlive.node.fencing.rules import HostSettings
@@ -22,7 +23,6 @@ from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord, Me
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import ProtocolStep, Refusal
-from outlive.runtime.within import within
 from outlive.store import Store
 
 TRIES: Final = 6
@@ -77,7 +77,7 @@ class FenceWriter:
     async def swap(self, on: Membership, record: MemberRecord) -> Membership:
         """One compare-and-swap on exactly this version. ``Conflict``, ``Unknown``, ``Unavailable``."""
         try:
-            with within(CALL_LIMIT_S):
+            with deadline(CALL_LIMIT_S):
                 written = await self._store.replace(msgspec.structs.replace(on, record=record))
         except TimeoutError:
             raise Unknown(f"no answer to a write of Membership/{on.name} in {CALL_LIMIT_S:g} s") from None
@@ -113,7 +113,7 @@ class FenceWriter:
 
     async def _read(self, kind: type[R], name: str) -> R | None:
         try:
-            with within(CALL_LIMIT_S):
+            with deadline(CALL_LIMIT_S):
                 return await self._store.get(kind, name, fresh=True)
         except NotFound:
             return None

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.arming import UNARMED, Arming
@@ -27,7 +28,6 @@ from outlive.node.ports.guard import GuardPort
 from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef, SilentPeer
 from outlive.runtime.steps import Refusal
-from outlive.runtime.within import within
 from outlive.store import Store
 
 UNANSWERED: Final = 64
@@ -339,7 +339,7 @@ class Keeper:
             del self._sends[min(self._sends)]
         sent_s = self._clock.monotonic()
         try:
-            with within(self._limit_s):
+            with deadline(self._limit_s):
                 written = await self._store.replace(_replace(self._member, record=record))
         except (Conflict, NotFound):
             self._swap_s = self._clock.monotonic() - sent_s
@@ -416,7 +416,7 @@ class Keeper:
         for callback in self._epochs if was_away else ():
             callback()  # what waited for the store need not wait for its back-off
         try:
-            with within(self._limit_s):
+            with deadline(self._limit_s):
                 await self._guard.beat(sent_at_s, written.record.epoch)
             self._beaten = True
         except (OutliveError, TimeoutError) as error:

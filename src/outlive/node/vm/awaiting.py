@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from outlive.base.clock import as_datetime
+from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.logging import get_logger
 from outlive.node.decisions import START_ORDER
@@ -33,7 +34,6 @@ from outlive.node.vm.states import (
 )
 from outlive.resources import Holder, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT, StartOrder, VirtualMachineStatus
-from outlive.runtime.within import within
 
 LOOKED_AT: Final = 64
 """Virtual machines that are looked at for one that waits: those that it names, those that these name, and so on."""
@@ -199,7 +199,7 @@ class Awaiting:
 
     async def _read(self, kind: type[_R], name: str) -> _R | None:
         try:
-            with within(CALL_S):
+            with deadline(CALL_S):
                 return await self._shared.daemon.get(kind, name, fresh=True)
         except NotFound:
             return None

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
-from outlive.runtime.within import within
 
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
 """States in which a domain is a virtual machine of this host, and not one on its way in or out."""
@@ -71,7 +71,7 @@ class LocalDomains:
         self._asked += 1
         asked, began_s = self._asked, self._clock.monotonic()
         try:
-            with within(self._limit_s):
+            with deadline(self._limit_s):
                 listed = await self.hypervisor.domains()
         except (TimeoutError, Unknown) as error:
             self._time(began_s)
@@ -119,7 +119,7 @@ class LocalDomains:
 
     async def _bounded(self, call: Awaitable[None], what: str) -> None:
         try:
-            with within(self._limit_s):
+            with deadline(self._limit_s):
                 await call
         except TimeoutError:
             raise Unknown(f"{what} was not answered within {self._limit_s:g} s") from None
@@ -127,7 +127,7 @@ class LocalDomains:
     async def decline(self, vm: str, run_id: str) -> bool:
         """End what waits for a guest and look; whether it is certain that it never ran."""
         try:
-            with within(self._limit_s):
+            with deadline(self._limit_s):
                 await self.hypervisor.decline(vm, run_id)
             certain = True
         except (OutliveError, TimeoutError) as error:
@@ -139,7 +139,7 @@ class LocalDomains:
     async def destroy(self, vm: str, *, run_id: str = "") -> bool:
         """Stop it hard and look; whether no domain of it (or of that run) is left."""
         try:
-            with within(self._limit_s):
+            with deadline(self._limit_s):
                 await self.hypervisor.destroy(vm, run_id=run_id)
         except (TimeoutError, Unavailable, Unknown) as error:
             _log.warning("domain.not_destroyed", vm=vm, error=str(error) or "no answer in time")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
@@ -17,7 +18,6 @@ from outlive.node.vm.looking import Looker
 from outlive.node.vm.shared import VmHost, VmMemory
 from outlive.resources import VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.within import within
 
 RETRY_BASE_S: Final = 0.5
 """The first wait after an error; it doubles."""
@@ -149,7 +149,7 @@ class Workers:
     async def _calm(self, seconds: float) -> None:
         """Wait whatever changes meanwhile: a look that failed may itself have changed the virtual machine before."""
         try:
-            with within(seconds):
+            with deadline(seconds):
                 await self._closing.wait()
         except TimeoutError:
             return
@@ -158,7 +158,7 @@ class Workers:
 async def changed_within(memory: VmMemory, seconds: float) -> None:
     """Until something changes, or so long; never so short that no clock moves: what is due then would never be."""
     try:
-        with within(max(seconds, LEAST_S)):
+        with deadline(max(seconds, LEAST_S)):
             await memory.changed.wait()
     except TimeoutError:
         return

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
 from outlive.node.membership.death import MemberView, member_view
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
-from outlive.runtime.within import within
 from outlive.store import Store
 
 TRIES: Final = 6
@@ -41,7 +41,7 @@ class VmRecords:
     async def read(self, store: Store, name: str) -> VirtualMachine | None:
         """As it is now; ``None`` if there is none."""
         try:
-            with within(CALL_S):
+            with deadline(CALL_S):
                 return await store.get(VirtualMachine, name, fresh=True)
         except NotFound:
             return None
@@ -61,7 +61,7 @@ class VmRecords:
             if vm is None or status is None or status == vm.status:
                 return vm
             try:
-                with within(CALL_S):
+                with deadline(CALL_S):
                     return await store.replace_status(_replace(vm, status=status))
             except (Conflict, NotFound, Unknown, TimeoutError):
                 continue
@@ -79,7 +79,7 @@ class VmRecords:
                 return True
             labels = {**vm.metadata.labels, HOST_LABEL: host}
             try:
-                with within(CALL_S):
+                with deadline(CALL_S):
                     await store.replace(_replace(vm, metadata=_replace(vm.metadata, labels=labels)))
             except (Conflict, NotFound, Unknown, TimeoutError):
                 continue
@@ -90,7 +90,7 @@ class VmRecords:
         found: list[MemberView] = []
         for host in sorted({one.hypervisor for one in holders} - {but}):
             try:
-                with within(CALL_S):
+                with deadline(CALL_S):
                     found.append(member_view(await store.get(Membership, host, fresh=True)))
             except NotFound:
                 continue

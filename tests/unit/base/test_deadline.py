@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.support.loops import run
 
-from outlive.runtime.within import within
+from outlive.base.deadline import deadline
 
 
 async def _for(seconds: float) -> str:
@@ -17,7 +17,7 @@ async def _for(seconds: float) -> str:
 
 def test_a_block_that_is_over_in_time_is_left_alone() -> None:
     async def story() -> tuple[str, bool, float]:
-        with within(2.0) as limit:
+        with deadline(2.0) as limit:
             said = await _for(1.0)
         await asyncio.sleep(5.0)
         return said, limit.expired, asyncio.get_running_loop().time()
@@ -27,7 +27,7 @@ def test_a_block_that_is_over_in_time_is_left_alone() -> None:
 
 def test_a_block_that_is_not_over_in_time_ends_with_a_timeout() -> None:
     async def story() -> tuple[float, int]:
-        with pytest.raises(TimeoutError), within(2.0) as limit:
+        with pytest.raises(TimeoutError), deadline(2.0) as limit:
             await _for(9.0)
         assert limit.expired
         task = asyncio.current_task()
@@ -39,7 +39,7 @@ def test_a_block_that_is_not_over_in_time_ends_with_a_timeout() -> None:
 
 def test_no_time_at_all_ends_a_block_where_it_first_waits() -> None:
     async def story() -> float:
-        with pytest.raises(TimeoutError), within(-1.0):
+        with pytest.raises(TimeoutError), deadline(-1.0):
             await _for(9.0)
         return asyncio.get_running_loop().time()
 
@@ -48,7 +48,7 @@ def test_no_time_at_all_ends_a_block_where_it_first_waits() -> None:
 
 def test_a_cancellation_from_outside_stays_one() -> None:
     async def limited() -> None:
-        with within(2.0):
+        with deadline(2.0):
             await _for(9.0)
 
     async def story() -> bool:
@@ -63,7 +63,7 @@ def test_a_cancellation_from_outside_stays_one() -> None:
 
 def test_a_cancellation_at_the_very_moment_of_the_limit_is_not_lost() -> None:
     async def limited() -> None:
-        with within(2.0):
+        with deadline(2.0):
             await _for(9.0)
 
     async def story() -> bool:
@@ -80,9 +80,9 @@ def test_the_outer_of_two_limits_ends_both_blocks() -> None:
     async def story() -> list[str]:
         told: list[str] = []
         try:
-            with within(1.0):
+            with deadline(1.0):
                 try:
-                    with within(5.0):
+                    with deadline(5.0):
                         await _for(9.0)
                 except TimeoutError:
                     told.append("inner")
@@ -95,7 +95,7 @@ def test_the_outer_of_two_limits_ends_both_blocks() -> None:
 
 def test_an_error_of_the_block_is_raised_as_it_is() -> None:
     async def story() -> None:
-        with within(1.0):
+        with deadline(1.0):
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
@@ -103,5 +103,5 @@ def test_an_error_of_the_block_is_raised_as_it_is() -> None:
 
 
 def test_a_limit_needs_a_task() -> None:
-    with pytest.raises(RuntimeError), within(1.0):
+    with pytest.raises(RuntimeError), deadline(1.0):
         pass

@@ -1,0 +1,33 @@
+"""Why something is as it is: stable codes with fields, and the one table that turns a code into words.
+
+A decision returns a ``Reason``: a code and the values that belong to it. ``render`` makes the sentence and the remedy
+from it, for ``outlive why``, stories, faults, events, holds and errors alike; nothing else writes such a sentence, and
+nothing compares or parses one. What is stored in a resource is the code (field ``reason``) with the rendered
+``message`` and ``remedy`` beside it, as in a condition of Kubernetes; programs read the code.
+
+Each family of codes is one module of this package: an enum and its part of the table. Codes are unique over all
+families; a released code keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from outlive.resources.reasons import recovery
+from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
+from outlive.resources.reasons.recovery import HoldReason
+
+__all__ = ["TABLE", "HoldReason", "Message", "Reason", "Table", "Template", "Value", "names", "render"]
+
+TABLE: Final[Table] = MappingProxyType({**recovery.TABLE})
+"""Every code of every family."""
+
+
+def render(reason: Reason) -> Message:
+    """The sentence and the remedy of a reason. ``KeyError`` for an unknown code or a missing field."""
+    template = _BY_CODE[reason.code]
+    return Message(fill(template.text, reason.fields), fill(template.remedy, reason.fields))
+
+
+_BY_CODE: Final = {code.value: template for code, template in TABLE.items()}
