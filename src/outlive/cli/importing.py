@@ -20,10 +20,10 @@ from outlive.cli.output import Report
 from outlive.cli.progress import progress
 
 if TYPE_CHECKING:
-    from outlive.roles.importing import ImportPlan
-    from outlive.roles.inventory import ImportOptions
-    from outlive.roles.landing import Landing
-    from outlive.roles.records import Inventory
+    from outlive.inventory.check import ImportOptions
+    from outlive.inventory.places import Landing
+    from outlive.inventory.plan import ImportPlan
+    from outlive.inventory.records import Inventory
     from outlive.store import Store
 
 app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
@@ -69,7 +69,7 @@ async def import_csv(
 ) -> None:
     """Import CSV files, whatever their columns are called."""
     from outlive.drivers import csv_inventory as source
-    from outlive.roles.records import Inventory
+    from outlive.inventory.records import Inventory
 
     if hosts is None and vms is None:
         raise Usage("nothing to import", remedy="name --hosts FILE, --vms FILE or both")
@@ -135,7 +135,7 @@ async def import_database(
 
 
 def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *, prune: bool) -> ImportOptions:
-    from outlive.roles.inventory import ImportOptions
+    from outlive.inventory.check import ImportOptions
 
     blocks: dict[str, int] = {}
     for text in domains or ():
@@ -156,9 +156,9 @@ async def _import(
     access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
 ) -> None:
     from outlive.base.clock import as_datetime
-    from outlive.roles.applying import apply_import, read_existing
-    from outlive.roles.importing import plan_import
-    from outlive.roles.inventory import check_inventory
+    from outlive.inventory.check import check_inventory
+    from outlive.inventory.plan import plan_import
+    from outlive.inventory.write import apply_import, read_existing
 
     async with access.open(write=not dry_run) as store:
         existing = await read_existing(store)
@@ -167,7 +167,7 @@ async def _import(
         plan = plan_import(wanted, existing, options, landed={}, now=now)
         landing = None
         if place:
-            from outlive.roles.landing import place_vms
+            from outlive.inventory.places import place_vms
 
             with progress("VMs placed") as bar:
                 landing = await place_vms(store, plan, existing, progress=bar.at)
@@ -183,10 +183,10 @@ async def import_example(store: Store) -> None:
     from outlive.base.clock import SystemClock, as_datetime
     from outlive.cli.example import example_files
     from outlive.drivers.csv_inventory import read_hosts, read_vms
-    from outlive.roles.applying import apply_import, read_existing
-    from outlive.roles.importing import plan_import
-    from outlive.roles.inventory import ImportOptions, check_inventory
-    from outlive.roles.records import Inventory
+    from outlive.inventory.check import ImportOptions, check_inventory
+    from outlive.inventory.plan import plan_import
+    from outlive.inventory.records import Inventory
+    from outlive.inventory.write import apply_import, read_existing
 
     inventory, options = Inventory(what="csv"), ImportOptions()
     with example_files() as files:

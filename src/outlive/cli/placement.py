@@ -69,9 +69,9 @@ async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str,
 
     from outlive.failover.keeping.calls import Caller, pipeline_for
     from outlive.failover.model import VmView
+    from outlive.inventory.places import creation_request
     from outlive.placement.request import PlacementRequest
     from outlive.resources import Amounts, VirtualMachine
-    from outlive.roles.landing import creation_request
 
     if vm:
         found = await store.get(VirtualMachine, vm)

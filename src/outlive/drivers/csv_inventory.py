@@ -22,9 +22,7 @@ from outlive.base.errors import BadInput, Usage
 from outlive.base.quantity import parse_bytes, parse_milli
 from outlive.drivers.files import open_input
 from outlive.failover.protection import LEVEL_NAME, PRIORITY_LIMIT
-from outlive.resources import Amounts
-from outlive.resources.documents import Problems
-from outlive.roles.records import (
+from outlive.inventory.records import (
     GROUP_POLICIES,
     IMPORT_HOSTS_LIMIT,
     IMPORT_VMS_LIMIT,
@@ -32,6 +30,8 @@ from outlive.roles.records import (
     Inventory,
     VmRecord,
 )
+from outlive.resources import Amounts
+from outlive.resources.documents import Problems
 
 HOST_FIELDS: Final = ("name", "cpu", "memory", "zone", "traits", "cpu_arch", "hypervisor_type")
 VM_FIELDS: Final = (

@@ -12,8 +12,8 @@ from outlive.base.errors import Unavailable
 from outlive.drivers.nova_database import DBVMSource
 from outlive.failover.model import VmView
 from outlive.failover.vms import FlavorRow, parse_extra_specs
+from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
 from outlive.resources import Amounts
-from outlive.roles.records import FlavorRecord, Inventory, VmRecord
 
 MIB = 2**20
 

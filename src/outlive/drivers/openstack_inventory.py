@@ -19,9 +19,9 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound
 from outlive.drivers.files import read_input
+from outlive.inventory.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems, parse_json
-from outlive.roles.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
 
 MIB: Final = 2**20
 _PAIR = re.compile(r"\s*([^=,\s][^=]*?)\s*=\s*'((?:[^'\\]|\\.)*)'\s*(?:,|\Z)")

@@ -163,3 +163,14 @@ class Ranking:
             rejected=dict(sorted(self.rejected.items())),
             refusal=self.refusal,
         )
+
+
+def why_nowhere(ranking: Ranking) -> str:
+    """How many hosts each step refused, the most first: ``1,400 by filter_has_enough_capacity``."""
+    counts: dict[str, int] = {}
+    for reason in ranking.rejected.values():
+        counts[reason.step] = counts.get(reason.step, 0) + 1
+    if not counts:
+        return "there is no host"
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return "no host: " + ", ".join(f"{count} refused by {step}" for step, count in ordered)

@@ -22,11 +22,10 @@ from outlive.failover.whatif.steps import DrainInput
 from outlive.placement.blocking import CapacityQuery
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet
-from outlive.placement.ranking import Ranking
+from outlive.placement.ranking import Ranking, why_nowhere
 from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, Options, PlacementRequest
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
 from outlive.roles.altered import running
-from outlive.roles.landing import why_nowhere
 from outlive.roles.planning import Gathered
 
 EMPTY = msgspec.structs.replace(

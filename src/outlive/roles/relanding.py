@@ -13,11 +13,11 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
+from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent
 from outlive.roles.altered import Altered, running
 from outlive.roles.answers import Landed
 from outlive.roles.draining import move_request
-from outlive.roles.landing import why_nowhere
 from outlive.roles.planning import Gathered
 
 NEW_VM = "what-if-{:05d}"

@@ -9,7 +9,7 @@ import pytest
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, Usage
 from outlive.drivers.csv_inventory import HOST_FIELDS, VM_FIELDS, parse_column_map, parse_where, read_hosts, read_vms
 from outlive.drivers.files import open_input
-from outlive.roles.records import Inventory
+from outlive.inventory.records import Inventory
 
 GIB = 2**30
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from outlive.inventory.check import Existing, ImportOptions, check_inventory, synthetic_flavor
+from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord
 from outlive.resources import CREATOR_LABEL, Amounts, Flavor, FlavorSpec, Hypervisor, ObjectMeta, VirtualMachine
 from outlive.resources.documents import BadInputs
-from outlive.roles.inventory import Existing, ImportOptions, check_inventory, synthetic_flavor
-from outlive.roles.records import FlavorRecord, HostRecord, Inventory, VmRecord
 
 GIB = 2**30
 SIZE = Amounts(cpu=4000, memory=16 * GIB)

@@ -16,15 +16,15 @@ import msgspec
 from outlive.failover.keeping.calls import Caller, forced_hosts, pipeline_for, placement_class
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize
+from outlive.inventory.check import Existing
+from outlive.inventory.plan import ImportPlan
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import Ranking
+from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import Amounts, Hypervisor, Pipeline, Reservation, VirtualMachine
-from outlive.roles.importing import ImportPlan
-from outlive.roles.inventory import Existing
 from outlive.store import Store, list_all
 
 YIELD_EVERY = 20
@@ -145,17 +145,6 @@ def _land(engine: Engine, vm: VirtualMachine, hopeless: dict[str, str]) -> tuple
         return ranking.hosts[0], ""
     hopeless[key] = why_nowhere(engine.rank(request, why=True))
     return "", hopeless[key]
-
-
-def why_nowhere(ranking: Ranking) -> str:
-    """How many hosts each step refused, the most first: ``1,400 by filter_has_enough_capacity``."""
-    counts: dict[str, int] = {}
-    for reason in ranking.rejected.values():
-        counts[reason.step] = counts.get(reason.step, 0) + 1
-    if not counts:
-        return "there is no host"
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return "no host: " + ", ".join(f"{count} refused by {step}" for step, count in ordered)
 
 
 def _filled(host: Hypervisor | None, needed: Amounts) -> Hypervisor:

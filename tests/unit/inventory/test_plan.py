@@ -15,6 +15,10 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.inventory.check import Existing, ImportOptions, check_inventory
+from outlive.inventory.plan import ImportPlan, object_name, plan_import
+from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord
+from outlive.inventory.write import apply_import, read_existing
 from outlive.resources import (
     HOST_LABEL,
     ZONE_LABEL,
@@ -26,10 +30,6 @@ from outlive.resources import (
     VirtualMachine,
     condition,
 )
-from outlive.roles.applying import apply_import, read_existing
-from outlive.roles.importing import ImportPlan, object_name, plan_import
-from outlive.roles.inventory import Existing, ImportOptions, check_inventory
-from outlive.roles.records import FlavorRecord, HostRecord, Inventory, VmRecord
 from outlive.store.memory import MemoryStore
 
 GIB = 2**30

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError
+from outlive.inventory.check import Existing
+from outlive.inventory.plan import ImportPlan, Write
 from outlive.resources import Flavor, Hypervisor, Resource, VirtualMachine
-from outlive.roles.importing import ImportPlan, Write
-from outlive.roles.inventory import Existing
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 

@@ -17,6 +17,8 @@ from typing import Literal, cast
 import msgspec
 
 from outlive.base.hashing import stable_hash
+from outlive.inventory.check import CREATOR, Existing, ImportOptions, Wanted
+from outlive.inventory.records import FlavorRecord, HostRecord, VmRecord, is_active
 from outlive.resources import (
     CREATOR_LABEL,
     DOMAIN_LABEL_PREFIX,
@@ -37,8 +39,6 @@ from outlive.resources import (
     VirtualMachineStatus,
     with_condition,
 )
-from outlive.roles.inventory import CREATOR, Existing, ImportOptions, Wanted
-from outlive.roles.records import FlavorRecord, HostRecord, VmRecord, is_active
 
 Verb = Literal["create", "update", "delete"]
 

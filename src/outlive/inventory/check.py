@@ -13,6 +13,15 @@ from typing import TypeVar
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.inventory.records import (
+    IMPORT_HOSTS_LIMIT,
+    IMPORT_VMS_LIMIT,
+    FlavorRecord,
+    HostRecord,
+    Inventory,
+    VmRecord,
+    check_amounts,
+)
 from outlive.resources import (
     CREATOR_LABEL,
     ZONE_LABEL,
@@ -26,15 +35,6 @@ from outlive.resources import (
 )
 from outlive.resources.documents import Problems
 from outlive.resources.validity import check_labels
-from outlive.roles.records import (
-    IMPORT_HOSTS_LIMIT,
-    IMPORT_VMS_LIMIT,
-    FlavorRecord,
-    HostRecord,
-    Inventory,
-    VmRecord,
-    check_amounts,
-)
 
 CREATOR = "import"
 """Value of the creator label on what an import created; ``--prune`` deletes nothing else."""
