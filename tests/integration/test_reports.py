@@ -12,9 +12,9 @@ from tests.support.command import outlive
 
 from outlive.failover.assurance.asking import Question
 from outlive.failover.assurance.failures import FailuresInput, survive
-from outlive.failover.pictures.heatmap import LARGE_HOSTS
-from outlive.failover.pictures.model import Fleet, HostFigures, Share
-from outlive.failover.pictures.survival_report import SurvivalPicture, survival_report
+from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share
+from outlive.failover.report.html.heatmap import LARGE_HOSTS
+from outlive.failover.report.html.survival import SurvivalReport, survival_report
 
 pytestmark = pytest.mark.component("chromium")
 
@@ -142,10 +142,10 @@ def test_five_thousand_hosts_with_hostile_names_stay_usable(tab: Browser, tmp_pa
         for n in range(5_000)
     )
     assert len(hosts) > LARGE_HOSTS
-    fleet = Fleet(hosts=hosts, grouped_by="rack", source=EVIL, when=EVIL)
+    fleet = FleetFigures(hosts=hosts, grouped_by="rack", source=EVIL, when=EVIL)
     question = Question(unit="host", units={}, failures=1)
     result = survive(FailuresInput(vms=(), required={}, failures=1))
-    content = survival_report(SurvivalPicture(fleet=fleet, question=question, result=result))
+    content = survival_report(SurvivalReport(fleet=fleet, question=question, result=result))
     assert len(content) < LARGEST_BYTES
     path = tmp_path / "large.html"
     path.write_bytes(content)

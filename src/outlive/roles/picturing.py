@@ -1,4 +1,4 @@
-"""Reports of one look at a cluster: gathers what ``failover.pictures`` draws."""
+"""Reports of one look at a cluster: gathers what ``failover.report.html`` shows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, a
 from outlive.failover.assurance.failures import FailuresInput, FailuresResult, standing_of
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.keeping.placing import free_capacity
-from outlive.failover.pictures.coverage_report import CoveragePicture, coverage_report
-from outlive.failover.pictures.model import Fleet, HostFigures, Share, group_domain
-from outlive.failover.pictures.survival_report import Drawn, SurvivalPicture, survival_report
+from outlive.failover.report.html.coverage import CoverageReport, coverage_report
+from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share, group_domain
+from outlive.failover.report.html.survival import ShownCase, SurvivalReport, survival_report
 from outlive.failover.topology import HOST_UNIT, topology_of
 from outlive.placement.facts import facts_of
 from outlive.resources import Amounts, Hypervisor
@@ -39,13 +39,13 @@ def coverage_picture(gathered: Gathered, result: CoverageResult, *, source: str,
         for one in dict.fromkeys((unit, HOST_UNIT, *domains))
     }
     fleet = fleet_of(gathered, {one.vm: one.host for one in result.uncovered}, source=source, when=when)
-    return coverage_report(CoveragePicture(fleet=fleet, coverage=result, unit=unit, tolerances=judged))
+    return coverage_report(CoverageReport(fleet=fleet, coverage=result, unit=unit, tolerances=judged))
 
 
 def survival_picture(
     gathered: Gathered, question: Question, given: FailuresInput, result: FailuresResult, *, source: str, when: str
 ) -> bytes:
-    """The report of a question about failures, with the case in question or the worst one drawn."""
+    """The report of a question about failures, with the case in question or the worst one shown."""
     told = assess_state(
         CoverageInput(
             vms=gathered.vms,
@@ -58,11 +58,11 @@ def survival_picture(
     )
     uncovered = {vm: status.host for vm, status in told.items() if not status.covered}
     fleet = fleet_of(gathered, uncovered, source=source, when=when, domain=question.unit)
-    drawn = _drawn(given, result)
-    return survival_report(SurvivalPicture(fleet=fleet, question=question, result=result, drawn=drawn))
+    shown = _shown(given, result)
+    return survival_report(SurvivalReport(fleet=fleet, question=question, result=result, shown=shown))
 
 
-def _drawn(given: FailuresInput, result: FailuresResult) -> Drawn | None:
+def _shown(given: FailuresInput, result: FailuresResult) -> ShownCase | None:
     case = given.cases[0] if given.cases else result.worst[0].case if result.worst else None
     if case is None:
         case = result.lost[0].case if result.lost else None
@@ -71,14 +71,16 @@ def _drawn(given: FailuresInput, result: FailuresResult) -> Drawn | None:
     standing = standing_of(given)
     down = frozenset(number for name in case if (number := standing.unit_number(name)) is not None)
     hosts = {host.name for host in given.hosts} | {vm.host for vm in given.vms}
-    return Drawn(
+    return ShownCase(
         case=case,
         hosts=frozenset(host for host in hosts if given.units.get(host, host) in case),
         result=Cases(standing, given.required, given.priorities).result(down, case),
     )
 
 
-def fleet_of(gathered: Gathered, uncovered: dict[str, str], *, source: str, when: str, domain: str = "") -> Fleet:
+def fleet_of(
+    gathered: Gathered, uncovered: dict[str, str], *, source: str, when: str, domain: str = ""
+) -> FleetFigures:
     """The hosts in figures; ``uncovered``: VM → host, ``domain``: by which hosts are shown, where it is one."""
     observation = gathered.observation
     shown_by = group_domain(observation.hosts, domain)
@@ -111,7 +113,7 @@ def fleet_of(gathered: Gathered, uncovered: dict[str, str], *, source: str, when
                 ready=facts.in_service and facts.bad_condition is None,
             )
         )
-    return Fleet(hosts=tuple(figures), grouped_by=shown_by, source=source, when=when)
+    return FleetFigures(hosts=tuple(figures), grouped_by=shown_by, source=source, when=when)
 
 
 def _share(host: Hypervisor, resource: str, used: Amounts, held: Amounts | None, free: int) -> Share:

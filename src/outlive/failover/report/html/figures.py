@@ -1,0 +1,137 @@
+"""The hosts of a fleet in figures, and amounts as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from outlive.failover.model import HostView
+
+GIB = 2**30
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource of a host, in milli-cores or bytes."""
+
+    capacity: int | None
+    """``None`` where it is not known."""
+    used: int
+    reserved: int
+    """Held by slots."""
+    committed: int = 0
+    """Held by other reservations."""
+
+    @property
+    def free(self) -> int | None:
+        """Capacity that is neither used nor held; below zero where too much is promised."""
+        return None if self.capacity is None else self.capacity - self.used - self.reserved - self.committed
+
+    def part(self, amount: int) -> float:
+        """An amount as a share of the capacity."""
+        return amount / self.capacity if self.capacity else 0.0
+
+    def words(self) -> str:
+        """What is used, held, committed and free, in percent."""
+        if not self.capacity:
+            return "unknown"
+        words = [f"{percent(self.part(self.used))} used", f"{percent(self.part(self.reserved))} held"]
+        if self.committed:
+            words.append(f"{percent(self.part(self.committed))} committed")
+        free = self.free or 0
+        words.append(f"{percent(self.part(free))} free" if free >= 0 else f"{percent(self.part(-free))} too much")
+        return ", ".join(words)
+
+
+class HostFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A host in figures."""
+
+    name: str
+    zone: str
+    group: str
+    """The failure domain that it is shown in; empty where it names none."""
+    memory: Share
+    cpu: Share
+    vms: int
+    slots: int
+    uncovered: int
+    """VMs here without the slots that they need."""
+    ready: bool = True
+
+
+class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """All hosts, and by what they are grouped."""
+
+    hosts: tuple[HostFigures, ...]
+    grouped_by: str
+    """Name of the failure domain, such as ``rack``; empty: by zone only."""
+    source: str
+    """Where the state came from, in words."""
+    when: str
+    """When it was read, in words."""
+
+    @property
+    def memory(self) -> Share:
+        """Memory of all hosts."""
+        return total(host.memory for host in self.hosts)
+
+    @property
+    def cpu(self) -> Share:
+        """Cores of all hosts."""
+        return total(host.cpu for host in self.hosts)
+
+
+def total(shares: Iterable[Share]) -> Share:
+    """The sum, over those whose capacity is known."""
+    listed = [share for share in shares if share.capacity is not None]
+    return Share(
+        capacity=sum(share.capacity or 0 for share in listed),
+        used=sum(share.used for share in listed),
+        reserved=sum(share.reserved for share in listed),
+        committed=sum(share.committed for share in listed),
+    )
+
+
+def group_domain(views: Iterable[HostView], wanted: str = "") -> str:
+    """The failure domain by which hosts are shown: the one in question, else racks, else the first by name."""
+    domains = {name for view in views for name in view.domains}
+    for name in (wanted, "rack", *sorted(domains)):
+        if name in domains:
+            return name
+    return ""
+
+
+def gib(amount: int) -> str:
+    """Bytes as GiB or TiB."""
+    if abs(amount) >= 10 * 1024 * GIB:
+        return f"{amount / (1024 * GIB):,.1f} TiB"
+    return f"{amount / GIB:,.0f} GiB" if abs(amount) >= 10 * GIB else f"{amount / GIB:,.1f} GiB"
+
+
+def cores(milli: int) -> str:
+    """Milli-cores as cores."""
+    return f"{milli / 1000:,.0f} cores" if milli % 1000 == 0 or milli >= 100_000 else f"{milli / 1000:,.1f} cores"
+
+
+def percent(share: float) -> str:
+    """A share of one; what is not nothing is not called 0 %, and what is not all is not called 100 %."""
+    if 0 < share < 0.01:
+        return "below 1 %"
+    if 0.99 < share < 1:
+        return f"{int(share * 1000) / 10:.1f} %"
+    return f"{share * 100:.0f} %"
+
+
+def times(amount: float, least: float) -> str:
+    """How many times the least."""
+    return f"{amount / least:.2f} times" if least else "–"
+
+
+def of_memory(share: Share) -> str:
+    """Shares of memory in words, with the capacity."""
+    return f"{share.words()} of {'an unknown amount' if share.capacity is None else gib(share.capacity)}"
+
+
+def of_cpu(share: Share) -> str:
+    """Shares of cpu in words, with the capacity."""
+    return f"{share.words()} of {'an unknown amount' if share.capacity is None else cores(share.capacity)}"

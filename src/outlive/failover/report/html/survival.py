@@ -1,0 +1,149 @@
+"""The report of ``survive --html``: the answer, the case on the map, who is lost and where the others restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from outlive.failover.assurance.asking import Question
+from outlive.failover.assurance.cases import CaseResult, LostReason
+from outlive.failover.assurance.failures import FailuresResult, Method
+from outlive.failover.assurance.wording import (
+    any_units,
+    lost_text,
+    names,
+    survive_sentences,
+    units_text,
+    vms,
+    whichever,
+)
+from outlive.failover.report.html.figures import FleetFigures, of_memory
+from outlive.failover.report.html.heatmap import NO_CASE, CaseEffect, heat_map, hosts_table
+from outlive.failover.report.html.page import Bar, Card, Table, Word, render
+
+LOST_SHOWN = 200
+"""Lost VMs that are listed; the count is of all."""
+LANDING_SHOWN = 500
+"""Restarts that are listed."""
+
+
+class ShownCase(msgspec.Struct, frozen=True, kw_only=True):
+    """The case on the map."""
+
+    case: tuple[str, ...]
+    hosts: frozenset[str]
+    """The hosts of its units."""
+    result: CaseResult
+
+
+class SurvivalReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the report is made from."""
+
+    fleet: FleetFigures
+    question: Question
+    result: FailuresResult
+    shown: ShownCase | None = None
+    """The case in question, or the worst; nothing where nothing is lost in any."""
+
+
+def survival_report(given: SurvivalReport) -> bytes:
+    """The document."""
+    shown, fleet = given.shown, given.fleet
+    verdict, *more = survive_sentences(given.result, given.question)
+    effect = NO_CASE
+    map_title = "Hosts"
+    if shown is not None:
+        effect = CaseEffect(failed=shown.hosts, landing=Counter(one.host for one in shown.result.landing))
+        map_title = "The case" if given.question.cases else f"The worst case: {names(shown.case)}"
+    return render(
+        "survival.html",
+        fleet,
+        title=_title(given.question, given.result),
+        good=given.result.holds,
+        verdict=verdict,
+        more=" ".join(more),
+        cards=_cards(given.result, given.question.unit, named=bool(given.question.cases)),
+        map=heat_map(fleet, effect),
+        map_title=map_title,
+        map_about=_map_about(given),
+        worst=_worst(given.result),
+        lost=_lost(given.result),
+        landing=_landing(shown) if shown is not None else None,
+        hosts=hosts_table(fleet, effect),
+    )
+
+
+def _title(question: Question, result: FailuresResult) -> str:
+    what = names(question.cases[0]) if question.cases else any_units(result.failures, question.unit)
+    verb = "fails" if (len(question.cases[0]) if question.cases else result.failures) == 1 else "fail"
+    return f"What if {what} {verb}?"
+
+
+def _map_about(given: SurvivalReport) -> str:
+    words = [f"Memory of the fleet: {of_memory(given.fleet.memory)}."]
+    if given.shown is not None:
+        result = given.shown.result
+        contested = sum(one.contested for one in result.landing)
+        lost = f"; {vms(len(result.lost))} have none" if result.lost else ""
+        words.append(f"{vms(len(result.landing) - contested)} restart in slots of their own{lost}.")
+        if contested:
+            words.append(f"{vms(contested)} of these may take a slot that others have a claim to as well.")
+    return " ".join(words)
+
+
+def _cards(result: FailuresResult, unit: str, *, named: bool) -> list[Card]:
+    cards = []
+    if not named:
+        fails = units_text(result.failures, unit)
+        how = "every one was examined" if result.method is Method.ENUMERATION else "known without examining each"
+        cards += [Card("Fail at once", fails, whichever(result.failures)), Card("Cases", f"{result.cases:,}", how)]
+    cards.append(Card("VMs go down", f"{result.affected:,}", "that need slots" if named else "in all cases together"))
+    if result.method is not Method.TOLERANCE or result.holds:
+        share = f"of {result.affected:,}" if result.affected else ""
+        kept = f"{result.affected - result.lost_count:,}"
+        cards.append(Card("Restart in a slot of their own", kept, share, "good" if result.holds else ""))
+    where = "VMs" if named or result.holds else "VMs, in some case"
+    lost = f"{result.lost_vms:,}"
+    cards.append(Card("Without a slot of their own", lost, where, "bad" if result.lost_vms else "good"))
+    if result.unprotected:
+        cards.append(Card("Need no slots", f"{result.unprotected:,}", "not promised anything, not counted"))
+    return cards
+
+
+def _worst(result: FailuresResult) -> Table | None:
+    rows = []
+    for one in result.worst:
+        share = one.lost / one.affected
+        bar = Bar([("good-fill", 1 - share), ("bad-fill", share)], f"{one.lost} of {one.affected} VMs without a slot")
+        rows.append((", ".join(one.case), f"{one.affected:,}", f"{one.lost:,}", bar))
+    columns = ("These fail", "VMs go down", "Without a slot", "Share")
+    numbers = ("VMs go down", "Without a slot")
+    return Table("The cases that lose most VMs", columns, rows, numbers=numbers) if rows else None
+
+
+def _lost(result: FailuresResult) -> Table | None:
+    first = {one.vm: one for one in reversed(result.lost)}
+    shown = [first[vm] for vm in sorted(first)][:LOST_SHOWN]
+    rows = [
+        (
+            *(one.vm, one.host, names(one.case)),
+            Word("warn" if one.reason is LostReason.CONTESTED else "bad", one.reason.value),
+            *(f"{one.required}", lost_text(one)),
+        )
+        for one in shown
+    ]
+    note = f"{len(shown):,} of {vms(result.lost_vms)}, each with one case." if len(shown) < result.lost_count else ""
+    columns = ("VM", "Host", "When these fail", "Reason", "Slots needed", "What is left")
+    caption, prose = "VMs without a slot of their own", ("What is left",)
+    return Table(caption, columns, rows, numbers=("Slots needed",), prose=prose, note=note) if rows else None
+
+
+def _landing(shown: ShownCase) -> Table | None:
+    listed = shown.result.landing
+    rows = [
+        (one.vm, one.source, one.host, one.slot, "contested" if one.contested else "its own")
+        for one in listed[:LANDING_SHOWN]
+    ]
+    note = f"The first {LANDING_SHOWN:,} of {len(listed):,}." if len(listed) > LANDING_SHOWN else ""
+    return Table("Restarts", ("VM", "From", "To", "Slot", "The slot is"), rows, note=note) if rows else None
