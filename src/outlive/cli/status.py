@@ -39,8 +39,6 @@ def _source(access: Access) -> str:
 
 
 async def _document(store: Store, now: float) -> dict[str, Any]:
-    from outlive.node.fencing.health import health
-    from outlive.node.maintenance import cluster_maintenance, host_maintenance
     from outlive.resources import (
         Cluster,
         Coverage,
@@ -53,6 +51,8 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
         Reservation,
         VirtualMachine,
     )
+    from outlive.resources.maintenance import cluster_maintenance, host_maintenance
+    from outlive.runtime.faults import health
     from outlive.store import list_all
 
     hosts = [host async for host in list_all(store, Hypervisor)]

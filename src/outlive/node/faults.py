@@ -16,8 +16,8 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources import Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.store import Store
 
 REFRESH_S: Final = 60.0

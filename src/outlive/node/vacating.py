@@ -17,13 +17,13 @@ from outlive.base.logging import get_logger
 from outlive.node.decisions import LEAVE_HOST
 from outlive.node.gauging import Gauge
 from outlive.node.leaving import Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
-from outlive.node.maintenance import cluster_maintenance, host_maintenance
 from outlive.node.others import Others
 from outlive.node.reporting import Reporter
 from outlive.node.vm.departing import Departures
 from outlive.node.vm.shared import VmHost
 from outlive.node.vm.states import active_move, assigned_to, state_of
 from outlive.resources import Coverage, VirtualMachine
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.store import Store
 
 IN_LINE_S: Final = 10.0

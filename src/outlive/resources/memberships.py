@@ -190,7 +190,7 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
         writers=Writers(
             fields={
                 "": ("daemon", "fencer", "recovery", "controller"),
-                "acknowledged": ("users",),
+                "acknowledged": ("users", "daemon", "fencer", "recovery", "controller"),
             },
             labels="refused",
         ),

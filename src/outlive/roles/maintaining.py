@@ -8,8 +8,8 @@ from typing import Final
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import NotFound
 from outlive.base.wording import listing
-from outlive.node.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources import Cluster, ClusterSpec, Hypervisor
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.store import Store, list_all
 
 RECENT_S: Final = 24 * 3600.0

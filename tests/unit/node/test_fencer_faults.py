@@ -12,7 +12,6 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.node.faults import REFRESH_S, FaultRecorder
-from outlive.node.fencing.health import FaultCode, health
 from outlive.resources import Fault, ObjectRef
 from outlive.store.writers import WriterStore
 
@@ -112,23 +111,6 @@ def test_store_that_is_away_loses_a_fault_and_stops_nobody():
         await faults.end("host-dead", HOST)
 
     run(story())
-
-
-def _fault(delta: int, **changes) -> Fault:
-    values = {"code": "x", "subject": HOST, "message": "", "delta": delta, "first_seen": None, "last_seen": None}
-    return Fault(**{**values, **changes})
-
-
-def test_health_is_what_open_faults_leave_of_a_hundred():
-    assert health(()) == 100
-    assert health((_fault(10), _fault(25))) == 65
-    assert health((_fault(50), _fault(50), _fault(50))) == 0
-    assert health((_fault(50, ended=True), _fault(50, acknowledged=True), _fault(10))) == 90
-
-
-def test_dead_and_unconfirmed_hosts_take_half_of_the_health():
-    assert FaultCode.HOST_DEAD.delta == FaultCode.FENCE_UNCONFIRMED.delta == 50
-    assert all(code.delta > 0 for code in FaultCode)
 
 
 @pytest.mark.slow

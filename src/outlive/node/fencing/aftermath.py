@@ -12,9 +12,9 @@ from typing import Final
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.trusting import TRUST_AGAIN, TrustView
 from outlive.resources import MemberRecord, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
 
 CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
 LOOK_S: Final = 2.0
@@ -121,7 +121,7 @@ class Aftermath:
         if now < self._left_s:
             return
         self._left_s = now + TELL_S
-        everybodys = ((FaultCode.STORM, CLUSTER), (FaultCode.RATE, CLUSTER)) if leads else ()
+        everybodys = ((FaultCode.STORM_HOLD, CLUSTER), (FaultCode.RATE_HOLD, CLUSTER)) if leads else ()
         mine = (FaultCode.FENCE_WAITS, ObjectRef(kind="Hypervisor", name=self._desk.me))
         for code, about in (*everybodys, mine):
             if code not in self._holds:
@@ -164,4 +164,4 @@ class Aftermath:
         )
         if written.refused is None:
             _log.info("fence.trusted_again", host=host, word=word)
-            await self._desk.faults.end(FaultCode.CONTRADICTED, ObjectRef(kind="Hypervisor", name=host))
+            await self._desk.faults.end(FaultCode.PROOF_CONTRADICTED, ObjectRef(kind="Hypervisor", name=host))

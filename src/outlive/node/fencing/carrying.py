@@ -18,7 +18,6 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.condemning import ATTEMPT, AttemptView, FenceOutcome
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import CUT_OFF, FenceCut
 from outlive.node.fencing.proving import (
     GUARD_SLACK_S,
@@ -34,9 +33,10 @@ from outlive.node.fencing.proving import (
 from outlive.node.fencing.rules import HostSettings
 from outlive.node.fencing.watching import HAIR_S, is_open
 from outlive.node.fencing.writing import Written
-from outlive.node.maintenance import power_maintenance
 from outlive.node.orders import assertion
 from outlive.resources import MemberRecord, ObjectRef, ProofKind
+from outlive.resources.maintenance import power_maintenance
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 

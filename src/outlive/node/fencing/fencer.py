@@ -31,7 +31,6 @@ from outlive.node.fencing.evaluate import Why
 from outlive.node.fencing.finding import FoundCuts
 from outlive.node.fencing.forecast import Forecast
 from outlive.node.fencing.hastening import Hastening, is_strict
-from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import ReturnedCuts
 from outlive.node.fencing.opening import Notes, Opened, Opening
 from outlive.node.fencing.powering import PowerSequence
@@ -44,6 +43,7 @@ from outlive.node.fencing.writing import FenceWriter
 from outlive.node.orders import asked_for
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, ObjectRef, PowerOn
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
@@ -247,15 +247,15 @@ class Fencer:
         now = self._clock.monotonic()
         self._rules.look()
         if self._rules.heed_release():
-            self._aftermath.release(FaultCode.STORM)
-            self._aftermath.release(FaultCode.RATE)
+            self._aftermath.release(FaultCode.STORM_HOLD)
+            self._aftermath.release(FaultCode.RATE_HOLD)
         self._look_at_requests(now)
         for host in self.watching.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
         self._suspicions.drop_the_living()
         self._consulting.publish(self._suspicions)
         if not self._suspicions:
-            self._aftermath.release(FaultCode.RATE)
+            self._aftermath.release(FaultCode.RATE_HOLD)
         takeable = self._look_at_open_fences(now)
         if takeable or self._suspicions.next_at() <= now:
             self._judge(now, takeable)
@@ -328,7 +328,7 @@ class Fencer:
         if result.reason is not None:
             self._held_back(result.reason)
             return
-        self._aftermath.release(FaultCode.STORM)
+        self._aftermath.release(FaultCode.STORM_HOLD)
         for ripe in self._suspicions.ripe(result.suspects, now):
             if ripe.host not in self._tasks:
                 self._condemn_if_agreed(ripe, now)
@@ -342,7 +342,7 @@ class Fencer:
             self._suspicions.put_off(now + ROUND_S)
         if reason is Why.STORM:
             self._aftermath.hold(
-                FaultCode.STORM,
+                FaultCode.STORM_HOLD,
                 "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
                 "look at the network between hosts and store; if the hosts are really dead, change "
                 "spec.fencing.release of Cluster/default",
@@ -362,7 +362,7 @@ class Fencer:
         policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
         if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             self._aftermath.hold(
-                FaultCode.RATE,
+                FaultCode.RATE_HOLD,
                 f"{host} is silent and is not condemned: {policy.fences_limit} failure domains were fenced within "
                 f"{policy.fences_window_s:g} s",
                 "see what goes on; then change spec.fencing.release of Cluster/default",

@@ -18,11 +18,11 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.cutting import CutResult, Cutting
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.keeping_out import NAMED, recorded
 from outlive.node.fencing.proving import FIND_CUT, CutView
 from outlive.node.fencing.watching import Seen
 from outlive.resources import Cut, MemberRecord, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.tasks import OrderedTaskGroup
 
 LOOK_S: Final = 2.0

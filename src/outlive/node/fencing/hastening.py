@@ -13,8 +13,8 @@ from outlive.node.fencing.deadlines import Looks, LooksInput, LooksResult, too_s
 from outlive.node.fencing.rehearsing import Rehearsals
 from outlive.node.fencing.rules import Rules
 from outlive.node.fencing.watching import Seen, Watching
-from outlive.node.maintenance import power_maintenance
 from outlive.resources import Hypervisor
+from outlive.resources.maintenance import power_maintenance
 from outlive.runtime.decisions import DecisionLog
 
 

@@ -16,9 +16,9 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.cutting import CutResult, Cutting
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.health import FaultCode
 from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, CutView, LiftView
 from outlive.resources import MemberRecord, ObjectRef, ProofKind
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 

@@ -17,9 +17,9 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.condemning import FenceOutcome
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.health import FaultCode
-from outlive.node.maintenance import power_maintenance
 from outlive.resources import MemberRecord, ObjectRef, Part, VirtualMachine
+from outlive.resources.maintenance import power_maintenance
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.steps import Precondition, ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import LIST_S, Store, answered, list_all

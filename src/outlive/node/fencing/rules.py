@@ -18,8 +18,8 @@ from outlive.node.fencing.evaluate import Observer as ObserverView
 from outlive.node.fencing.profile import Profile, profile_of
 from outlive.node.fencing.rate import RateRule
 from outlive.node.fencing.watching import Seen, Watching, is_open
-from outlive.node.maintenance import cluster_maintenance, host_maintenance, maintenance
 from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, MemberRecord
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance, maintenance
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 from outlive.runtime.informer import Informer
 

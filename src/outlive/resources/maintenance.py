@@ -1,9 +1,8 @@
-"""Maintenance: while it is on, no host is condemned, nothing is powered off and no fault is raised.
+"""Who is in maintenance now: no host is condemned or powered off there, and no fault is raised.
 
-Of a power controller alone: it gets no command and proves nothing, and fencing goes on by the other kinds of proof.
-
-It ends by itself where an end was set. This is the only thing in fencing that is told by the wall clock, because an
-operator says when; a clock that jumps makes maintenance longer or shorter, and nothing unsafe
+Maintenance of a power controller alone: it gets no command and proves nothing; hosts are condemned all the same, by
+other kinds of proof. Maintenance ends by itself where an end was set. That end is the only thing in fencing that is
+compared with the wall clock: a clock that jumps makes maintenance longer or shorter, and nothing unsafe
 (docs/operating/fencing.md#maintenance).
 """
 
@@ -12,7 +11,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from outlive.base.clock import as_instant
-from outlive.resources import ClusterSpec, FencingSpec
+from outlive.resources.cluster import ClusterSpec
+from outlive.resources.hosts import FencingSpec
 
 
 def cluster_maintenance(spec: ClusterSpec, now: float) -> bool:
@@ -31,7 +31,7 @@ def power_maintenance(spec: FencingSpec, now: float) -> bool:
 
 
 def maintenance(cluster: ClusterSpec, fencing: FencingSpec, now: float) -> str:
-    """Why a host is left alone; empty where it is not."""
+    """Which maintenance keeps a host from being condemned; empty: none."""
     if cluster_maintenance(cluster, now):
         return "maintenance of the cluster"
     if host_maintenance(fencing, now):

@@ -1,0 +1,188 @@
+"""Faults: what an operator has to know about the state of the cluster, and what each takes off its health.
+
+A fault is a code about one object (``{subject}``). A role computes from what it sees which faults are active now, and
+``outlive.runtime.faults`` records them; no decision rests on one (docs/concepts/safety.md#woken).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from outlive.resources.reasons.model import Message, Value, fill
+
+FULL_HEALTH: Final = 100
+"""Health without a fault."""
+
+
+class FaultCode(enum.StrEnum):
+    """All faults, by who reports them."""
+
+    # fencers
+    HOST_DEAD = "host-dead"
+    FENCE_UNCONFIRMED = "fence-unconfirmed"
+    FENCE_WAITS = "fence-waits"
+    STORM_HOLD = "storm-hold"
+    RATE_HOLD = "rate-hold"
+    POWER_UNREACHABLE = "power-unreachable"
+    PROOF_CONTRADICTED = "proof-contradicted"
+    CUT_FAILING = "cut-failing"
+    CUT_FOUND = "cut-found"
+    # daemons
+    MEMBERSHIP_GONE = "membership-gone"
+    HOST_UNKNOWN = "host-unknown"
+    HOST_NOT_EMPTY = "host-not-empty"
+    HOST_CANNOT_JOIN = "host-cannot-join"
+    STORE_IN_DOUBT = "store-in-doubt"
+    UNKNOWN_VM = "unknown-vm"
+    HOST_DEGRADING = "host-degrading"
+    DRAIN_INCOMPLETE = "drain-incomplete"
+    FIGURES_STALE = "figures-stale"
+    # recovery
+    VM_HELD = "vm-held"
+    VM_FAILED = "vm-failed"
+    STORE_RESTORED = "store-restored"
+    POWER_NOT_REHEARSED = "power-not-rehearsed"
+    MEMORY_OVERCOMMITTED = "memory-overcommitted"
+    MEMORY_OVERPROVISIONED = "memory-overprovisioned"
+
+    @property
+    def delta(self) -> int:
+        """What it takes off the cluster's health."""
+        return FAULTS[self].delta
+
+
+POWER_CODES: Final = frozenset({FaultCode.POWER_NOT_REHEARSED, FaultCode.POWER_UNREACHABLE})
+"""Faults of power controllers: nothing is said of them while somebody works on the controller."""
+
+
+class FaultEntry(NamedTuple):
+    """How a fault reads, and what it takes off the cluster's health of 100."""
+
+    delta: int
+    text: str | Callable[[Mapping[str, Value]], str]
+    remedy: str | Callable[[Mapping[str, Value]], str] = ""
+
+
+def _unconfirmed(fields: Mapping[str, Value]) -> str:
+    if fields.get("cut"):
+        return "{subject} is condemned, cut off, and not proven dead; VMs that it can still reach wait: {why}"
+    return "{subject} is condemned and cannot be proven dead, so its VMs wait: {why}"
+
+
+FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
+    FaultCode.HOST_DEAD: FaultEntry(
+        50, "{subject} is dead ({proof})", "see what happened to {subject}; outlive why {subject} tells the story"
+    ),
+    FaultCode.FENCE_UNCONFIRMED: FaultEntry(
+        50,
+        lambda fields: _unconfirmed(fields).format_map(fields),
+        "see to it that it is off, then: outlive fence {subject} --confirm-off --reason ...",
+    ),
+    FaultCode.FENCE_WAITS: FaultEntry(
+        10,
+        "{subject} is to be fenced, and no other coordinator lives: nobody would be left to prove it dead",
+        "start the daemon of another coordinator, or set spec.mode of a living host to coordinator and restart its "
+        "daemon: it fences {subject} at once; or empty it (outlive drain {subject}) and switch it off",
+    ),
+    FaultCode.STORM_HOLD: FaultEntry(
+        50,
+        "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
+        "look at the network between hosts and store; if the hosts are really dead, change spec.fencing.release of "
+        "Cluster/default",
+    ),
+    FaultCode.RATE_HOLD: FaultEntry(
+        50,
+        "{host} is silent and is not condemned: {limit} failure domains were fenced within {window_s:g} s",
+        "see what goes on; then change spec.fencing.release of Cluster/default",
+    ),
+    FaultCode.POWER_UNREACHABLE: FaultEntry(
+        10,
+        "{subject} cannot be switched {to}: {why}",
+        "check its power controller, address, credentials and system uuid (spec.fencing)",
+    ),
+    FaultCode.PROOF_CONTRADICTED: FaultEntry(
+        50,
+        "{subject} was proven dead by {kinds}, and still ran virtual machines",
+        "find out why {kinds} was wrong; it is not trusted for this host until spec.fencing.trustAgain changes",
+    ),
+    FaultCode.CUT_FAILING: FaultEntry(
+        50,
+        "what keeps {subject} off its VMs' disks and networks could not be renewed: {why}",
+        "see to it that {subject} is off, at once",
+    ),
+    FaultCode.CUT_FOUND: FaultEntry(
+        10,
+        "{subject} was found shut out of {scope}, and nothing on record said so; VMs that have these run elsewhere",
+        "empty {subject} (outlive drain {subject}) and reboot it: until then it can run no VM that has these",
+    ),
+    FaultCode.MEMBERSHIP_GONE: FaultEntry(
+        25,
+        "{why}",
+        "restore Membership/{subject}; or switch {subject} off, then: "
+        'outlive fence {subject} --confirm-off --reason "..."; it joins again when it is switched on',
+    ),
+    FaultCode.HOST_UNKNOWN: FaultEntry(
+        25,
+        "Hypervisor/{subject} is not in the store, so {subject} takes no part; what runs there runs on",
+        "apply the document of {subject} again (outlive apply -f FILE), or import the inventory that it is in",
+    ),
+    FaultCode.HOST_NOT_EMPTY: FaultEntry(25, "{why}", "stop the domains on it before it registers"),
+    FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "see docs/concepts/safety.md"),
+    FaultCode.STORE_IN_DOUBT: FaultEntry(
+        25,
+        "{subject} saw the store go back, and nobody says that {incarnation} is what it became then: "
+        "{subject} starts nothing that others may be running",
+        "once the store has its new incarnation, and every host has joined again, set confirmedIncarnation of "
+        "Cluster/default to it",
+    ),
+    FaultCode.UNKNOWN_VM: FaultEntry(
+        10,
+        "{host} runs {subject}, which the store does not know: it was restored from a backup, or somebody deleted "
+        "{subject} while the daemon of {host} was away",
+        "import it again, or stop it on {host}",
+    ),
+    FaultCode.HOST_DEGRADING: FaultEntry(10, "{subject} degrades: {causes}; {vms}", "{remedy}"),
+    FaultCode.DRAIN_INCOMPLETE: FaultEntry(
+        5,
+        "{count} virtual machines are still on {subject} or on their way to it, such as {vm}",
+        "make room on other hosts, widen their host limits, or stop them",
+    ),
+    FaultCode.FIGURES_STALE: FaultEntry(
+        5,
+        "the hypervisor service of {subject} {how}, so its figures are old",
+        "see to the hypervisor service of {subject}; virtual machines that run go on",
+    ),
+    FaultCode.VM_HELD: FaultEntry(5, "{why}", "{remedy}"),
+    FaultCode.VM_FAILED: FaultEntry(
+        10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
+    ),
+    FaultCode.STORE_RESTORED: FaultEntry(
+        30,
+        "the store was restored: {hosts} hosts have not joined since, and nothing is recovered",
+        "start their daemons, or set confirmedIncarnation of Cluster/default to {incarnation}",
+    ),
+    FaultCode.POWER_NOT_REHEARSED: FaultEntry(
+        10,
+        "if {subject} died now its power controller would prove nothing: {why}",
+        "see to its power controller, its address, and spec.fencing.systemUuid",
+    ),
+    FaultCode.MEMORY_OVERCOMMITTED: FaultEntry(
+        50,
+        "running VMs have {taken} of memory, and without the largest host there are {room}",
+        "add a host, or stop VMs",
+    ),
+    FaultCode.MEMORY_OVERPROVISIONED: FaultEntry(
+        10,
+        "if all VMs ran they would have {taken} of memory, and without the largest host there are {room}",
+        "add a host, or delete VMs that nobody needs",
+    ),
+}
+"""The one table."""
+
+
+def fault_message(code: FaultCode, subject: str, fields: Mapping[str, Value]) -> Message:
+    """What is wrong, and what helps. ``KeyError`` for a missing field."""
+    entry, fields = FAULTS[code], {"subject": subject, **fields}
+    return Message(fill(entry.text, fields), fill(entry.remedy, fields))

@@ -1,0 +1,182 @@
+"""Faults are a function of state: a role computes which faults are active now, and one recorder writes the difference.
+
+``record`` gets everything that its reporter says is active. What is new is raised, what goes on is refreshed now and
+then, what is not named any more is ended. The recorder knows its own faults by their labels and lists them when it
+starts, so a fault that an earlier process raised ends as well, and none is missing after a restart. Whoever does not
+know what is active (a cache that lost the store, a role that does not lead) does not call ``record``.
+
+Faults are for people: a store that is away loses nothing but time, because the next call compares again. In
+maintenance nothing is raised or refreshed. A fault that comes again after its end is a new one, so that an old
+acknowledgement hides nothing (docs/concepts/safety.md#woken).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.deadline import deadline
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
+from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
+from outlive.resources.reasons.model import Message, Value
+from outlive.store import Selector, Store, compare_and_swap, list_all, read
+
+REPORTER_LABEL: Final = "outlive.dev/reporter"
+"""Who raises and ends a fault; daemons also have the host's label."""
+REFRESH_S: Final = 60.0
+"""How often a fault that goes on is written again."""
+LIST_AGAIN_S: Final = 300.0
+"""How often the recorder reads its own faults again, in case somebody else changed them."""
+WRITE_S: Final = 10.0
+"""How long writing one fault may take, all tries together."""
+TRIES: Final = 4
+"""Writes of one fault before it is left to the next call."""
+LIMIT: Final = 10_000
+"""Faults of one reporter; what is beyond that is logged and not written."""
+MESSAGE_CHARACTERS: Final = 1024
+"""What is kept of a message and of a remedy."""
+
+Role = Literal["daemon", "fencer", "recovery", "controller"]
+HOST_KINDS: Final = ("Hypervisor", "Membership")
+
+_log = get_logger("faults")
+
+
+class ActiveFault(msgspec.Struct, frozen=True):
+    """A fault that is active now; ``fields`` are those of its entry in the table, besides ``subject``."""
+
+    code: FaultCode
+    subject: ObjectRef
+    fields: Mapping[str, Value] = {}
+
+    @property
+    def name(self) -> str:
+        """``<code>.<subject>``."""
+        return fault_name(self.code, self.subject)
+
+    @property
+    def message(self) -> Message:
+        """What is wrong, and what helps."""
+        full = fault_message(self.code, self.subject.name, self.fields)
+        return Message(full.text[:MESSAGE_CHARACTERS], full.remedy[:MESSAGE_CHARACTERS])
+
+
+def fault_name(code: str, subject: ObjectRef) -> str:
+    """``<code>.<subject>``."""
+    return f"{code}.{subject.name}"
+
+
+def health(faults: Iterable[Fault]) -> int:
+    """Of the cluster: 100 less what every fault takes that neither ended nor was acknowledged, and never below 0."""
+    return max(0, FULL_HEALTH - sum(fault.delta for fault in faults if not fault.ended and not fault.acknowledged))
+
+
+class FaultRecorder:
+    """See the module. ``store`` is the one that ``role`` may use; ``host`` is named by daemons."""
+
+    def __init__(self, store: Store, clock: Clock, role: Role, host: str = "") -> None:
+        self._store = store
+        self._clock = clock
+        self._role = role
+        self._labels = {REPORTER_LABEL: role} | ({HOST_LABEL: host} if host else {})
+        self._open: dict[str, tuple[str, float]] = {}
+        """Faults of this reporter that have not ended: message, and when they were written last (monotonic)."""
+        self._list_at = 0.0
+
+    def forget(self) -> None:
+        """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
+        self._list_at = 0.0
+
+    async def record(self, active: Iterable[ActiveFault]) -> None:
+        """Make the store say exactly this; errors of the store are logged, and the next call tries again."""
+        wanted = {one.name: one for one in active}
+        if len(wanted) > LIMIT:
+            _log.error("fault.too_many", reporter=self._role, count=len(wanted), limit=LIMIT)
+            wanted = dict(list(wanted.items())[:LIMIT])
+        try:
+            await self._list()
+            for name, one in wanted.items():
+                with deadline(WRITE_S):
+                    await self._raise(name, one)
+            for name in [name for name in self._open if name not in wanted]:
+                with deadline(WRITE_S):
+                    await self._end(name)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("fault.not_written", reporter=self._role, error=str(error) or "no answer in time")
+
+    async def _list(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._list_at:
+            return
+        found = {
+            one.name: (one.message, now)
+            async for one in list_all(self._store, Fault, selector=Selector.labels(self._labels))
+            if not one.ended
+        }
+        self._open = {name: self._open.get(name, kept) for name, kept in found.items()}
+        self._list_at = now + LIST_AGAIN_S
+
+    async def _raise(self, name: str, one: ActiveFault) -> None:
+        now, message = self._clock.monotonic(), one.message
+        text, at = self._open.get(name, ("", 0.0))
+        if (text == message.text and now - at < REFRESH_S) or await self._in_maintenance(one):
+            return
+        self._open.setdefault(name, ("", 0.0))  # a write whose answer is lost may have been applied
+        await compare_and_swap(
+            self._store, Fault, name, lambda kept: self._raised(kept, one, message), clock=self._clock, tries=TRIES
+        )
+        self._open[name] = (message.text, now)
+        if text != message.text:
+            _log.warning(
+                "fault.raised",
+                fault=name,
+                message=message.text,
+                remedy=message.remedy,
+                reporter=self._role,
+            )
+
+    def _raised(self, kept: Fault | None, one: ActiveFault, message: Message) -> Fault:
+        now = as_datetime(self._clock.now())
+        meta = ObjectMeta(name=one.name) if kept is None else kept.metadata
+        comes_anew = kept is None or kept.ended
+        return Fault(
+            metadata=msgspec.structs.replace(meta, labels=self._labels),
+            code=one.code,
+            subject=msgspec.structs.replace(one.subject, uid=""),
+            message=message.text,
+            remedy=message.remedy,
+            delta=one.code.delta,
+            acknowledged=kept is not None and not comes_anew and kept.acknowledged,
+            first_seen=now if kept is None or comes_anew else kept.first_seen,
+            last_seen=now,
+        )
+
+    async def _end(self, name: str) -> None:
+        await compare_and_swap(self._store, Fault, name, self._ended, clock=self._clock, tries=TRIES)
+        self._open.pop(name, None)
+        _log.info("fault.ended", fault=name, reporter=self._role)
+
+    def _ended(self, kept: Fault | None) -> Fault | None:
+        if kept is None or kept.ended or kept.metadata.labels != self._labels:
+            return None
+        return msgspec.structs.replace(kept, ended=True, last_seen=as_datetime(self._clock.now()))
+
+    async def _in_maintenance(self, one: ActiveFault) -> bool:
+        """Whether nobody wants to hear of this now."""
+        now = self._clock.now()
+        cluster = await read(self._store, Cluster, "default")
+        if cluster is not None and cluster_maintenance(cluster.spec, now):
+            return True
+        if one.subject.kind not in HOST_KINDS:
+            return False
+        host = await read(self._store, Hypervisor, one.subject.name)
+        if host is None:
+            return False
+        fencing = host.spec.fencing
+        return host_maintenance(fencing, now) or (one.code in POWER_CODES and power_maintenance(fencing, now))

@@ -1,0 +1,176 @@
+"""Faults are what a role says is active now: raised once, refreshed, ended, and never raised in maintenance."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.support.fencing import site
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
+from outlive.resources import Fault, ObjectRef
+from outlive.resources.reasons.faults import FAULTS, FaultCode
+from outlive.runtime.faults import LIST_AGAIN_S, REFRESH_S, ActiveFault, FaultRecorder, health
+from outlive.store.writers import WriterStore
+
+HOST = ObjectRef(kind="Hypervisor", name="a")
+
+
+def dead(host: str = "a", proof: str = "power: off") -> ActiveFault:
+    return ActiveFault(FaultCode.HOST_DEAD, ObjectRef(kind="Hypervisor", name=host), {"proof": proof})
+
+
+def _recorder(s, role="fencer", host="") -> FaultRecorder:
+    return FaultRecorder(WriterStore(s.store, writer=role), LoopClock(), role, host)
+
+
+async def _fault(s, name="host-dead.a") -> Fault:
+    return await s.store.get(Fault, name)
+
+
+def test_fault_is_written_once_and_refreshed_after_a_minute():
+    async def story():
+        async with site() as s:
+            faults = _recorder(s)
+            await faults.record([dead()])
+            first = await _fault(s)
+            assert (first.message, first.delta) == ("a is dead (power: off)", 50)
+            await asyncio.sleep(10)
+            await faults.record([dead()])
+            assert await _fault(s) == first
+            await asyncio.sleep(REFRESH_S)
+            await faults.record([dead()])
+            again = await _fault(s)
+            assert again.last_seen > first.last_seen
+            assert again.first_seen == first.first_seen
+
+    run(story())
+
+
+def test_what_is_not_active_any_more_ends_and_a_new_one_is_not_acknowledged():
+    async def story():
+        async with site() as s:
+            faults = _recorder(s)
+            await faults.record([dead()])
+            await s.store.replace(msgspec.structs.replace(await _fault(s), acknowledged=True))
+            await faults.record([dead(proof="watchdog: late")])
+            assert ((await _fault(s)).message, (await _fault(s)).acknowledged) == ("a is dead (watchdog: late)", True)
+            await faults.record([])
+            assert ((await _fault(s)).ended, (await _fault(s)).acknowledged) == (True, True)
+            await faults.record([dead()])
+            assert ((await _fault(s)).ended, (await _fault(s)).acknowledged) == (False, False)
+
+    run(story())
+
+
+def test_recorder_that_starts_ends_what_the_one_before_it_raised_and_nobody_elses():
+    async def story():
+        async with site() as s:
+            stale = ActiveFault(FaultCode.FIGURES_STALE, HOST, {"how": "does not answer"})
+            other = ActiveFault(FaultCode.FIGURES_STALE, ObjectRef(kind="Hypervisor", name="b"), {"how": "hangs"})
+            await _recorder(s).record([dead(), dead("b")])
+            await _recorder(s, "daemon", "a").record([stale])
+            await _recorder(s, "daemon", "b").record([other])
+            await _recorder(s).record([dead("b")])
+            await _recorder(s, "daemon", "a").record([])
+            assert sorted(await s.faults()) == ["figures-stale.b", "host-dead.b"]
+
+    run(story())
+
+
+def test_fault_that_came_back_with_a_restored_store_ends():
+    async def story():
+        async with site() as s:
+            faults = _recorder(s)
+            await faults.record([dead()])
+            await faults.record([])
+            await s.store.replace(msgspec.structs.replace(await _fault(s), ended=False))
+            await asyncio.sleep(LIST_AGAIN_S)
+            await faults.record([])
+            assert await s.faults() == {}
+
+    run(story())
+
+
+def test_nothing_is_raised_in_maintenance_of_the_cluster_the_host_or_its_controller():
+    async def story():
+        async with site() as s:
+            await s.host("a")
+            await s.host("b")
+            faults = _recorder(s)
+            await s.wish("a", maintenance=True)
+            await faults.record([dead()])
+            assert await s.faults() == {}
+            await s.wish("b", power_maintenance=True)
+            power = {"to": "off", "why": "no route"}
+            unreachable = ActiveFault(FaultCode.POWER_UNREACHABLE, ObjectRef(kind="Hypervisor", name="b"), power)
+            await faults.record([unreachable])
+            assert await s.faults() == {}
+            await s.policy(cluster={"maintenance": True})
+            await faults.record([dead("b")])
+            assert await s.faults() == {}
+            await s.policy()
+            await faults.record([dead("b"), unreachable])
+            assert list(await s.faults()) == ["host-dead.b"]
+
+    run(story())
+
+
+class _Away:
+    """A store that does not answer at first."""
+
+    def __init__(self, inner) -> None:
+        self.inner, self.away = inner, True
+
+    def __getattr__(self, name):
+        if not self.away:
+            return getattr(self.inner, name)
+
+        async def fail(*_args, **_options):
+            raise Unavailable("the store is away")
+
+        return fail
+
+
+def test_store_that_is_away_stops_nobody_and_nothing_is_missing_afterwards():
+    async def story():
+        async with site() as s:
+            store = _Away(s.store)
+            faults = FaultRecorder(store, LoopClock(), "fencer")
+            await faults.record([dead()])
+            store.away = False
+            await faults.record([dead()])
+            store.away = True
+            await faults.record([])
+            store.away = False
+            assert list(await s.faults()) == ["host-dead.a"]
+            await faults.record([])
+            assert await s.faults() == {}
+
+    run(story())
+
+
+def _open(delta: int, **changes) -> Fault:
+    values = {"code": "x", "subject": HOST, "message": "", "delta": delta, "first_seen": None, "last_seen": None}
+    return Fault(**{**values, **changes})
+
+
+def test_health_is_what_open_faults_leave_of_a_hundred():
+    assert health(()) == 100
+    assert health((_open(10), _open(25))) == 65
+    assert health((_open(50), _open(50), _open(50))) == 0
+    assert health((_open(50, ended=True), _open(50, acknowledged=True), _open(10))) == 90
+
+
+def test_dead_and_unconfirmed_hosts_take_half_of_the_health():
+    assert FaultCode.HOST_DEAD.delta == FaultCode.FENCE_UNCONFIRMED.delta == 50
+
+
+@pytest.mark.parametrize("code", FaultCode)
+def test_every_fault_has_an_entry_that_costs_health_and_says_what_helps(code):
+    entry = FAULTS[code]
+    assert entry.delta > 0
+    assert entry.remedy
