@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.errors import NotFound
 from outlive.node import degrading
 from outlive.node.fencing.condemning import CondemnView, FenceOutcome
+from outlive.node.lost_memberships import lost_memberships
 from outlive.node.orders import asked_for
 from outlive.resources import (
     DecisionRecord,
@@ -28,7 +29,6 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.codec import decode_as
-from outlive.roles.vouching import lost_memberships
 from outlive.store import Store, list_all
 
 DECISIONS_LIMIT: Final = 200

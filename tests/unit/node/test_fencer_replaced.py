@@ -9,8 +9,9 @@ from tests.support.fencing import Site, site
 from tests.support.loops import run
 from tests.unit.node.test_fencer_cut import Cuts, _site
 
+from outlive.base.clock import LoopClock
+from outlive.node.operator import request_fence
 from outlive.resources import Fault, MemberRecord, Membership, ObjectMeta, ObjectRef
-from outlive.roles.operating import request_fence
 
 SEEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -57,7 +58,7 @@ def test_order_to_fence_a_host_is_not_carried_out_on_the_machine_that_replaces_i
                 await s.host(name)
             s.watch("a")
             await asyncio.sleep(20)
-            await request_fence(s.store, "d", name="ann", reason="its disk hangs")
+            await request_fence(s.store, LoopClock(), "d", name="ann", reason="its disk hangs")
             await s.until_dead("d", limit_s=6)
             await _replaced(s, "d")
             await asyncio.sleep(10)

@@ -10,10 +10,10 @@ import msgspec
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Refused
+from outlive.node.lost_memberships import lost_memberships
+from outlive.node.operator import confirm_off as asserted_off
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
-from outlive.roles.operating import confirm_off as asserted_off
-from outlive.roles.vouching import lost_memberships
 from outlive.simulation.building import vm_of
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.verbs.arguments import Arguments, hosts_in, text, texts

@@ -14,6 +14,16 @@ from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.condemning import CONDEMN, CondemnView
+from outlive.node.operator import (
+    call_off_fence,
+    confirm_off,
+    hosts_of_domains,
+    request_fence,
+    set_armed,
+    set_drain,
+    set_maintenance,
+    set_power_maintenance,
+)
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     Cluster,
@@ -28,16 +38,6 @@ from outlive.resources import (
     R,
 )
 from outlive.resources.cluster import Timing
-from outlive.roles.operating import (
-    call_off_fence,
-    confirm_off,
-    hosts_of_domains,
-    request_fence,
-    set_armed,
-    set_drain,
-    set_maintenance,
-    set_power_maintenance,
-)
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 from outlive.store.writers import WriterStore
@@ -88,7 +88,7 @@ def refused(asking: Coroutine[Any, Any, str], kind: type[OutliveError]) -> Outli
 
 def test_a_request_to_fence_names_the_epoch_that_it_is_about() -> None:
     store = cluster(HELD)
-    told, host = asked(store, request_fence(store, "h1", name="eve", reason="smells of smoke"))
+    told, host = asked(store, request_fence(store, CLOCK, "h1", name="eve", reason="smells of smoke"))
     member = run(store.get(Membership, "h1"))
     assert host.spec.fencing.requested == f"3@{member.metadata.uid}|eve|smells of smoke"
     assert "epoch 3" in told
@@ -96,18 +96,18 @@ def test_a_request_to_fence_names_the_epoch_that_it_is_about() -> None:
 
 def test_the_only_coordinator_is_not_fenced_since_nobody_could_prove_it_dead() -> None:
     store = cluster(HELD, other_mode="hypervisor")
-    error = refused(request_fence(store, "h1", name="eve", reason="smells"), Refused)
+    error = refused(request_fence(store, CLOCK, "h1", name="eve", reason="smells"), Refused)
     assert "no host other than h1" in str(error)
     assert "coordinator" in error.remedy
 
 
 def test_an_order_that_is_called_off_is_gone() -> None:
     store = cluster(HELD)
-    asked(store, request_fence(store, "h1", name="eve", reason="smells of smoke"))
-    told, host = asked(store, call_off_fence(store, "h1"))
+    asked(store, request_fence(store, CLOCK, "h1", name="eve", reason="smells of smoke"))
+    told, host = asked(store, call_off_fence(store, CLOCK, "h1"))
     assert host.spec.fencing.requested == ""
     assert "comes back by itself" in told
-    told, _ = asked(store, call_off_fence(store, "h1"))
+    told, _ = asked(store, call_off_fence(store, CLOCK, "h1"))
     assert "nobody asks" in told
 
 
@@ -126,21 +126,21 @@ def test_an_order_that_is_given_while_another_one_is_called_off_stays() -> None:
             return await super().replace(obj)
 
     store = cluster(HELD, requested="3|eve|smells of smoke", kind=Meanwhile)
-    told, host = asked(store, call_off_fence(store, "h1"))
+    told, host = asked(store, call_off_fence(store, CLOCK, "h1"))
     assert host.spec.fencing.requested == "3|ann|sparks"
     assert "asked anew" in told
 
 
 def test_an_order_about_an_earlier_epoch_is_left_where_it_is() -> None:
     later = cluster(msgspec.structs.replace(HELD, epoch=4), requested="3|eve|smells")
-    told, host = asked(later, call_off_fence(later, "h1"))
+    told, host = asked(later, call_off_fence(later, CLOCK, "h1"))
     assert host.spec.fencing.requested == "3|eve|smells"
     assert "epoch 4" in told
 
 
 def test_a_condemned_host_is_not_asked_for_twice() -> None:
     store = cluster(condemned())
-    told, host = asked(store, request_fence(store, "h1", name="eve", reason="smells"))
+    told, host = asked(store, request_fence(store, CLOCK, "h1", name="eve", reason="smells"))
     assert "condemned already" in told
     assert host.spec.fencing.requested == ""
 
@@ -148,7 +148,7 @@ def test_a_condemned_host_is_not_asked_for_twice() -> None:
 def test_a_host_that_runs_nothing_is_not_fenced() -> None:
     state: MemberState = "Released"
     store = cluster(msgspec.structs.replace(HELD, state=state))
-    assert "nothing to fence" in str(refused(request_fence(store, "h1", name="eve", reason="x"), InUse))
+    assert "nothing to fence" in str(refused(request_fence(store, CLOCK, "h1", name="eve", reason="x"), InUse))
 
 
 def test_an_assertion_is_about_one_fence() -> None:
@@ -167,14 +167,14 @@ def test_an_assertion_never_starts_a_fence() -> None:
 def test_names_and_reasons_are_single_lines_of_words(words: str) -> None:
     store = cluster(condemned())
     refused(confirm_off(store, CLOCK, "h1", name="eve", reason=words), Usage)
-    refused(request_fence(store, "h1", name=words, reason="x"), Usage)
+    refused(request_fence(store, CLOCK, "h1", name=words, reason="x"), Usage)
 
 
 def test_a_host_without_membership_says_who_can_fence_it() -> None:
     store = MemoryStore(CLOCK, SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
-    assert "our daemon" in str(refused(request_fence(store, "h1", name="eve", reason="x"), NotFound))
-    assert "h2" in str(refused(request_fence(store, "h2", name="eve", reason="x"), NotFound))
+    assert "our daemon" in str(refused(request_fence(store, CLOCK, "h1", name="eve", reason="x"), NotFound))
+    assert "h2" in str(refused(request_fence(store, CLOCK, "h2", name="eve", reason="x"), NotFound))
 
 
 def test_maintenance_ends_by_itself_where_a_time_was_given() -> None:
@@ -201,28 +201,28 @@ def test_maintenance_of_one_host_leaves_the_others_alone() -> None:
 
 def test_a_host_of_another_management_is_not_emptied_by_us() -> None:
     store = cluster(HELD, management="nova")
-    assert "managed by nova" in str(refused(set_drain(store, "h1", True), Refused))
+    assert "managed by nova" in str(refused(set_drain(store, CLOCK, "h1", True), Refused))
 
 
 def test_a_host_whose_daemon_does_not_run_is_not_asked_to_do_anything() -> None:
     store = cluster(condemned())
-    assert "does not run" in str(refused(set_drain(store, "h1", True), Refused))
+    assert "does not run" in str(refused(set_drain(store, CLOCK, "h1", True), Refused))
 
 
 def test_what_is_so_already_is_no_error_and_a_wish_on_its_way_is_taken_back() -> None:
     store = cluster(HELD)
-    told, host = asked(store, set_drain(store, "h1", False))
+    told, host = asked(store, set_drain(store, CLOCK, "h1", False))
     assert (told, host.spec.drain) == ("h1 takes VMs already", False)
-    asked(store, set_drain(store, "h1", True))
-    told, host = asked(store, set_drain(store, "h1", False))
+    asked(store, set_drain(store, CLOCK, "h1", True))
+    told, host = asked(store, set_drain(store, CLOCK, "h1", False))
     assert (told, host.spec.drain) == ("h1 is to take VMs again", False)
 
 
 def test_draining_and_arming_are_wishes() -> None:
     store = cluster(HELD)
-    _, host = asked(store, set_drain(store, "h1", True))
+    _, host = asked(store, set_drain(store, CLOCK, "h1", True))
     assert host.spec.drain
-    _, host = asked(store, set_armed(store, "h1", True))
+    _, host = asked(store, set_armed(store, CLOCK, "h1", True))
     assert host.spec.fencing.armed
 
 
@@ -232,7 +232,7 @@ def test_nobody_is_armed_on_an_embedded_store() -> None:
 
     store = Embedded(CLOCK, SeededIds(Random(1)))
     store.load([Hypervisor(metadata=ObjectMeta(name="h1"))])
-    assert "embedded" in str(refused(set_armed(store, "h1", True), Refused))
+    assert "embedded" in str(refused(set_armed(store, CLOCK, "h1", True), Refused))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_nobody_is_armed_with_a_timing_that_would_empty_hosts_for_nothing(timing
         metadata=ObjectMeta(name="default"), spec=ClusterSpec(fencing=FencingPolicy(timings={"steady": timing}))
     )
     run(store.create(policy))
-    error = refused(set_armed(store, "h1", True), Refused)
+    error = refused(set_armed(store, CLOCK, "h1", True), Refused)
     assert why in str(error)
     assert "timings" in error.remedy
     assert not run(store.get(Hypervisor, "h1")).spec.fencing.armed
@@ -259,7 +259,7 @@ def test_who_begins_maintenance_is_told_whose_guards_go_on() -> None:
     store = cluster(HELD)
     told, _ = asked(store, set_maintenance(store, CLOCK, True))
     assert "armed" not in told
-    asked(store, set_armed(store, "h1", True))
+    asked(store, set_armed(store, CLOCK, "h1", True))
     for hosts in ((), ("h1",)):
         told, _ = asked(store, set_maintenance(store, CLOCK, True, hosts=hosts))
         assert "h1 is armed all the same" in told
@@ -317,7 +317,7 @@ def test_the_end_of_maintenance_says_what_is_still_in_it() -> None:
 
 def test_a_host_that_is_not_armed_is_not_disarmed() -> None:
     store = cluster(HELD)
-    told, host = asked(store, set_armed(store, "h1", False))
+    told, host = asked(store, set_armed(store, CLOCK, "h1", False))
     assert told == "h1 is not armed"
     assert not host.spec.fencing.armed
 

@@ -10,10 +10,10 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.node.operator import request_vm
 from outlive.recovery.standing import standing
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
-from outlive.roles.requesting import request_vm
 from outlive.store.memory import MemoryStore
 from outlive.store.writers import WriterStore
 
@@ -38,9 +38,9 @@ def store_of(*objects: VirtualMachine | Hypervisor) -> WriterStore:
 def test_a_request_is_written_under_a_new_id_each_time() -> None:
     async def scene() -> None:
         store = store_of(FAILED, H1)
-        told = await request_vm(store, IDS, "a", "start")
+        told = await request_vm(store, LoopClock(), IDS, "a", "start")
         first = (await store.get(VirtualMachine, "a")).spec.request
-        await request_vm(store, IDS, "a", "start")
+        await request_vm(store, LoopClock(), IDS, "a", "start")
         second = (await store.get(VirtualMachine, "a")).spec.request
         assert first is not None
         assert second is not None
@@ -55,13 +55,13 @@ def test_a_request_is_written_under_a_new_id_each_time() -> None:
 def test_what_nobody_would_answer_is_refused() -> None:
     async def scene() -> None:
         with pytest.raises(Refused):
-            await request_vm(store_of(VirtualMachine(metadata=ObjectMeta(name="a"))), IDS, "a", "start")
+            await request_vm(store_of(VirtualMachine(metadata=ObjectMeta(name="a"))), LoopClock(), IDS, "a", "start")
         with pytest.raises(NotFound):
-            await request_vm(store_of(), IDS, "a", "start")
+            await request_vm(store_of(), LoopClock(), IDS, "a", "start")
         with pytest.raises(NotFound):
-            await request_vm(store_of(FAILED), IDS, "a", "move", target="h9")
+            await request_vm(store_of(FAILED), LoopClock(), IDS, "a", "move", target="h9")
         with pytest.raises(Usage):
-            await request_vm(store_of(FAILED), IDS, "a", "start", target="h1")
+            await request_vm(store_of(FAILED), LoopClock(), IDS, "a", "start", target="h1")
 
     run(scene())
 
@@ -69,11 +69,11 @@ def test_what_nobody_would_answer_is_refused() -> None:
 def test_a_host_that_others_manage_is_asked_for_nothing() -> None:
     async def scene() -> None:
         with pytest.raises(Refused) as error:
-            await request_vm(store_of(FAILED, _replace(NOVAS, metadata=H1.metadata)), IDS, "a", "stop")
+            await request_vm(store_of(FAILED, _replace(NOVAS, metadata=H1.metadata)), LoopClock(), IDS, "a", "stop")
         assert str(error.value).startswith("h1 is managed by nova")
         store = store_of(FAILED, H1, NOVAS)
         with pytest.raises(Refused) as error:
-            await request_vm(store, IDS, "a", "migrate", target="h2")
+            await request_vm(store, LoopClock(), IDS, "a", "migrate", target="h2")
         assert str(error.value).startswith("h2 is managed by nova")
         assert (await store.get(VirtualMachine, "a")).spec.request is None
 
@@ -81,7 +81,7 @@ def test_a_host_that_others_manage_is_asked_for_nothing() -> None:
 
 
 def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
-    assert "h1 answers" in run(request_vm(store_of(FAILED), IDS, "a", "start"))
+    assert "h1 answers" in run(request_vm(store_of(FAILED), LoopClock(), IDS, "a", "start"))
 
 
 def test_the_fault_of_a_failed_vm_names_the_command() -> None:

@@ -10,6 +10,8 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.node.lost_memberships import lost_memberships
+from outlive.node.operator import confirm_off, find_host
 from outlive.resources import (
     Cluster,
     ClusterStatus,
@@ -25,8 +27,6 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.vms import VirtualMachineStatus
-from outlive.roles.operating import confirm_off, find_host
-from outlive.roles.vouching import lost_memberships
 from outlive.roles.why import why
 from outlive.store.memory import MemoryStore
 

@@ -1,8 +1,8 @@
-"""Speaking for a Membership that is lost: who waits for it, and the one write that says that what it ran is over.
+"""Memberships that are lost: who waits for them, and an operator's attestation that what they ran is off.
 
 The write is a compare-and-swap on the Membership that has the host's name now, or creates one where there is none, so
 a host that registers at the same moment is seen. What the entries of virtual machines name is read before: an entry
-that is written after it, in a later epoch, is not covered, and its virtual machine waits for another word.
+that is written after it, in a later epoch, is not covered, and its virtual machine waits for another attestation.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, Refused, Unknown
+from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
 from outlive.base.hashing import stable_hash
 from outlive.node.fencing.vouching import VOUCH, VouchView
 from outlive.node.membership.dating import dated
 from outlive.resources import Cluster, HypervisorUsage, Membership, ObjectMeta, VirtualMachine
 from outlive.store import Store, list_all
+from outlive.store.access import read
 
 ATTEMPTS: Final = 5
 """Swaps that are tried before the command gives up against other writers."""
@@ -28,35 +29,24 @@ async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[st
     return found
 
 
-async def membership_of(store: Store, host: str) -> Membership | None:
-    """The Membership that has the host's name now."""
-    try:
-        return await store.get(Membership, host, fresh=True)
-    except NotFound:
-        return None
-
-
-async def missed(store: Store, host: str) -> bool:
+async def is_missing(store: Store, host: str) -> bool:
     """Whether the host said that a restored store does not know it."""
-    try:
-        status = (await store.get(Cluster, CLUSTER, fresh=True)).status
-    except NotFound:
-        return False
-    return host in status.missing(status.store_incarnation)
+    found = await read(store, Cluster, CLUSTER)
+    return found is not None and host in found.status.missing(found.status.store_incarnation)
 
 
-async def vouch(store: Store, clock: Clock, host: str, membership: str = "", *, name: str, reason: str) -> str:
+async def attest(store: Store, clock: Clock, host: str, membership: str = "", *, name: str, reason: str) -> str:
     """Record that what lost Memberships of the host ran is off: all of them, or the one of this uid.
 
     ``Refused`` where it is not lost, nobody waits for it, or the host is seen to run it; ``Conflict`` where others keep
     changing the Membership.
     """
     for attempt in range(ATTEMPTS):
-        found = await membership_of(store, host)
+        found = await read(store, Membership, host)
         view = await _view(store, host, found, membership, name=name, reason=reason)
         outcome = VOUCH.attempt(view)
         if outcome.refused is not None:
-            raise Refused(outcome.refused.why, remedy=f"outlive why {host} says how it stands")
+            raise Refused(outcome.refused.why, remedy=f"outlive why {host} shows its state")
         assert outcome.record is not None
         record = dated(outcome.record, found.record if found is not None else None, as_datetime(clock.now()))
         try:
@@ -88,10 +78,8 @@ async def _view(
             if uid not in uids and uids & lost.keys() and figures is not None and vm in figures
         )
     )
-    try:
-        incarnation = (await store.get(Cluster, CLUSTER, fresh=True)).status.store_incarnation
-    except NotFound:
-        incarnation = ""
+    cluster = await read(store, Cluster, CLUSTER)
+    incarnation = cluster.status.store_incarnation if cluster is not None else ""
     return VouchView(
         host=host,
         record=found.record if found is not None else None,
@@ -99,7 +87,7 @@ async def _view(
         lost=lost,
         named=tuple(sorted({each for uids in named.values() for each in uids})),
         only=membership,
-        missed=await missed(store, host),
+        missed=await is_missing(store, host),
         running=running,
         told=figures is not None,
         incarnation=incarnation,
@@ -124,7 +112,5 @@ async def _entries(store: Store, host: str, but: str) -> tuple[dict[str, int], d
 
 async def _figures(store: Store, host: str) -> tuple[str, ...] | None:
     """VMs that are on the host as it said last; ``None``: it has not said."""
-    try:
-        return (await store.get(HypervisorUsage, host, fresh=True)).usage.present
-    except NotFound:
-        return None
+    found = await read(store, HypervisorUsage, host)
+    return found.usage.present if found is not None else None

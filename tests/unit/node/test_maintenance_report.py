@@ -9,8 +9,8 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.node.operator import NOTHING, hidden, maintenance_status
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta, Spared
-from outlive.roles.maintaining import NOTHING, hidden, maintenance_status
 from outlive.store.memory import MemoryStore
 
 

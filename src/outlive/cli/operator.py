@@ -1,10 +1,10 @@
-"""``outlive fence``, ``maintenance``, ``drain``, ``ready``, ``arm``, ``disarm``: what an operator asks of hosts."""
+"""What an operator asks of hosts and VMs: ``fence``, ``maintenance``, ``drain``, ``arm``, ``request``; ``guard``."""
 
 from __future__ import annotations
 
 import getpass
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,6 +13,8 @@ from outlive.cli.access import Access
 from outlive.cli.commands import command, group, single
 from outlive.cli.output import write
 
+VERBS: Final = ("start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move")
+"""What can be requested of a VM; a test shows that these are those of ``node.operator``."""
 WAIT_LIMIT_S = 4 * 3600.0
 """How long ``--wait`` waits at most."""
 LOOK_S = 1.0
@@ -50,8 +52,8 @@ async def fence(
     yes: Yes = False,
 ) -> None:
     """Have a host declared dead, or assert that a condemned one is off."""
-    from outlive.roles.operating import call_off_fence, find_host, request_fence
-    from outlive.roles.operating import confirm_off as assert_off
+    from outlive.node.operator import call_off_fence, find_host, request_fence
+    from outlive.node.operator import confirm_off as assert_off
 
     if membership and not confirm_off:
         raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
@@ -62,14 +64,14 @@ async def fence(
     who = name or getpass.getuser()
     async with access.open(write=True) as store:
         if call_off:
-            told = await call_off_fence(store, host)
+            told = await call_off_fence(store, access.clock, host)
         elif confirm_off:
             await find_host(store, host)
             what = f"what {host} ran as {membership}" if membership else host
             _ask(f"If {what} still runs, its VMs will be corrupted. Is it off, by your own eyes?", yes)
             told = await assert_off(store, access.clock, host, name=who, reason=reason, membership=membership)
         else:
-            told = await request_fence(store, host, name=who, reason=reason)
+            told = await request_fence(store, access.clock, host, name=who, reason=reason)
         write(told + "\n")
 
 
@@ -82,7 +84,7 @@ async def maintenance_on(
 ) -> None:
     """Nobody is condemned from now on."""
     from outlive.base.duration import duration_of_flag
-    from outlive.roles.operating import hosts_of_domains, set_maintenance, set_power_maintenance
+    from outlive.node.operator import hosts_of_domains, set_maintenance, set_power_maintenance
 
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
@@ -97,8 +99,7 @@ async def maintenance_off(
     access: Access, host: SomeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
     """Silent hosts are condemned again; who would have been meanwhile is told."""
-    from outlive.roles.maintaining import hidden
-    from outlive.roles.operating import hosts_of_domains, set_maintenance, set_power_maintenance
+    from outlive.node.operator import hidden, hosts_of_domains, set_maintenance, set_power_maintenance
 
     async with access.open(write=True) as store:
         hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
@@ -111,7 +112,7 @@ async def maintenance_off(
 
 async def maintenance_status(access: Access) -> None:
     """What is in maintenance, until when, and who would have been condemned but for it."""
-    from outlive.roles.maintaining import maintenance_status as status
+    from outlive.node.operator import maintenance_status as status
 
     async with access.open() as store:
         write(await status(store, access.clock) + "\n")
@@ -119,22 +120,22 @@ async def maintenance_status(access: Access) -> None:
 
 async def drain(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
     """Empty a host: its VMs move away, and it takes no new ones."""
-    return await _drain(access, host, wait, drained=True)
+    return await _set_drain(access, host, wait, drained=True)
 
 
 async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
     """Let a host take VMs again; those that were moved away come home."""
-    return await _drain(access, host, wait, drained=False)
+    return await _set_drain(access, host, wait, drained=False)
 
 
-async def _drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
+async def _set_drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
     from outlive.base.duration import format_duration
+    from outlive.node.operator import set_drain
     from outlive.resources import Hypervisor
-    from outlive.roles.operating import set_drain
 
     wanted = "flushed" if drained else "ready"
     async with access.open(write=True) as store:
-        write(await set_drain(store, host, drained) + "\n")
+        write(await set_drain(store, access.clock, host, drained) + "\n")
         began = access.clock.monotonic()
         while wait and access.clock.monotonic() - began < WAIT_LIMIT_S:
             found = await store.get(Hypervisor, host, fresh=True)
@@ -155,16 +156,16 @@ async def _drain(access: Access, host: str, wait: bool, *, drained: bool) -> Exi
 
 async def arm(access: Access, host: Host, yes: Yes = False) -> None:
     """Have a host's guard armed: the host empties itself when it cannot prove any more that it lives."""
-    await _arm(access, host, armed=True, yes=yes)
+    await _set_armed(access, host, armed=True, yes=yes)
 
 
 async def disarm(access: Access, host: Host, yes: Yes = False) -> None:
     """Have a host's guard disarmed."""
-    await _arm(access, host, armed=False, yes=yes)
+    await _set_armed(access, host, armed=False, yes=yes)
 
 
-async def _arm(access: Access, host: str, *, armed: bool, yes: bool) -> None:
-    from outlive.roles.operating import refuse_arming, set_armed
+async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool) -> None:
+    from outlive.node.operator import refuse_arming, set_armed
 
     async with access.open(write=True) as store:
         if armed:
@@ -174,7 +175,7 @@ async def _arm(access: Access, host: str, *, armed: bool, yes: bool) -> None:
                 f"that is away. Arm {host}?",
                 yes,
             )
-        write(await set_armed(store, host, armed) + "\n")
+        write(await set_armed(store, access.clock, host, armed) + "\n")
 
 
 def _ask(question: str, yes: bool) -> None:
@@ -189,6 +190,37 @@ def _ask(question: str, yes: bool) -> None:
         raise Refused("nothing was done", remedy="answer yes, or give --yes")
 
 
+async def request(
+    access: Access,
+    vm: Annotated[str, typer.Argument(metavar="VM", help="Which VM.")],
+    verb: Annotated[str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.")],
+    to: Annotated[str, typer.Option("--to", metavar="HOST", help="With migrate or move: where to.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="As the verb takes it: do not wait, or do not ask.")] = False,
+) -> None:
+    """Ask for a VM to be started, stopped or moved, once; its host answers. Also after it has failed."""
+    from outlive.base.ids import SystemIds
+    from outlive.node.operator import request_vm
+
+    wanted = next((one for one in VERBS if one == verb), None)
+    if wanted is None:
+        raise Usage(f"nobody can be asked to {verb[:40]!r}", place="VERB", remedy=f"write one of {', '.join(VERBS)}")
+    async with access.open(write=True) as store:
+        write(await request_vm(store, access.clock, SystemIds(), vm, wanted, target=to, force=force) + "\n")
+
+
+def _guard_of(context: typer.Context) -> None:
+    """Empty this host when it cannot prove any more that it is alive: a small process beside the daemon.
+
+    It feeds the hardware watchdog only while renewals are acknowledged, and does nothing until it is armed. Its options
+    are in docs/operating/guard.md#options; of the guard that runs, `outlive guard --status` prints the state.
+    """
+    # Never called from a shell: outlive.__main__ runs the guard before anything of the command line is imported. This
+    # is for help, completion and the reference, and for callers that start the command line in another way.
+    from outlive.guard.main import main
+
+    raise typer.Exit(main(context.args))
+
+
 maintenance = group("Whether silent hosts are condemned.")
 command(maintenance, "on")(maintenance_on)
 command(maintenance, "off")(maintenance_off)
@@ -199,3 +231,6 @@ draining = single("drain", drain)
 readying = single("ready", ready)
 arming = single("arm", arm)
 disarming = single("disarm", disarm)
+requesting = single("request", request)
+guard = typer.Typer(rich_markup_mode=None)
+guard.command("guard", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(_guard_of)

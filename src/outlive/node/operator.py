@@ -1,0 +1,440 @@
+"""What an operator asks of hosts and VMs: each is one write of a spec, and answers with a sentence.
+
+The write states what is wanted; daemons and fencers act on it in their own time and by the rules of the safety
+protocol. Every function reads fresh, changes one field, and refuses what could not mean what its caller thinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime, as_instant
+from outlive.base.errors import InUse, NotFound, Refused, Usage
+from outlive.base.ids import Ids
+from outlive.base.wording import listing
+from outlive.node.fencing.profile import ProfileInput, profile_of, validate_profile
+from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.node.lost_memberships import attest, is_missing, lost_memberships
+from outlive.node.membership.former import is_nobodys
+from outlive.node.orders import asked_for
+from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
+from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
+from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
+from outlive.resources.vms import Request
+from outlive.store import Selector, Store, list_all
+from outlive.store.access import compare_and_swap, read
+
+CLUSTER: Final = "default"
+WORDS_LIMIT: Final = 500
+"""Characters of a name or a reason."""
+RECENT_S: Final = 24 * 3600.0
+"""How far back ``hidden`` looks; older entries stay in ``status.spared`` of the host."""
+NAMED: Final = 5
+"""Hosts that a sentence names."""
+NOTHING: Final = "in the last 24 hours nobody would have been condemned but for maintenance"
+ONLY_OURS: Final = "only hosts with our daemon are fenced by us"
+
+RequestVerb = Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
+
+_replace = msgspec.structs.replace
+K = TypeVar("K", bound=Resource)
+
+
+# Fences.
+
+
+async def request_fence(store: Store, clock: Clock, host: str, *, name: str, reason: str) -> str:
+    """Ask for a live host to be fenced; a coordinator does it by the usual rules. ``NotFound``, ``InUse``.
+
+    ``Refused`` where no other host is a coordinator: nobody would be left to prove that this one is dead.
+    """
+    _check_words(name, reason)
+    member = await _member(store, host)
+    record = member.record
+    if record.state == "Released":
+        raise InUse(f"{host} runs nothing and is not watched", remedy="there is nothing to fence")
+    if record.state == "Revoked":
+        return f"{host} is condemned already: fence {record.fence.id}, {record.fence.reason}"
+    others = [one.name async for one in list_all(store, Hypervisor) if one.spec.mode == "coordinator"]
+    if not {*others} - {host}:
+        raise Refused(
+            f"no host other than {host} is a coordinator: nobody would be left to prove it dead",
+            remedy=f"set spec.mode of another host to coordinator and restart its daemon; or empty {host} "
+            f"(outlive drain {host}) and switch it off",
+        )
+    wish = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
+    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, requested=wish))
+    return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"
+
+
+async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
+    """Take the order to fence a host back. What is proven stays proven. ``NotFound``."""
+    member = await _member(store, host)
+    record = member.record
+    text = (await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested
+    ordered = asked_for(text, member.metadata.uid)
+    if ordered is None or ordered[0] != record.epoch:
+        return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
+    left = await _change_fencing(
+        store, clock, host, lambda fencing: _replace(fencing, requested="") if fencing.requested == text else fencing
+    )
+    if left.requested:
+        return f"somebody has asked anew to have {host} fenced; outlive why {host} says who, and why"
+    if record.dead_through >= record.epoch:
+        return f"{host} is proven dead already; it comes back once it is switched on"
+    return f"{host} comes back by itself if it is not off by now; outlive why {host} says how it stands"
+
+
+async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reason: str, membership: str = "") -> str:
+    """Assert that a condemned host is off. It becomes the proof of its fence, with name and reason.
+
+    Where its Membership is lost, or ``membership`` names a lost one by uid, the assertion is about what that one ran
+    (``outlive.node.lost_memberships``). ``Refused`` where the host is not condemned: an assertion is about one fence,
+    and never starts one.
+    """
+    _check_words(name, reason)
+    member = await read(store, Membership, host)
+    if member is None or is_nobodys(member.record) or membership not in ("", member.metadata.uid):
+        return await attest(store, clock, host, membership, name=name, reason=reason)
+    record = member.record
+    view = OperatorView(
+        host=host,
+        record=record,
+        observer=name,
+        epoch=record.fence.epoch,
+        fence=record.fence.id,
+        name=name,
+        reason=reason,
+    )
+    outcome = PROVE_OPERATOR.attempt(view)
+    if record.state != "Revoked" or outcome.refused is not None:
+        why = outcome.refused.why if outcome.refused is not None and record.state == "Revoked" else ""
+        lost = await lost_memberships(store, host, but=member.metadata.uid)
+        raise Refused(
+            why or f"{host} is not condemned",
+            remedy=f"VMs wait for a lost membership of it: say which (--membership {min(lost)})"
+            if lost
+            else f"outlive fence {host} --reason … condemns it first",
+        )
+    if record.dead_through >= record.fence.epoch:
+        return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
+    wish = f"{record.fence.id}|{name}|{reason}"
+    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, operator_proof=wish))
+    return f"recorded for fence {record.fence.id}: {name} says that {host} is off"
+
+
+async def find_host(store: Store, host: str) -> None:
+    """``NotFound`` where there is no such host, ``Refused`` where others manage it, before anybody is asked about it.
+
+    A lost one has left entries.
+    """
+    if await lost_memberships(store, host) or await is_missing(store, host):
+        return
+    managed_by = (await store.get(Hypervisor, host)).spec.management
+    if managed_by != "node" and await read(store, Membership, host) is None:
+        raise Refused(f"{host} is managed by {managed_by}", remedy=ONLY_OURS)
+
+
+def _check_words(name: str, reason: str) -> None:
+    for what, text in (("name", name), ("reason", reason)):
+        if not text.strip() or "|" in text or len(text) > WORDS_LIMIT or not text.isprintable():
+            raise Usage(
+                f"{text[:80]!r} is no {what}", remedy=f"write one line of at most {WORDS_LIMIT} characters without |"
+            )
+
+
+async def _member(store: Store, host: str) -> Membership:
+    member = await read(store, Membership, host)
+    if member is None:
+        await store.get(Hypervisor, host)
+        raise NotFound(f"host {host} has no membership", remedy=ONLY_OURS)
+    return member
+
+
+# Maintenance.
+
+
+async def hosts_of_domains(store: Store, domains: tuple[str, ...], *, hosts: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """``hosts``, and those that carry the label of one of these failure domains (``rack=r3``) now, each once.
+
+    ``Usage`` for what is no domain, ``NotFound`` for one without hosts.
+    """
+    found = dict.fromkeys(hosts)
+    for domain in domains:
+        what, _, which = domain.partition("=")
+        if not what or not which:
+            raise Usage(f"{domain!r} is no failure domain", place="--domain", remedy="write one such as rack=r3")
+        selector = Selector.parse(f"{DOMAIN_LABEL_PREFIX}{what}={which}")
+        named = [one.name async for one in list_all(store, Hypervisor, selector=selector)]
+        if not named:
+            raise NotFound(
+                f"no host has the label {DOMAIN_LABEL_PREFIX}{what}={which}",
+                remedy="outlive get hypervisors -o wide shows their labels",
+            )
+        found.update(dict.fromkeys(named))
+    return tuple(found)
+
+
+async def set_power_maintenance(
+    store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...]
+) -> str:
+    """The power controllers of these hosts get no command while it is on; fencing goes on without them."""
+    if not hosts:
+        raise Usage("nobody says whose power controllers", place="--power", remedy="add --host or --domain")
+    end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    for host in hosts:
+        await store.get(Hypervisor, host)
+    for host in hosts:
+        await _change_fencing(
+            store, clock, host, lambda fencing: _replace(fencing, power_maintenance=on, power_maintenance_until=end)
+        )
+    names = ", ".join(hosts)
+    if on:
+        return f"{names}: power controllers get no command {until(end)}; hosts are still condemned"
+    return f"{names}: power controllers are used again"
+
+
+async def set_maintenance(
+    store: Store, clock: Clock, on: bool, *, for_s: float | None = None, hosts: tuple[str, ...] = ()
+) -> str:
+    """Nobody, or none of these hosts, is condemned while it is on. The same again is fine."""
+    end: datetime | None = as_datetime(clock.now() + for_s) if on and for_s is not None else None
+    for host in hosts:
+        await store.get(Hypervisor, host)
+    if not hosts:
+        await _change_cluster(store, clock, lambda spec: _replace(spec, maintenance=on, maintenance_until=end))
+    for host in hosts:
+        await _change_fencing(
+            store, clock, host, lambda fencing: _replace(fencing, maintenance=on, maintenance_until=end)
+        )
+    names = ", ".join(hosts)
+    if not on:
+        return (f"{names}: maintenance is off" if hosts else "maintenance is off") + await goes_on(store, clock, hosts)
+    told = f"{names}: not condemned {until(end)}" if hosts else f"maintenance is on {until(end)}: no host is condemned"
+    return told + await guards_go_on(store, hosts)
+
+
+async def maintenance_status(store: Store, clock: Clock) -> str:
+    """What is in maintenance, until when, and what it hid."""
+    now, lines = clock.now(), list[str]()
+    spec = await cluster_spec(store)
+    if cluster_maintenance(spec, now):
+        lines.append(f"all hosts: in maintenance {until(spec.maintenance_until)}")
+    async for host in list_all(store, Hypervisor):
+        fencing = host.spec.fencing
+        if host_maintenance(fencing, now):
+            lines.append(f"{host.name}: in maintenance {until(fencing.maintenance_until)}")
+        if power_maintenance(fencing, now):
+            lines.append(f"{host.name}: its power controller in maintenance {until(fencing.power_maintenance_until)}")
+    return "\n".join([*(lines or ["nothing is in maintenance"]), await hidden(store, clock)])
+
+
+async def hidden(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str:
+    """Who would have been condemned in the last 24 hours, of these hosts or of all; oldest first."""
+    since = as_datetime(clock.now() - RECENT_S)
+    found = [
+        (as_instant(one.at), host.name, one)
+        async for host in list_all(store, Hypervisor)
+        if not hosts or host.name in hosts
+        for one in host.status.spared
+        if one.at >= since
+    ]
+    found.sort(key=lambda entry: entry[:2])
+    told = [
+        f"{one.at:%Y-%m-%d %H:%M:%S} UTC: {host} would have been condemned but for {one.under}: {one.why}"
+        for _, host, one in found
+    ]
+    return "\n".join(told) if told else NOTHING
+
+
+async def cluster_spec(store: Store) -> ClusterSpec:
+    """Of ``Cluster/default``; as it comes where nobody has made it yet."""
+    found = await read(store, Cluster, CLUSTER)
+    return found.spec if found is not None else ClusterSpec()
+
+
+async def goes_on(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str:
+    """What to add where maintenance of these hosts, or that of all, ends: what of it is still on; often nothing."""
+    now, said = clock.now(), list[str]()
+    if hosts:
+        concerned, spec = [await store.get(Hypervisor, name) for name in hosts], await cluster_spec(store)
+        if cluster_maintenance(spec, now):
+            said.append(f"that of all hosts is on {until(spec.maintenance_until)}")
+    else:
+        concerned = [one async for one in list_all(store, Hypervisor)]
+        if alone := sorted(one.name for one in concerned if host_maintenance(one.spec.fencing, now)):
+            named = listing(alone, most=NAMED)
+            said.append(f"{named} {'is' if len(alone) == 1 else 'are'} still in maintenance by name")
+    if powers := sorted(one.name for one in concerned if power_maintenance(one.spec.fencing, now)):
+        said.append(f"the power controllers of {listing(powers, most=NAMED)} still get no command, see --power")
+    return f"; but {listing(said)}" if said else ""
+
+
+async def guards_go_on(store: Store, hosts: tuple[str, ...] = ()) -> str:
+    """What to add where guards of these hosts, or of any, are armed: a guard knows nothing of maintenance."""
+    found = [one.name async for one in list_all(store, Hypervisor) if one.spec.fencing.armed]
+    armed = sorted([name for name in found if not hosts or name in hosts])
+    if not armed:
+        return ""
+    named = f"{listing(armed, most=NAMED)} {'is' if len(armed) == 1 else 'are'}"
+    return (
+        f"\n{named} armed all the same: without acknowledged renewals the VMs there are killed; "
+        f"outlive disarm first where the work may cut off the store"
+    )
+
+
+def until(moment: datetime | None) -> str:
+    """Until when, in words."""
+    return f"until {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "until somebody ends it"
+
+
+# Draining and arming.
+
+
+async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
+    """Ask for a host to be emptied, or to take VMs again. Asked again while it happens, nothing changes."""
+    found = await store.get(Hypervisor, host)
+    if found.spec.management != "node":
+        remedy = "empty it there; outlive whatif drain says where to" if drain else "let it take VMs there"
+        raise Refused(f"{host} is managed by {found.spec.management}", remedy=remedy)
+    answer = node_request(NodeRequestInput(request="flush" if drain else "ready", node=await _as_asked(store, found)))
+    if not answer.ok:
+        raise Refused(
+            f"the daemon of {host} does not run, so nobody would do it",
+            remedy=f"start it; outlive why {host} says more",
+        )
+    if answer.code is NodeRequestCode.ALREADY:
+        return f"{host} is empty already" if drain else f"{host} takes VMs already"
+    await _change(store, clock, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
+    return f"{host} is to be emptied" if drain else f"{host} is to take VMs again"
+
+
+async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
+    """The host as requests see it; a wish that it has not followed yet counts as its state."""
+    state = host.status.domain_state or "ready"
+    if host.spec.drain and state in ("ready", "unflush"):
+        state = "flush"
+    elif not host.spec.drain and state in ("flush", "flushed"):
+        state = "unflush"
+    member = await read(store, Membership, host.name)
+    runs = member is not None and member.record.state == "Held"
+    return RequestedNode(
+        name=host.name,
+        mode=host.spec.mode,
+        daemon_state="run" if runs else "stop",
+        router_state="",
+        domain_state=state,
+    )
+
+
+async def refuse_arming(store: Store, host: str) -> None:
+    """``Refused`` on an embedded store, which is no quorum, and with a timing that would empty the host for nothing."""
+    found = await store.get(Hypervisor, host, fresh=True)
+    if store.embedded:
+        raise Refused(
+            f"{host} is not armed: this store is embedded in one server, and its outage would empty every armed host",
+            remedy="use a replicated store",
+        )
+    profile = profile_of((await cluster_spec(store)).fencing, found.spec.fencing, armed=True)
+    if errors := validate_profile(ProfileInput(profile=profile)).errors:
+        raise Refused(
+            f"{host} is not armed: its timing is unsound ({', '.join(errors)})",
+            remedy="change spec.fencing.timings of Cluster/default; outlive decide profile.validate says what can work",
+        )
+
+
+async def set_armed(store: Store, clock: Clock, host: str, armed: bool) -> str:
+    """Ask for a host's guard to be armed or disarmed."""
+    if armed:
+        await refuse_arming(store, host)
+    elif not (await store.get(Hypervisor, host, fresh=True)).spec.fencing.armed and not await _is_armed(store, host):
+        return f"{host} is not armed"
+    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, armed=armed))
+    if armed:
+        return (
+            f"{host} will be armed: without acknowledged renewals its VMs are killed, also when only the store is away"
+        )
+    return f"{host} will be disarmed"
+
+
+async def _is_armed(store: Store, host: str) -> bool:
+    """Whether its daemon said last that its guard is armed."""
+    member = await read(store, Membership, host)
+    return member is not None and member.record.guard.armed
+
+
+# Requests for a VM.
+
+
+async def request_vm(
+    store: Store, clock: Clock, ids: Ids, vm: str, verb: RequestVerb, *, target: str = "", force: bool = False
+) -> str:
+    """Request it, and name the id under which it is answered. ``NotFound``; ``Usage`` for a host where none belongs.
+
+    ``Refused`` where nobody would answer: the VM has no host, or one without our daemon, or is to go to such a one.
+    """
+    if target and verb not in ("migrate", "move"):
+        raise Usage(f"{verb} goes to no other host", place="--to", remedy="leave it out")
+    if target:
+        _check_ours(await store.get(Hypervisor, target), vm)
+    where = (await store.get(VirtualMachine, vm, fresh=True)).status.assigned
+    if where is None:
+        why = f"{vm} is assigned to no host, so nobody would answer"
+        raise Refused(why, remedy=f"outlive describe vm {vm} shows its state")
+    host = await read(store, Hypervisor, where.hypervisor)
+    if host is not None:  # its document may be lost; its daemon answers all the same
+        _check_ours(host, vm)
+    request = Request(id=ids.uuid(), verb=verb, target=target, force=force)
+    await _change(store, clock, VirtualMachine, vm, lambda one: _replace(one, spec=_replace(one.spec, request=request)))
+    return f"{vm}: {verb} is requested as {request.id}; {where.hypervisor} answers (outlive describe vm {vm})"
+
+
+def _check_ours(host: Hypervisor, vm: str) -> None:
+    if host.spec.management != "node":
+        why = f"{host.name} is managed by {host.spec.management}, so nobody here would answer"
+        raise Refused(why, remedy=f"ask for {vm} there")
+
+
+# Writes.
+
+
+async def _change_fencing(
+    store: Store, clock: Clock, host: str, change: Callable[[FencingSpec], FencingSpec]
+) -> FencingSpec:
+    """As it is then."""
+    changed = await _change(
+        store,
+        clock,
+        Hypervisor,
+        host,
+        lambda one: _replace(one, spec=_replace(one.spec, fencing=change(one.spec.fencing))),
+    )
+    return changed.spec.fencing
+
+
+async def _change(store: Store, clock: Clock, kind: type[K], name: str, change: Callable[[K], K]) -> K:
+    """The object after the change of its spec. ``NotFound`` where there is none."""
+
+    def changed(found: K | None) -> K:
+        if found is None:
+            raise NotFound(f"there is no {kind.kind()} {name!r}", remedy=f"see outlive get {kind.info.plural}")
+        return change(found)
+
+    after = await compare_and_swap(store, kind, name, changed, clock=clock, half="spec")
+    assert after is not None, "a missing object raises"
+    return after
+
+
+async def _change_cluster(store: Store, clock: Clock, change: Callable[[ClusterSpec], ClusterSpec]) -> None:
+    """Change the spec of ``Cluster/default``, which is made where nobody has made it yet."""
+
+    def changed(found: Cluster | None) -> Cluster:
+        one = found or Cluster(metadata=ObjectMeta(name=CLUSTER))
+        return _replace(one, spec=change(one.spec))
+
+    await compare_and_swap(store, Cluster, CLUSTER, changed, clock=clock, half="spec")
