@@ -21,8 +21,8 @@ from outlive.base.errors import Refused, Unavailable
 from outlive.node.guarding import SocketGuard
 from outlive.node.membership.arming import record_of
 from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
-from outlive.node.vm.former import end_former_creates
-from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.start import end_former_creates
 
 
 def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlive.node.membership.death import mute
 from outlive.node.membership.former import NOBODYS
-from outlive.recovery.steps import AssignView, ClaimView
+from outlive.recovery.states import AssignView, ClaimView
 from tests.model.keeping import Found
 from tests.model.machines import fault
 from tests.model.parts import (

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.node.fencing import condemning, proving, vouching
 from outlive.node.membership import holding, joining, moving, renewing
-from outlive.recovery import steps as recovering
+from outlive.recovery import states as recovering
 from outlive.runtime.steps import ProtocolStep
 
 _MODULES = (joining, renewing, holding, moving, condemning, proving, vouching, recovering)

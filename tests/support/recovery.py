@@ -25,9 +25,9 @@ from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
-from outlive.recovery.arriving import Arrivals
-from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.caches import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.arrivals import Arrivals
+from outlive.recovery.controller import RecoveryControllers
+from outlive.recovery.view import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     HOST_LABEL,
     RESERVATION_TYPE_LABEL,

@@ -15,7 +15,7 @@ from outlive.api.wire import Answer
 from outlive.base.errors import Invalid, NotFound
 from outlive.base.wording import listing
 from outlive.failover.protection import check_wishes
-from outlive.node.vm.ordering import circles
+from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
 from outlive.resources import Pipeline, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT

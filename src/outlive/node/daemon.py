@@ -16,7 +16,7 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.draining import Drainer
+from outlive.node.drain import DrainController
 from outlive.node.gauging import Gauge
 from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.doubting import Doubting
@@ -24,11 +24,10 @@ from outlive.node.membership.entering import UNKNOWN_HOST, Entered, unknown_host
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.missing import Missing
 from outlive.node.reporting import Reporter
-from outlive.node.vm.creating import Creator
-from outlive.node.vm.local import LocalDomains
-from outlive.node.vm.looking import Looker
-from outlive.node.vm.shared import VmHost
-from outlive.node.vm.worker import Workers
+from outlive.node.vm.context import VmContext
+from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.reconciler import VmReconciler, Workers
+from outlive.node.vm.start import DomainCreator
 from outlive.node.wishes import Wishes
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.runtime.informer import Informer
@@ -47,7 +46,7 @@ _log = get_logger("node.daemon")
 class Daemon:
     """See the module."""
 
-    shared: VmHost
+    shared: VmContext
     keeper: Keeper
     cleaner: Cleaner
     missing: Missing
@@ -55,11 +54,11 @@ class Daemon:
     here: LocalDomains
     wishes: Wishes
     informer: Informer[VirtualMachine]
-    looker: Looker
-    creator: Creator
+    looker: VmReconciler
+    creator: DomainCreator
     workers: Workers
     reporter: Reporter
-    drainer: Drainer
+    drainer: DrainController
     gauge: Gauge
     clock: Clock
     swept: Entered | None = None

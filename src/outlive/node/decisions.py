@@ -1,7 +1,7 @@
 """The decisions of the node daemon by name, for ``outlive decide`` and for replay.
 
-Each is the function that the daemon itself uses, except five that are models of machinery made elsewhere:
-``fence.timeline``, ``primary.contend``, ``primary.handover``, ``migration.run`` and ``selffence.evaluate``; and three
+Each is the function that the daemon itself uses, except four that are models of machinery made elsewhere:
+``fence.timeline``, ``primary.contend``, ``primary.handover`` and ``selffence.evaluate``; and three
 whose users are still to come: ``config.validate_fencing``, ``lock.acquire`` and ``command.result``
 (docs/reference/node-decisions.md).
 """
@@ -25,16 +25,15 @@ from outlive.node.leaving import LeaveInput, LeaveResult, decide_leave
 from outlive.node.lifecycle import ShutdownInput, ShutdownResult, shutdown
 from outlive.node.locking import LockInput, LockResult, acquire_lock
 from outlive.node.primary import ContendInput, ContendResult, HandoverInput, HandoverResult, contend, handover
+from outlive.node.relocation import FLUSH_RUN
 from outlive.node.requests import NodeRequestInput, NodeRequestResult, node_request
 from outlive.node.scoring import ScoreInput, ScoreResult, score_host
-from outlive.node.vm.accounting import AccountInput, AccountResult, account_node
-from outlive.node.vm.events import VmAction, VmEventInput, VmEventResult, vm_event
-from outlive.node.vm.flushing import FlushInput, FlushResult, run_flush
-from outlive.node.vm.locks import StartLocksInput, StartLocksResult, start_locks
-from outlive.node.vm.moves import MoveInput, MoveResult, run_move
-from outlive.node.vm.ordering import StartOrderInput, StartOrderResult, start_order
-from outlive.node.vm.requests import VmRequestInput, VmRequestResult, vm_request
-from outlive.node.vm.selecting import SelectNodeInput, SelectNodeResult, select_node
+from outlive.node.vm.accounting import ACCOUNT_NODE
+from outlive.node.vm.locks import START_LOCKS
+from outlive.node.vm.requests import VM_REQUEST
+from outlive.node.vm.selection import SELECT_NODE
+from outlive.node.vm.start_order import START_ORDER
+from outlive.node.vm.states import VM_EVENT
 from outlive.runtime.decisions import Decision
 
 
@@ -54,10 +53,6 @@ def _misses_nothing(output: KeepaliveResult) -> bool:
     return not output.stale
 
 
-def _leaves_alone(output: VmEventResult) -> bool:
-    return output.action in (VmAction.NONE, VmAction.DEFER)
-
-
 def _does_well(output: ScoreResult) -> bool:
     return output.standing.level == "well"
 
@@ -66,7 +61,7 @@ def _is_not_left(output: LeaveResult) -> bool:
     return not output.go
 
 
-def _only_figures(output: AccountResult | CommandResult) -> bool:
+def _only_figures(output: CommandResult) -> bool:
     """These ask for nothing, whatever they say: they are kept in full when they say something else than before."""
     return True
 
@@ -93,32 +88,6 @@ VALIDATE_FENCING: Final = Decision(
 )
 VALIDATE_PROFILE: Final = Decision(
     "profile.validate", validate_profile, ProfileInput, ProfileResult, "Whether a timing profile can work"
-)
-VM_EVENT: Final = Decision(
-    "vm.event", vm_event, VmEventInput, VmEventResult, "What a host does about a virtual machine", _leaves_alone
-)
-VM_REQUEST: Final = Decision(
-    "vm.request", vm_request, VmRequestInput, VmRequestResult, "What a request to a virtual machine writes"
-)
-START_LOCKS: Final = Decision(
-    "rbd.start_locks", start_locks, StartLocksInput, StartLocksResult, "Whether storage locks let it start"
-)
-START_ORDER: Final = Decision(
-    "vm.start_order",
-    start_order,
-    StartOrderInput,
-    StartOrderResult,
-    "Whether a virtual machine starts now, or waits for those that it starts after",
-    lambda output: output.start and not output.without,
-)
-SELECT_NODE: Final = Decision(
-    "select.node", select_node, SelectNodeInput, SelectNodeResult, "Which host a virtual machine goes to"
-)
-FLUSH_RUN: Final = Decision(
-    "flush.run", run_flush, FlushInput, FlushResult, "How a host is emptied, or takes its virtual machines back"
-)
-ACCOUNT_NODE: Final = Decision(
-    "account.node", account_node, AccountInput, AccountResult, "What a host's virtual machines take", _only_figures
 )
 NODE_REQUEST: Final = Decision(
     "node.request", node_request, NodeRequestInput, NodeRequestResult, "What a request to a host writes"
@@ -149,7 +118,6 @@ MODELS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("fence.timeline", timeline, TimelineInput, TimelineResult, "When a silent host would be powered off"),
     Decision("primary.contend", contend, ContendInput, ContendResult, "Who becomes primary"),
     Decision("primary.handover", handover, HandoverInput, HandoverResult, "How the role of primary changes hands"),
-    Decision("migration.run", run_move, MoveInput, MoveResult, "How a move goes, fault by fault"),
     Decision(
         "selffence.evaluate",
         evaluate_self_fencing,

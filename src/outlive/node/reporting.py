@@ -16,15 +16,15 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.decisions import ACCOUNT_NODE, KEEPALIVE_CYCLE
+from outlive.node.decisions import KEEPALIVE_CYCLE
 from outlive.node.faults import FaultRecorder
 from outlive.node.gauging import Gauge
 from outlive.node.keepalive import Collected, KeepaliveInput
 from outlive.node.membership.keeper import Keeper
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.ports.machine import MachinePort
-from outlive.node.vm.accounting import AccountedVm, AccountInput
-from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.accounting import ACCOUNT_NODE, AccountedVm, AccountInput
+from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import assigned_to, state_of
 from outlive.node.wishes import Wishes
 from outlive.resources import (

@@ -19,8 +19,8 @@ from outlive.node.daemon import Daemon
 from outlive.node.decisions import LIFECYCLE_SHUTDOWN
 from outlive.node.lifecycle import ShutdownInput, ShutdownStep
 from outlive.node.membership.renewing import LEAVE, LeaveView
+from outlive.node.vm.context import CALL_S
 from outlive.node.vm.states import mine, of_host
-from outlive.node.vm.writing import CALL_S
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store import list_all

@@ -17,11 +17,11 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.vm.states import STOPPED_BY_DRAIN, STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
-from outlive.recovery import records
+from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
-from outlive.recovery.observe import Lookout
-from outlive.recovery.steps import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
-from outlive.recovery.telling import Teller
+from outlive.recovery.report import RecoveryReporter
+from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
+from outlive.recovery.view import RecoveryObserver
 from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
@@ -46,14 +46,14 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-class Acting:
+class RecoveryActions:
     """Carries out actions; errors are the store's, and ``Refused``."""
 
     def __init__(
         self,
         store: Store,
-        lookout: Lookout,
-        teller: Teller,
+        lookout: RecoveryObserver,
+        teller: RecoveryReporter,
         *,
         vms: Informer[VirtualMachine],
         reservations: Informer[Reservation],

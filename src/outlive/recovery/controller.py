@@ -1,9 +1,10 @@
-"""The loop of recovery: look at everything, plan, act; again whenever something has changed.
+"""The controller of recovery: observe everything, plan, act; again whenever something has changed.
 
 Level-triggered: a pass looks at all VMs whose holders may be dead or whose recovery is unfinished, so nothing is lost
 with a crash, a change of leader or a missed event. After a proof it waits a moment for others, because hosts of one
 failure domain die together and one plan serves them better than one each. What it does not promise: that it is the
-only one; every write is a compare-and-swap that a second leader loses or makes needless.
+only one; every write is a compare-and-swap that a second leader loses or makes needless. Everything of the outside is
+handed in, so that the same assembly runs on real drivers, in simulation and in tests.
 """
 
 from __future__ import annotations
@@ -18,20 +19,30 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.recovery.act import Acting, Refused
-from outlive.recovery.caches import CLUSTER, RecoveryInformers
-from outlive.recovery.decisions import RECOVERY_PLAN
-from outlive.recovery.hosts import Incarnation, LostHosts
+from outlive.failover.keeping.calls import Caller
+from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.ports import PlacementPort
+from outlive.failover.protection import Demands
+from outlive.failover.telling.reporting import Events
+from outlive.failover.vms import view_of_resource
+from outlive.node.ports.faults import Faults, NoFaults
+from outlive.recovery.act import RecoveryActions, Refused
+from outlive.recovery.faults import StandingFaults
+from outlive.recovery.hosts import Incarnation, LostHosts, incarnation_of
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
-from outlive.recovery.observe import Lookout
 from outlive.recovery.places import Places, in_vain
-from outlive.recovery.plan import asked, plan_recovery
-from outlive.recovery.telling import Teller
+from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
+from outlive.recovery.report import RecoveryReporter
+from outlive.recovery.view import CLUSTER, RecoveryInformers, RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
 from outlive.resources.taking import refuses
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.election import Elector
+from outlive.runtime.manager import Manager
+from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Store
 
 SETTLE_S: Final = 0.2
 """After a proof: how long to wait for others."""
@@ -48,24 +59,23 @@ DOUBT_S: Final = 2.0
 ACTS_AT_ONCE: Final = 16
 """VMs that are acted on at the same time."""
 REQUEST_PREFIX: Final = "recovery"
-
 _STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
 """Actions that say the same again at every look."""
 _log = get_logger("recovery")
 
 
-class RecoveryLoop:
+class RecoveryController:
     """See the module. ``run`` until cancelled, which is safe at any moment."""
 
     def __init__(
         self,
         informers: RecoveryInformers,
-        lookout: Lookout,
-        acting: Acting,
+        lookout: RecoveryObserver,
+        acting: RecoveryActions,
         places: Places,
         lost: LostHosts,
         incarnation: Incarnation,
-        teller: Teller,
+        teller: RecoveryReporter,
         *,
         decisions: DecisionLog,
         clock: Clock,
@@ -256,3 +266,79 @@ def _facts(record: MemberRecord) -> tuple[object, ...]:
 
 def _proofs(record: MemberRecord) -> tuple[int, int]:
     return record.dead_through, record.cut.through
+
+
+RECOVERY_TASK = "recovery"
+STANDING_TASK = "standing-faults"
+
+
+class RecoveryControllers:
+    """All of recovery on one store. ``placement`` must name hosts by itself (``needs_candidates`` is false)."""
+
+    def __init__(
+        self,
+        store: Store,
+        informers: RecoveryInformers,
+        *,
+        placement: PlacementPort,
+        free: Callable[[], FreeAmounts],
+        demands: Demands,
+        caller: Caller,
+        metrics: Metrics,
+        events: Events,
+        decisions: DecisionLog,
+        clock: Clock,
+        ids: Ids,
+        faults: Faults | None = None,
+        cluster_store: Store | None = None,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
+        """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``. ``turn``: held by
+        whoever gives room away in this process.
+        """
+        faults = faults or NoFaults()
+        teller = RecoveryReporter(events, metrics, faults, clock)
+        cluster_store = cluster_store or store
+        lookout = RecoveryObserver(
+            informers,
+            clock,
+            priority=lambda vm: demands.priority(view_of_resource(vm)),
+            incarnation=lambda: incarnation_of(cluster_store),
+        )
+        self._informers = informers
+        self._standing = StandingFaults(store, informers, faults, clock)
+        self.loop = RecoveryController(
+            informers,
+            lookout,
+            RecoveryActions(
+                store,
+                lookout,
+                teller,
+                vms=informers.vms,
+                reservations=informers.reservations,
+                decisions=decisions,
+                clock=clock,
+            ),
+            Places(placement, free, ids, caller),
+            LostHosts(store, informers),
+            Incarnation(cluster_store, informers, lookout, faults, clock),
+            teller,
+            decisions=decisions,
+            clock=clock,
+            ids=ids,
+            turn=turn or asyncio.Lock(),
+        )
+
+    def attach(self, manager: Manager, elector: Elector | None = None) -> None:
+        """Run under the manager, while the elector leads."""
+        informers = self._informers
+        for informer in (
+            informers.vms,
+            informers.reservations,
+            informers.hypervisors,
+            informers.memberships,
+            informers.clusters,
+        ):
+            manager.add_informer(informer)
+        manager.add_task(RECOVERY_TASK, self.loop.run, elector=elector, after_sync=True)
+        manager.add_task(STANDING_TASK, self._standing.run, elector=elector, after_sync=True)

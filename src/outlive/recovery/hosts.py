@@ -13,8 +13,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
 from outlive.node.ports.faults import Faults
-from outlive.recovery.caches import CLUSTER, RecoveryInformers
-from outlive.recovery.observe import Lookout
+from outlive.recovery.view import CLUSTER, RecoveryInformers, RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
 from outlive.store import Store, answered
 
@@ -78,7 +77,7 @@ class Incarnation:
     """Keeps ``Cluster.status.storeIncarnation`` as the store says, and a fault while hosts have not joined since."""
 
     def __init__(
-        self, store: Store, informers: RecoveryInformers, lookout: Lookout, faults: Faults, clock: Clock
+        self, store: Store, informers: RecoveryInformers, lookout: RecoveryObserver, faults: Faults, clock: Clock
     ) -> None:
         """``store``: in the name of the controller that owns the status of ``Cluster``."""
         self._clock = clock

@@ -19,7 +19,7 @@ HOST_NOT_JOINED: Final = "host-not-joined"
 """Why a VM is held whose host has no membership, and so starts nothing; all that is done is to wait for it."""
 
 
-class Standing(enum.StrEnum):
+class HostHealth(enum.StrEnum):
     """What is known of a host's membership."""
 
     LIVE = "live"
@@ -37,7 +37,7 @@ class HostState(Part, frozen=True, kw_only=True):
     """A host, as far as recovery cares."""
 
     name: str
-    standing: Standing = Standing.LIVE
+    health: HostHealth = HostHealth.LIVE
     refuses: str = ""
     """Why it takes no VM though it lives; empty: it does."""
     emptied: bool = False
@@ -54,12 +54,12 @@ class HostState(Part, frozen=True, kw_only=True):
     @property
     def takes(self) -> bool:
         """Whether a VM may be sent there."""
-        return self.standing is Standing.LIVE and not self.refuses
+        return self.health is HostHealth.LIVE and not self.refuses
 
     @property
     def starts(self) -> bool:
         """Whether it starts a VM that is on its way there already."""
-        return self.standing is Standing.LIVE and (self.emptied or not self.refuses)
+        return self.health is HostHealth.LIVE and (self.emptied or not self.refuses)
 
 
 class SlotState(Part, frozen=True, kw_only=True):

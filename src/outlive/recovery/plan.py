@@ -2,21 +2,24 @@
 
 Pure. Every VM gets exactly one action. All hosts that died meanwhile are planned together, so that of two VMs that
 share a slot the one with another slot left takes that one: with slots that satisfy the rules, and no more failures
-than slots, every VM then lands in a promised slot of its own (docs/reference/failover.md#eligibility). Where that does
+than slots, every VM then gets a promised slot of its own (docs/reference/failover.md#eligibility). Where that does
 not suffice the more important VM goes first (docs/reference/recovery.md#the-plan).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from outlive.failover.assurance.matching import matched
 from outlive.failover.eligibility.rules import fits, may_run_on
+from outlive.failover.model import VmView
+from outlive.failover.protection import restart_order
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
-from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
+from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
+from outlive.node.vm.start_order import in_order
 from outlive.recovery.model import (
     HOST_NOT_JOINED,
     HOST_STOPPED,
@@ -25,16 +28,44 @@ from outlive.recovery.model import (
     ActionKind,
     Free,
     HolderState,
+    HostHealth,
     HostState,
     Reclaim,
     RecoveryPlan,
     RecoveryView,
     Release,
     SlotState,
-    Standing,
     VmState,
 )
-from outlive.recovery.ordering import ordered
+from outlive.recovery.states import PROTOCOL_DECISIONS
+from outlive.runtime.decisions import Decision
+
+
+def ordered(vms: Iterable[VmState]) -> list[VmState]:
+    """In the order in which they restart: by priority, memory and id, but none before those that it starts after.
+
+    Of those that start after each other in a circle somebody comes first.
+    """
+    by_id = {vm.id: vm for vm in vms}
+    first = _restarted(by_id, {vm.id: vm.priority for vm in by_id.values()})
+    if not any(vm.after for vm in first):
+        return first
+    lifted: dict[str, int] = {}
+    for vm in first:  # the highest first, so that each is lifted once, and as far as anybody lifts it
+        below = [vm]
+        while below:
+            one = below.pop()
+            if one.id not in lifted:
+                lifted[one.id] = vm.priority
+                below += [by_id[name] for name in one.after if name in by_id]
+    names = [vm.id for vm in _restarted(by_id, lifted)]
+    return [by_id[name] for name in in_order(names, {vm.id: vm.after for vm in first})]
+
+
+def _restarted(vms: dict[str, VmState], priorities: dict[str, int]) -> list[VmState]:
+    views = [VmView(id=vm.id, host="", memory_bytes=vm.memory_bytes) for vm in vms.values()]
+    return [vms[view.id] for view in restart_order(views, priorities)]
+
 
 NAMED: Final = 3
 """Hosts or VMs that a message names."""
@@ -117,7 +148,7 @@ class _Planner:
             if host.unattended:
                 return _unattended(vm, host)
         host = self._host(loud[0].host)
-        why = "its fence is under way" if host.standing is Standing.REVOKED else f"{host.name} holds it"
+        why = "its fence is under way" if host.health is HostHealth.REVOKED else f"{host.name} holds it"
         return _action(vm, ActionKind.WAIT, "held-by-host", why, host=host.name)
 
     def _unsettled(self, vm: VmState) -> Action:
@@ -161,7 +192,7 @@ class _Planner:
             return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None
-        if host.standing is Standing.RELEASED:
+        if host.health is HostHealth.RELEASED:
             return _action(
                 vm,
                 ActionKind.HOLD,
@@ -170,9 +201,9 @@ class _Planner:
                 host=host.name,
                 remedy=f"start {host.name} again, or move the VM to another host",
             )
-        if host.standing in (Standing.REVOKED, Standing.DEAD):
+        if host.health in (HostHealth.REVOKED, HostHealth.DEAD):
             return None
-        if host.standing is Standing.UNKNOWN and vm.waited_s >= self._view.start_limit_s:
+        if host.health is HostHealth.UNKNOWN and vm.waited_s >= self._view.start_limit_s:
             return _action(
                 vm,
                 ActionKind.HOLD,
@@ -214,7 +245,7 @@ class _Planner:
         if target is not None:
             detail = f"{self._why_no_slot(vm)}; {target} has room"
             return _action(vm, ActionKind.PLACE, "no-slot", detail, host=target)
-        refused = [name for name in vm.avoid if self._host(name).standing not in (Standing.REVOKED, Standing.DEAD)]
+        refused = [name for name in vm.avoid if self._host(name).health not in (HostHealth.REVOKED, HostHealth.DEAD)]
         if refused:
             said = f" ({vm.refusal})" if vm.refusal else ""
             detail = f"it was refused or not started by {', '.join(refused[:NAMED])}{said}, and no other host has room"
@@ -281,8 +312,8 @@ class _Planner:
         """Why it does not go into this slot of its own."""
         host = self._host(slot.host)
         said = f"slot {slot.name} on {slot.host}"
-        if host.standing is not Standing.LIVE:
-            return f"{said}: its host is {host.standing.value}"
+        if host.health is not HostHealth.LIVE:
+            return f"{said}: its host is {host.health.value}"
         if host.refuses:
             return f"{said}: {host.refuses}"
         if slot.consumer is not None and slot.consumer.vm != vm.id:
@@ -336,7 +367,7 @@ class _Planner:
         return tuple(found)
 
     def _host(self, name: str) -> HostState:
-        return self._hosts.get(name) or HostState(name=name, standing=Standing.UNKNOWN)
+        return self._hosts.get(name) or HostState(name=name, health=HostHealth.UNKNOWN)
 
 
 def asked(
@@ -379,3 +410,19 @@ def _action(
     return Action(
         vm=vm.id, kind=kind, fence=vm.fence, host=host, slot=slot, reason=reason, detail=detail, remedy=remedy
     )
+
+
+def _only_waits(plan: RecoveryPlan) -> bool:
+    return all(action.kind is ActionKind.WAIT for action in plan.actions) and not plan.releases and not plan.reclaims
+
+
+RECOVERY_PLAN: Final = Decision(
+    "recovery.plan",
+    plan_recovery,
+    RecoveryView,
+    RecoveryPlan,
+    "Where each virtual machine of dead hosts restarts, or why it is held",
+    _only_waits,
+)
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (RECOVERY_PLAN, *PROTOCOL_DECISIONS)
+"""All of them."""

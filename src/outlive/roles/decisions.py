@@ -6,7 +6,7 @@ from outlive.failover import decisions as failover
 from outlive.node import decisions as node
 from outlive.node import protocol
 from outlive.placement import decisions as placement
-from outlive.recovery import decisions as recovery
+from outlive.recovery import plan as recovery
 from outlive.runtime.decisions import DecisionTable
 
 

@@ -18,7 +18,7 @@ from outlive.base.random import Random
 from outlive.node import stopping
 from outlive.node.daemon import Daemon
 from outlive.node.decisions import VALIDATE_PROFILE
-from outlive.node.draining import Drainer
+from outlive.node.drain import DrainController
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.profile import ProfileError, ProfileInput
@@ -30,6 +30,7 @@ from outlive.node.membership.entering import Entrance
 from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.missing import Missing
 from outlive.node.membership.settling import Settling
+from outlive.node.migration.migration import Migrations
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import HypervisorPort
@@ -37,16 +38,12 @@ from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.storage import StoragePort
 from outlive.node.reporting import Reporter
 from outlive.node.settings import NodeSettings
-from outlive.node.vm.answering import Answerer
-from outlive.node.vm.creating import Creator
-from outlive.node.vm.ending import Ender
-from outlive.node.vm.local import LocalDomains
-from outlive.node.vm.looking import Looker
-from outlive.node.vm.migrating import Migrator
-from outlive.node.vm.shared import VmHost
-from outlive.node.vm.starting import Starter
-from outlive.node.vm.worker import Workers
-from outlive.node.vm.writing import VmRecords
+from outlive.node.vm.context import VmContext, VmRecords
+from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.reconciler import VmReconciler, Workers
+from outlive.node.vm.requests import RequestHandler
+from outlive.node.vm.start import DomainCreator, VmStarter
+from outlive.node.vm.stop import VmStopper
 from outlive.node.wishes import Wishes
 from outlive.resources import HOST_LABEL, Hypervisor, SilentPeer, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
@@ -269,7 +266,7 @@ class NodeRole:
             faults=self.faults,
             usage_s=float(settings.usage),
         )
-        shared = VmHost(
+        shared = VmContext(
             host=self.host,
             daemon=stores.daemon,
             move=stores.move,
@@ -289,11 +286,11 @@ class NodeRole:
             starts=asyncio.Semaphore(settings.starts),
             reported=reporter.poke,
         )
-        ender = Ender(shared)
-        creator = Creator(shared, ender)
-        starter = Starter(shared, creator, ender)
-        mover = Migrator(shared, creator, ender)
-        looker = Looker(shared, creator, starter, ender, mover, Answerer(shared))
+        ender = VmStopper(shared)
+        creator = DomainCreator(shared, ender)
+        starter = VmStarter(shared, creator, ender)
+        mover = Migrations(shared, creator, ender)
+        looker = VmReconciler(shared, creator, starter, ender, mover, RequestHandler(shared))
         workers = Workers(shared, looker, random=self._random.fork("workers"))
 
         def cleaned(done: bool) -> None:
@@ -327,7 +324,7 @@ class NodeRole:
             creator=creator,
             workers=workers,
             reporter=reporter,
-            drainer=Drainer(stores.flush, shared, reporter, gauge, clock=clock, ids=self._ids),
+            drainer=DrainController(stores.flush, shared, reporter, gauge, clock=clock, ids=self._ids),
             gauge=gauge,
             clock=clock,
         )

@@ -29,7 +29,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
-from outlive.recovery.arriving import arriving
+from outlive.recovery.arrivals import arriving
 from outlive.resources import Pipeline, Reservation, VirtualMachine
 from outlive.roles.settings import RoleSettings
 from outlive.store import Store, list_all

@@ -29,9 +29,9 @@ from outlive.placement.controllers import FlavorGroupController, PipelineControl
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
-from outlive.recovery.arriving import Arrivals
-from outlive.recovery.assembly import RecoveryControllers
-from outlive.recovery.caches import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.arrivals import Arrivals
+from outlive.recovery.controller import RecoveryControllers
+from outlive.recovery.view import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
     Flavor,

@@ -37,7 +37,7 @@ from outlive.failover.verify.findings import Code
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.membership.death import MemberView
 from outlive.node.membership.holding import HOLD, HoldView, Me
-from outlive.node.vm.selecting import READY, RUN, NodeFigures, NodeMemory
+from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
     Action,
     ActionKind,

@@ -244,12 +244,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "networks": [{"vni": 1, "type": "managed"}],
         "enable_api": True,
     },
-    "migration.run": {
-        "source": "hv1",
-        "target": "hv2",
-        "state": "migrate",
-        "faults": [{"phase": "transferring", "fault": "live_error", "count": 1}],
-    },
     "vm.start_order": {
         "vm": "app",
         "after": ["db"],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import decide, node
 
-from outlive.node.vm.selecting import Books, NodeFigures, Wanted
+from outlive.node.vm.selection import Books, NodeFigures, Wanted
 from outlive.resources.codec import convert
 
 CONFIG = {

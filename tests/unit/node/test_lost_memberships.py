@@ -15,7 +15,7 @@ from outlive.node.membership.entering import lifted
 from outlive.node.membership.former import FORMER_LIMIT, claimed, emptied, taken, takes_nobodys
 from outlive.node.membership.holding import HOLD, HoldView, Me
 from outlive.node.membership.joining import JoinView, Remembered, join
-from outlive.recovery.steps import ASSIGN, AssignView
+from outlive.recovery.states import ASSIGN, AssignView
 from outlive.resources import FormerMembership, Holder, MemberRecord, Proof
 
 WORD = VouchView(

@@ -13,7 +13,7 @@ from outlive.base.random import Random
 from outlive.node.faults import FaultRecorder
 from outlive.node.ports.hypervisor import Domain
 from outlive.node.reporting import FIGURES_STALE, STALE_CYCLES, Reporter
-from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Amounts, Fault, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
 from outlive.store import list_all

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.node_worlds import at, set_status, tell, vm_of
 
-from outlive.node.vm.ordering import LINK_S, NamedVm, StartOrderInput, StartOrderResult, circles, in_order, start_order
+from outlive.node.vm.start_order import (
+    LINK_S,
+    NamedVm,
+    StartOrderInput,
+    StartOrderResult,
+    circles,
+    in_order,
+    start_order,
+)
 from outlive.resources import Holder, VirtualMachine
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World

@@ -203,4 +203,4 @@ def test_only_one_place_goes_past_the_gate() -> None:
     node = Path(outlive.node.__file__).parent
     asks = [path.name for path in node.rglob("*.py") if ".begin_create(" in path.read_text()]
     decides = [path.name for path in node.rglob("*.py") if "CREATE.decision" in path.read_text()]
-    assert asks == decides == ["creating.py"]
+    assert asks == decides == ["start.py"]

@@ -11,7 +11,7 @@ from outlive.base.errors import NotFound, Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.operator import request_vm
-from outlive.recovery.standing import standing
+from outlive.recovery.faults import standing
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store.memory import MemoryStore

@@ -19,8 +19,8 @@ from tests.support.node_worlds import (
 )
 
 from outlive.node.ports.storage import DiskLock
-from outlive.node.vm.shared import VmMemory
-from outlive.node.vm.worker import changed_within
+from outlive.node.vm.context import VmMemory
+from outlive.node.vm.reconciler import changed_within
 from outlive.resources import HOST_LABEL, Recovery, VirtualMachine
 from outlive.resources.vms import Holder
 from outlive.simulation.spec import VmSpec

@@ -13,8 +13,8 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.placement.fleet import Fleet
-from outlive.recovery.arriving import Arrivals
-from outlive.recovery.caches import CONSUMER_INDEX, slot_indexes
+from outlive.recovery.arrivals import Arrivals
+from outlive.recovery.view import CONSUMER_INDEX, slot_indexes
 from outlive.resources import (
     Amounts,
     Assigned,

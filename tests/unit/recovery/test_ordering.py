@@ -5,21 +5,20 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.node.vm.ordering import circles
+from outlive.node.vm.start_order import circles
 from outlive.recovery.model import (
     Action,
     ActionKind,
     HolderState,
+    HostHealth,
     HostState,
     RecoveryView,
     SlotState,
-    Standing,
     VmState,
 )
-from outlive.recovery.ordering import ordered
-from outlive.recovery.plan import plan_recovery
+from outlive.recovery.plan import ordered, plan_recovery
 
-HOSTS = (HostState(name="h1"), HostState(name="h2"), HostState(name="dead", standing=Standing.DEAD))
+HOSTS = (HostState(name="h1"), HostState(name="h2"), HostState(name="dead", health=HostHealth.DEAD))
 
 
 def vm(name: str, *after: str, priority: int = 0, memory: int = 4) -> VmState:

@@ -14,11 +14,11 @@ from outlive.recovery.model import (
     ActionKind,
     Free,
     HolderState,
+    HostHealth,
     HostState,
     RecoveryPlan,
     RecoveryView,
     SlotState,
-    Standing,
     VmState,
 )
 from outlive.recovery.plan import plan_recovery
@@ -38,7 +38,7 @@ def live(*names: str) -> tuple[HostState, ...]:
     return tuple(HostState(name=name) for name in names)
 
 
-DEAD = HostState(name="dead", standing=Standing.DEAD)
+DEAD = HostState(name="dead", health=HostHealth.DEAD)
 
 
 def plan(vms: list[VmState], slots: list[SlotState], hosts: tuple[HostState, ...], **how: object) -> RecoveryPlan:
@@ -57,8 +57,8 @@ def test_vm_goes_into_its_slot_on_a_living_host() -> None:
 
 def test_slot_on_a_silent_dead_or_emptied_host_is_passed_over() -> None:
     hosts = (
-        HostState(name="h1", standing=Standing.SILENT),
-        HostState(name="h2", standing=Standing.DEAD),
+        HostState(name="h1", health=HostHealth.SILENT),
+        HostState(name="h2", health=HostHealth.DEAD),
         HostState(name="h3", refuses="h3 is being emptied"),
         HostState(name="h4"),
     )
@@ -70,7 +70,7 @@ def test_slot_on_a_silent_dead_or_emptied_host_is_passed_over() -> None:
     "target", [HostState(name="h2"), HostState(name="h2", refuses="h2 is to be emptied", emptied=True)]
 )
 def test_vm_whose_source_died_during_its_move_goes_on_to_its_target_and_takes_no_slot(target: HostState) -> None:
-    hosts = (HostState(name="h1", standing=Standing.DEAD), target, HostState(name="h3"))
+    hosts = (HostState(name="h1", health=HostHealth.DEAD), target, HostState(name="h3"))
     slots = [slot("s3", "h3", "a")]
     moved = only(plan([vm("a", host="h1", assigned="h2", arriving=True)], slots, hosts))
     assert (moved.kind, moved.host, moved.slot, moved.reason) == (ActionKind.PLACE, "h2", "", "moved-there")
@@ -84,12 +84,12 @@ def test_vm_whose_source_died_during_its_move_goes_on_to_its_target_and_takes_no
     "target",
     [
         HostState(name="h2", refuses="h2 is in maintenance (planned)"),
-        HostState(name="h2", standing=Standing.SILENT),
-        HostState(name="h2", standing=Standing.DEAD),
+        HostState(name="h2", health=HostHealth.SILENT),
+        HostState(name="h2", health=HostHealth.DEAD),
     ],
 )
 def test_vm_whose_target_cannot_start_it_either_takes_its_slot(target: HostState) -> None:
-    hosts = (HostState(name="h1", standing=Standing.DEAD), target, HostState(name="h3"))
+    hosts = (HostState(name="h1", health=HostHealth.DEAD), target, HostState(name="h3"))
     moved = only(plan([vm("a", host="h1", assigned="h2", arriving=True)], [slot("s3", "h3", "a")], hosts))
     assert (moved.kind, moved.slot) == (ActionKind.SLOT, "s3")
 
@@ -101,7 +101,7 @@ def test_vm_of_a_host_that_is_back_and_to_be_emptied_takes_its_slot() -> None:
 
 
 def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_waits_for_it() -> None:
-    left = HostState(name="left", standing=Standing.RELEASED)
+    left = HostState(name="left", health=HostHealth.RELEASED)
     slots = [slot("s1", "h1", "a", "b")]
     assert only(plan([vm("a", host="left")], slots, (left, *live("h1")))).kind is ActionKind.SLOT
     waits = only(plan([vm("b", host="left", holders=())], slots, (left, *live("h1"))))
@@ -147,14 +147,14 @@ def test_vm_is_not_touched_while_a_holder_is_not_mute() -> None:
 
 
 def test_vm_of_an_unconfirmed_fence_is_held_and_the_remedy_names_the_host() -> None:
-    hosts = (HostState(name="h1", standing=Standing.REVOKED, unconfirmed=True), *live("h2"))
+    hosts = (HostState(name="h1", health=HostHealth.REVOKED, unconfirmed=True), *live("h2"))
     action = only(plan([vm("a", host="h1", mute=False)], [slot("s1", "h2", "a")], hosts))
     assert (action.kind, action.reason) == (ActionKind.HOLD, "fence-unconfirmed")
     assert "outlive fence h1 --confirm-off --reason" in action.remedy
 
 
 def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_last_seen_running() -> None:
-    hosts = (HostState(name="h1", standing=Standing.SILENT, unattended=True), *live("h2"))
+    hosts = (HostState(name="h1", health=HostHealth.SILENT, unattended=True), *live("h2"))
     lost = vm("a", host="h1", mute=False)
     for state in (lost, msgspec.structs.replace(lost, running=True)):
         action = only(plan([state], [slot("s1", "h2", "a")], hosts))
@@ -164,7 +164,7 @@ def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_las
 
 def test_move_whose_sides_are_all_mute_is_recovered() -> None:
     holders = (HolderState(host="dead", mute=True), HolderState(host="dead2", mute=True))
-    hosts = (HostState(name="dead2", standing=Standing.DEAD), *live("h1"))
+    hosts = (HostState(name="dead2", health=HostHealth.DEAD), *live("h1"))
     action = only(plan([vm("a", holders=holders, assigned="dead2")], [slot("s1", "h1", "a")], hosts))
     assert action.kind is ActionKind.SLOT
 
@@ -175,7 +175,7 @@ def test_vm_that_nobody_wants_loses_its_mute_holders_and_nothing_else() -> None:
 
 
 def test_vm_without_a_holder_leaves_a_target_that_fell_silent() -> None:
-    hosts = (HostState(name="h1", standing=Standing.SILENT), *live("h2"))
+    hosts = (HostState(name="h1", health=HostHealth.SILENT), *live("h2"))
     sent = vm("a", host="h1", holders=(), unfinished=True, slot="s1")
     slots = [slot("s1", "h1", "a", consumer=Consumer(vm="a", fence="f")), slot("s2", "h2", "a")]
     assert only(plan([sent], slots, hosts)).slot == "s2"
@@ -213,7 +213,7 @@ def test_vm_that_no_host_may_start_stays_where_it_is_and_is_held_with_what_helps
 
 def test_vm_whose_disk_was_locked_leaves_a_host_that_dies_meanwhile() -> None:
     sent = {"host": "h1", "holders": (), "unfinished": True, "slot": "s1", "blocked": "lock 7 of x"}
-    silent = HostState(name="h1", standing=Standing.SILENT)
+    silent = HostState(name="h1", health=HostHealth.SILENT)
     assert only(plan([vm("a", **sent)], [slot("s2", "h2", "a")], (*live("h2"), silent))).slot == "s2"
 
 
@@ -273,7 +273,7 @@ def test_claim_is_taken_back_only_when_the_vm_leads_elsewhere() -> None:
 def views(draw: st.DrawFn) -> RecoveryView:
     hosts = [f"h{n}" for n in range(draw(st.integers(1, 6)))]
     names = [f"v{n}" for n in range(draw(st.integers(1, 8)))]
-    standings = st.sampled_from(list(Standing))
+    standings = st.sampled_from(list(HostHealth))
     vms = []
     for name in names:
         holders = draw(st.lists(st.tuples(st.sampled_from(hosts), st.booleans()), max_size=2))
@@ -315,8 +315,7 @@ def views(draw: st.DrawFn) -> RecoveryView:
         vms=tuple(vms),
         slots=tuple(slots),
         hosts=tuple(
-            HostState(name=host, standing=draw(standings), refuses=draw(st.sampled_from(["", "full"])))
-            for host in hosts
+            HostState(name=host, health=draw(standings), refuses=draw(st.sampled_from(["", "full"]))) for host in hosts
         ),
         free={host: Free(cpu_milli=draw(st.integers(0, 4)), memory_bytes=draw(st.integers(0, 4))) for host in hosts},
     )
@@ -366,7 +365,7 @@ def test_with_valid_slots_and_no_more_failures_than_slots_everybody_lands_in_a_s
     for failed in combinations(hosts, k):
         lost = [vm(name, host=host) for name, host in vms.items() if host in failed]
         states = tuple(
-            HostState(name=host, standing=Standing.DEAD if host in failed else Standing.LIVE) for host in hosts
+            HostState(name=host, health=HostHealth.DEAD if host in failed else HostHealth.LIVE) for host in hosts
         )
         mine = [one for one in slots if any(member.id in one.members for member in lost)]
         found = plan_recovery(RecoveryView(vms=tuple(lost), slots=tuple(mine), hosts=states))

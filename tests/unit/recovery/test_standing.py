@@ -9,7 +9,7 @@ from tests.support.loops import run
 from tests.support.recovery import GIB, RecoveryCloud
 
 from outlive.node.faults import FaultRecorder
-from outlive.recovery.standing import CODES, FAILED, NOT_REHEARSED, OVERCOMMITTED, OVERPROVISIONED, standing
+from outlive.recovery.faults import CODES, FAILED, NOT_REHEARSED, OVERCOMMITTED, OVERPROVISIONED, standing
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -97,8 +97,8 @@ async def _listed(cloud: RecoveryCloud) -> Any:
 
 
 def test_what_one_leader_raised_the_next_one_ends() -> None:
-    from outlive.recovery.caches import RecoveryInformers
-    from outlive.recovery.standing import StandingFaults
+    from outlive.recovery.faults import StandingFaults
+    from outlive.recovery.view import RecoveryInformers
     from outlive.store.writers import WriterStore
 
     class Caches:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from outlive.node.numbers import Amount
-from outlive.node.vm.selecting import RUN, Books, MemMeans, NodeFigures, Wanted, home_after
+from outlive.node.vm.selection import RUN, Books, MemMeans, NodeFigures, Wanted, home_after
 
 MOVING: Final = frozenset({"migrate", "migrate-live"})
 """States of a virtual machine on its way."""

@@ -24,9 +24,9 @@ from outlive.node.membership.keeper import Keeper
 from outlive.node.membership.settling import Settling
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.context import VmRecords
+from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import reach_of
-from outlive.node.vm.writing import VmRecords
 from outlive.node.wishes import Wishes
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus

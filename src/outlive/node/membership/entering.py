@@ -27,7 +27,7 @@ from outlive.node.membership.missing import Missing
 from outlive.node.orders import asked_for
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
-from outlive.node.vm.local import LocalDomains
+from outlive.node.vm.domains import LocalDomains
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, R
 from outlive.runtime.decisions import Decision, DecisionLog

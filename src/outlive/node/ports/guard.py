@@ -68,6 +68,6 @@ class GuardPort(Protocol):
         """That start is over, well or badly. ``Unavailable`` where it did not arrive: repeat it.
 
         A start that is never ended keeps the guard from calling the host empty, for ten minutes; but the daemon ends
-        those that nobody follows any more (``outlive.node.vm.former``).
+        those that nobody follows any more (``outlive.node.vm.start``).
         """
         ...

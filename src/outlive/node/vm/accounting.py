@@ -6,9 +6,12 @@ provisioned, because it is assigned there: both keep room (docs/reference/node-d
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from outlive.node.numbers import Amount, Number
+from outlive.runtime.decisions import Decision
 
 
 class AccountedVm(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,3 +67,8 @@ def account_node(given: AccountInput) -> AccountResult:
         stats_for=names,
         overprovisioned=provisioned > given.memory_total,
     )
+
+
+ACCOUNT_NODE: Final = Decision(
+    "account.node", account_node, AccountInput, AccountResult, "What a host's virtual machines take", lambda _: True
+)

@@ -1,27 +1,37 @@
-"""What a client's request to a virtual machine writes, or why it is refused.
+"""Requests of users to one virtual machine: each is answered once, in one write that quotes its id.
 
-The answer is made from one observation of the virtual machine and of all hosts; who carries it out writes on exactly
-that version, so that a request answered from an old view is answered again
+The host that the virtual machine is assigned to answers, by ``vm.request`` on what it just read; the write is a
+compare-and-swap on that very version, so that an answer never rests on an older state
 (docs/reference/node-decisions.md#vmrequest).
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outlive.base.logging import get_logger
 from outlive.node.numbers import Amount
-from outlive.node.vm.selecting import (
+from outlive.node.vm.context import VmContext
+from outlive.node.vm.selection import (
+    MEBIBYTE,
     MemMeans,
     NodeFigures,
     SelectNodeInput,
     Wanted,
+    away_from,
+    figures,
     home_after,
+    relocated,
     select_node,
 )
+from outlive.node.vm.states import START, THEN_DISABLE, active_move, assigned_to, state_of
+from outlive.resources import VirtualMachine
+from outlive.resources.vms import Request, VirtualMachineStatus
+from outlive.runtime.decisions import Decision
 
 
 class VmRequestCode(enum.StrEnum):
@@ -107,6 +117,11 @@ def vm_request(given: VmRequestInput) -> VmRequestResult:
         return _answer(given, given.args or VmRequestArgs())
     except _Refusal as refusal:
         return VmRequestResult(ok=False, code=refusal.code)
+
+
+VM_REQUEST: Final = Decision(
+    "vm.request", vm_request, VmRequestInput, VmRequestResult, "What a request to a virtual machine writes"
+)
 
 
 def _answer(given: VmRequestInput, args: VmRequestArgs) -> VmRequestResult:
@@ -210,3 +225,88 @@ def _accepted(writes: VmWrites) -> VmRequestResult:
 def _need(condition: bool, code: VmRequestCode) -> None:
     if not condition:
         raise _Refusal(code)
+
+
+RELOCATIONS: Final = frozenset({"migrate", "unmigrate", "move"})
+_replace = msgspec.structs.replace
+_log = get_logger("node.vm")
+
+
+class RequestHandler:
+    """See the module."""
+
+    def __init__(self, shared: VmContext) -> None:
+        self._shared = shared
+
+    def asked(self, vm: VirtualMachine) -> bool:
+        """Whether there is a request that was not answered."""
+        request = vm.spec.request
+        return request is not None and vm.status.answered.partition(" ")[0] != request.id
+
+    async def answer(self, vm: VirtualMachine) -> None:
+        """Answer it, whatever it comes to."""
+        shared, request = self._shared, vm.spec.request
+        assert request is not None
+        nodes = await figures(shared.move) if request.verb in RELOCATIONS else ()
+        first = self._decide(vm, request, nodes)
+        move_id = shared.ids.uuid()
+        if first.ok and first.writes.node is not UNSET:
+            await shared.records.relabel(shared.move, vm.name, first.writes.node)
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if now.spec.request != request or not self.asked(now) or assigned_to(now) != shared.host:
+                return None
+            result = self._decide(now, request, nodes)
+            if result.writes != first.writes:
+                return None  # it changed meanwhile: look again
+            status = _written(now, result.writes, move_id) if result.ok else now.status
+            return _replace(status, answered=f"{request.id} {result.code}")
+
+        after = await shared.records.change(shared.move, vm.name, change)
+        if after is not None and first.writes.node is not UNSET and assigned_to(after) != first.writes.node:
+            await shared.records.relabel(shared.move, vm.name, assigned_to(after))
+        memory = shared.memory(vm.name)
+        if request.verb in ("start", "restart"):
+            memory.failures, memory.not_before_s = 0, 0.0
+        _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=first.code.value)
+
+    def _decide(self, vm: VirtualMachine, request: Request, nodes: tuple[NodeFigures, ...]) -> VmRequestResult:
+        shared = self._shared
+        given = VmRequestInput(
+            request=request.verb,
+            args=VmRequestArgs(target=request.target or None, force=request.force, force_live=request.force_live),
+            vm=RequestedVm(
+                state=state_of(vm),
+                node=assigned_to(vm),
+                last_node=away_from(vm),
+                node_limit=vm.spec.host_limit or None,
+                selector=vm.spec.selector or None,
+                method=vm.spec.migration_method or "none",
+                memory=vm.spec.resources.memory_bytes / MEBIBYTE,
+                vcpus=vm.spec.resources.cpu_milli / 1000,
+                migration_active=active_move(vm) is not None,
+            ),
+            nodes=nodes,
+            default_selector=shared.wishes.cluster_spec.default_selector or None,
+            require_fit=shared.settings.require_fit,
+            mem_means=shared.settings.mem_means,
+        )
+        return shared.decisions.use(VM_REQUEST, given, subject=vm.name)
+
+
+def _written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachineStatus:
+    """The status after what an accepted request writes."""
+    status = vm.status
+    if writes.node is not UNSET:
+        phase = writes.state if writes.state is not UNSET else status.phase
+        home = writes.last_node if writes.last_node is not UNSET else away_from(vm)
+        return relocated(vm, target=writes.node, home=home, phase=phase, move_id=move_id)
+    if writes.last_node is not UNSET:
+        status = _replace(status, home=writes.last_node or assigned_to(vm))
+    if writes.via is not UNSET:
+        return _replace(status, phase=writes.via, reason=THEN_DISABLE)
+    if writes.state is not UNSET:
+        status = _replace(status, phase=writes.state, reason="")
+        if writes.state == START:
+            status = _replace(status, rejection=None)
+    return status

@@ -1,17 +1,22 @@
-"""What a virtual machine's document says to its host: state, who may run it, what its migration is about. Pure.
+"""What a host does about a virtual machine, as a table; and what a virtual machine's document says. Pure.
 
-The words of the phase are those of the daemon's decisions (``outlive.node.vm.events``); those of other sources mean
-``start`` or ``stop``. A virtual machine runs if its spec and its phase both say so.
+A virtual machine runs if its spec and its phase both say so. The table is evaluated again whenever a job ends, so
+``defer`` loses nothing. Whether the host may start the virtual machine at all is another question, answered by its
+holders (docs/reference/node-decisions.md#vmevent).
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Final
+
+import msgspec
 
 from outlive.node.membership.death import Reach
 from outlive.node.membership.holding import Me, is_mine
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.vms import Migration
+from outlive.runtime.decisions import Decision
 
 START: Final = "start"
 STOP: Final = "stop"
@@ -24,7 +29,6 @@ HALTED: Final = frozenset({STOP, "disable"})
 """Phases that a user asks for while it moves, and that its arrival does not undo."""
 ENDED: Final = frozenset({"committed", "aborted"})
 """Phases in which a move is over."""
-
 STOPPED_BY_SPEC: Final = "spec.powerState is stopped"
 """Reason of a stop that ends when the spec says ``running`` again."""
 STOPPED_BY_DRAIN: Final = "no other host took it; it starts again when this one is ready"
@@ -98,3 +102,141 @@ def rejected_by(vm: VirtualMachine, host: str) -> bool:
     if said is None or said.stays or said.hypervisor != host or said.fence != fence_of(vm):
         return False
     return brought(vm)
+
+
+SHUTTING_DOWN: Final = frozenset({"shutdown", "restart", "migrate"})
+"""States in which a guest that is being shut down goes on being shut down."""
+MOVING: Final = frozenset({"migrate", "migrate-live", "unmigrate"})
+"""States of a virtual machine on its way; ``unmigrate`` comes from older clients."""
+
+
+class Job(enum.StrEnum):
+    """What the worker of a virtual machine may be doing."""
+
+    START = "start"
+    RESTART = "restart"
+    MIGRATE = "migrate"
+    RECEIVE = "receive"
+    SHUTDOWN = "shutdown"
+    STOP = "stop"
+
+
+class VmAction(enum.StrEnum):
+    """What to do."""
+
+    NONE = "none"
+    DEFER = "defer"
+    """A job is running; look again when it ends."""
+    ABORT_SHUTDOWN = "abort_shutdown"
+    ADOPT = "adopt"
+    """It runs already: watch it and list it."""
+    SETTLE_START = "settle_start"
+    """It is where it should be: write ``start`` and adopt it."""
+    SETTLE_STOP = "settle_stop"
+    """It ended: write ``stop`` and forget it."""
+    WRITE_START = "write_start"
+    START = "start"
+    RECEIVE = "receive"
+    RESTART = "restart"
+    SHUTDOWN = "shutdown"
+    DESTROY = "destroy"
+    """Stop it hard and write so."""
+    TERMINATE = "terminate"
+    """Stop it hard, writing nothing: it belongs to another host now."""
+    FORGET = "forget"
+    SEND = "send"
+    SEND_LIVE = "send_live"
+
+
+class VmEventInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual machine as one host sees it."""
+
+    this_node: str
+    state: str
+    """What is wanted, or being done."""
+    node: str | None
+    """Where it belongs."""
+    running: bool
+    """Whether it runs on this host."""
+    busy: Job | None = None
+
+
+class VmEventResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do."""
+
+    action: VmAction
+
+
+def vm_event(given: VmEventInput) -> VmEventResult:
+    """One action, always."""
+    return VmEventResult(action=_action(given))
+
+
+VM_EVENT: Final = Decision(
+    "vm.event",
+    vm_event,
+    VmEventInput,
+    VmEventResult,
+    "What a host does about a virtual machine",
+    lambda output: output.action in (VmAction.NONE, VmAction.DEFER),
+)
+
+
+def _action(given: VmEventInput) -> VmAction:
+    if given.busy is Job.SHUTDOWN and given.state not in SHUTTING_DOWN:
+        return VmAction.ABORT_SHUTDOWN
+    if given.busy is not None:
+        return VmAction.DEFER
+    match given.node == given.this_node, given.running:
+        case True, True:
+            return _here_and_running(given.state)
+        case True, False:
+            return _here_and_down(given.state)
+        case False, True:
+            return _belongs_elsewhere(given.state)
+        case _:
+            return VmAction.NONE
+
+
+def _here_and_running(state: str) -> VmAction:
+    match state:
+        case "start":
+            return VmAction.ADOPT
+        case "restart":
+            return VmAction.RESTART
+        case "shutdown":
+            return VmAction.SHUTDOWN
+        case "stop" | "disable":
+            return VmAction.DESTROY
+        case _ if state in MOVING:
+            return VmAction.SETTLE_START
+        case _:
+            return VmAction.NONE
+
+
+def _here_and_down(state: str) -> VmAction:
+    match state:
+        case "start":
+            return VmAction.START
+        case "restart":
+            return VmAction.WRITE_START
+        case "shutdown":
+            return VmAction.SETTLE_STOP
+        case "stop":
+            return VmAction.FORGET
+        case _ if state in MOVING:
+            return VmAction.RECEIVE
+        case _:
+            return VmAction.NONE
+
+
+def _belongs_elsewhere(state: str) -> VmAction:
+    match state:
+        case "migrate" | "unmigrate":
+            return VmAction.SEND
+        case "migrate-live":
+            return VmAction.SEND_LIVE
+        case "shutdown":
+            return VmAction.SHUTDOWN
+        case _:
+            return VmAction.TERMINATE

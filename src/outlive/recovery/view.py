@@ -1,47 +1,39 @@
-"""What recovery looks at: hosts, slots and VMs as its caches show them, and how long each host has been silent.
+"""What recovery observes: hosts, slots and VMs as its caches show them, and how long each host has been silent.
 
-Caches may be old: facts that a write rests on either only ever turn true (a proof of death) or are read again by
-whoever writes.
+VMs are found by what their own documents say (who holds them, where they are assigned, whether a recovery of them was
+begun), never by a list of what ran on a host. Caches may be old: facts that a write rests on either only ever turn true
+(a proof of death) or are read again by whoever writes. Ages are judged on this process's own clock from when it first
+saw a state: a restart, or another leader, only makes everybody wait once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.failover.keeping.observe import slot_view
+from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.profile import profile_of
 from outlive.node.membership.death import MemberView, dead, member_view, mute, of_holder
 from outlive.node.vm.states import active_move, reach_of, wanted
-from outlive.recovery.ages import Silence, Waiting
-from outlive.recovery.caches import (
-    ASSIGNED_INDEX,
-    CLUSTER,
-    CONSUMER_INDEX,
-    HOLDER_INDEX,
-    MEMBER_INDEX,
-    RECOVERY_INDEX,
-    UNFINISHED_KEY,
-    RecoveryInformers,
-)
 from outlive.recovery.model import (
     HOST_NOT_JOINED,
     HOST_STOPPED,
     HolderState,
+    HostHealth,
     HostState,
     RecoveryView,
     SlotState,
-    Standing,
     VmState,
 )
-from outlive.recovery.records import refusal_of, unfinished
-from outlive.recovery.steps import DoneView, done
+from outlive.recovery.states import DoneView, done, refusal_of, unfinished
 from outlive.resources import (
     Amounts,
+    Cluster,
     FencingPolicy,
     FencingSpec,
     Holder,
@@ -51,6 +43,120 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.taking import is_only_emptied, refuses
+from outlive.runtime.informer import Informer
+
+HOLDER_INDEX: Final = "holder"
+"""Index of VMs by the hosts that may be running them, and by the Memberships under which they do: ``host/uid``."""
+ASSIGNED_INDEX: Final = "assigned"
+"""Index of VMs without a holder by the host that they are assigned to."""
+RECOVERY_INDEX: Final = "recovery"
+"""Index of VMs whose recovery was begun and has not ended, all under ``UNFINISHED_KEY``."""
+UNFINISHED_KEY: Final = "unfinished"
+MEMBER_INDEX: Final = "member"
+"""Index of slots by the VMs that they are promised to."""
+CONSUMER_INDEX: Final = "consumer"
+"""Index of slots by the VM that is let in."""
+CLUSTER: Final = "default"
+"""Name of the one ``Cluster``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryInformers:
+    """The caches that recovery reads; the indexes are those of ``vm_indexes`` and ``slot_indexes``."""
+
+    vms: Informer[VirtualMachine]
+    reservations: Informer[Reservation]
+    hypervisors: Informer[Hypervisor]
+    memberships: Informer[Membership]
+    clusters: Informer[Cluster]
+
+    def stalled_s(self) -> float:
+        """Seconds since any of them is in doubt; 0 while all follow."""
+        every: tuple[Informer[Any], ...] = (
+            self.vms,
+            self.reservations,
+            self.hypervisors,
+            self.memberships,
+            self.clusters,
+        )
+        return max(one.stalled_s() for one in every)
+
+
+def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
+    """The indexes that the informer of VMs must have."""
+    return {HOLDER_INDEX: _holders, ASSIGNED_INDEX: _assigned, RECOVERY_INDEX: _unfinished}
+
+
+def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
+    """The indexes that the informer of reservations must have."""
+    return {MEMBER_INDEX: _members, CONSUMER_INDEX: _consumer}
+
+
+def _holders(vm: VirtualMachine) -> Iterable[str]:
+    return dict.fromkeys(f"{holder.hypervisor}/{holder.member_uid}" for holder in vm.status.holders)
+
+
+def _assigned(vm: VirtualMachine) -> Iterable[str]:
+    return () if vm.status.holders or vm.status.assigned is None else (vm.status.assigned.hypervisor,)
+
+
+def _unfinished(vm: VirtualMachine) -> Iterable[str]:
+    return (UNFINISHED_KEY,) if unfinished(vm) else ()
+
+
+def _members(slot: Reservation) -> Iterable[str]:
+    failover = slot.status.failover_reservation
+    return tuple(failover.allocations) if failover is not None and is_slot(slot) else ()
+
+
+def _consumer(slot: Reservation) -> Iterable[str]:
+    return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
+
+
+class Silence:
+    """How long each host's Membership has not changed, on this process's own clock since it first saw that."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[str, str, float]] = {}
+
+    def see(self, membership: Membership) -> None:
+        """A version of it was received."""
+        meta = membership.metadata
+        known = self._seen.get(meta.name)
+        if known is None or known[:2] != (meta.uid, meta.resource_version):
+            self._seen[meta.name] = (meta.uid, meta.resource_version, self._clock.monotonic())
+
+    def forget(self, name: str) -> None:
+        """The Membership is gone."""
+        self._seen.pop(name, None)
+
+    def unchanged_s(self, name: str) -> float:
+        """Seconds since the present version was received."""
+        known = self._seen.get(name)
+        return 0.0 if known is None else self._clock.monotonic() - known[2]
+
+
+class Waiting:
+    """Since when each VM is as it is, on this process's own clock; a restart only makes it wait once more."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[str, tuple[object, float]] = {}
+
+    def waited_s(self, vm: str, state: object) -> float:
+        """Seconds since the VM was first asked about in this state."""
+        now = self._clock.monotonic()
+        known = self._since.get(vm)
+        if known is None or known[0] != state:
+            self._since[vm] = known = (state, now)
+        return now - known[1]
+
+    def keep(self, vms: Iterable[str]) -> None:
+        """Forget all others."""
+        kept = set(vms)
+        self._since = {vm: since for vm, since in self._since.items() if vm in kept}
+
 
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
@@ -60,12 +166,10 @@ UNATTENDED_S: Final = 60.0
 """How long a host has to be silent before it is told that no coordinator attends to it."""
 FORGIVE_S: Final = 30.0
 """After so long without any other place the hosts that refused are asked again."""
-
-
 _replace = msgspec.structs.replace
 
 
-class Lookout:
+class RecoveryObserver:
     """Gathers the view of a plan from the caches."""
 
     def __init__(
@@ -159,7 +263,7 @@ class Lookout:
             one.name
             for one in self._informers.memberships.items()
             if self.silence.unchanged_s(one.name) >= UNATTENDED_S
-            and self._standing(one.name, self.member(one.name), None) in (Standing.SILENT, Standing.REVOKED)
+            and self._health(one.name, self.member(one.name), None) in (HostHealth.SILENT, HostHealth.REVOKED)
         )
 
     def _may_have_died(self, host: str, uid: str) -> bool:
@@ -203,7 +307,7 @@ class Lookout:
         member, host = self.member(name), self._informers.hypervisors.get(name)
         return HostState(
             name=name,
-            standing=self._standing(name, member, host),
+            health=self._health(name, member, host),
             refuses=_refuses(host),
             emptied=host is not None and is_only_emptied(host),
             unattended=name in unattended,
@@ -216,20 +320,20 @@ class Lookout:
 
     def lives(self, name: str) -> bool:
         """Whether the host holds its membership, and renews it."""
-        return self._standing(name, self.member(name), self._informers.hypervisors.get(name)) is Standing.LIVE
+        return self._health(name, self.member(name), self._informers.hypervisors.get(name)) is HostHealth.LIVE
 
-    def _standing(self, name: str, member: MemberView | None, host: Hypervisor | None) -> Standing:
+    def _health(self, name: str, member: MemberView | None, host: Hypervisor | None) -> HostHealth:
         if member is None:
-            return Standing.UNKNOWN
+            return HostHealth.UNKNOWN
         record = member.record
         if record.state == "Released":  # its epoch is dead as well, by its own word
-            return Standing.RELEASED
+            return HostHealth.RELEASED
         if record.dead_through >= record.epoch:
-            return Standing.DEAD
+            return HostHealth.DEAD
         if record.state == "Revoked":
-            return Standing.REVOKED
+            return HostHealth.REVOKED
         silent = self.silence.unchanged_s(name) > self._silence_s(host, armed=record.guard.armed)
-        return Standing.SILENT if silent else Standing.LIVE
+        return HostHealth.SILENT if silent else HostHealth.LIVE
 
     def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
         cluster = self._informers.clusters.get(CLUSTER)

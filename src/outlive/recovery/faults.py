@@ -1,7 +1,7 @@
-"""Faults that last as long as what they say is so: failed VMs, scarce memory, power controllers that do not answer.
+"""Faults that last as long as their condition: failed VMs, scarce memory, power controllers that do not answer.
 
-Nobody's recovery depends on them. They are told by recovery's leader, because it has all VMs and hosts in view and
-there is one of it; a new leader takes over what the one before it raised (docs/concepts/safety.md).
+No recovery depends on them. Recovery's leader raises them, because it has all VMs and hosts in view and there is one of
+it; a new leader takes over what the one before it raised (docs/concepts/safety.md).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.quantity import format_bytes
 from outlive.node.ports.faults import Faults
-from outlive.recovery.caches import CLUSTER, RecoveryInformers
-from outlive.recovery.telling import HELD_DELTA, HELD_FAULT, held_message
+from outlive.recovery.report import HELD_DELTA, HELD_FAULT, held_message
+from outlive.recovery.view import CLUSTER, RecoveryInformers
 from outlive.resources import Fault, Hypervisor, ObjectRef, VirtualMachine
 from outlive.store import Store, list_all
 
@@ -33,7 +33,6 @@ DOUBT_S: Final = 2.0
 FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
-
 _log = get_logger("recovery")
 
 

@@ -1,31 +1,37 @@
-"""One look at a virtual machine: what is here of it, what is wanted, and the one job that follows.
+"""The reconciler of one virtual machine: what is here of it, what is wanted, and the one job that follows.
 
-The order of the questions is what counts: what may yet run, what was received, moves, runs that nobody holds, and only
-then ``vm.event``. Level-triggered: what was missed is seen at the next look. Whether a start is allowed is not decided
-here, but by the steps that the jobs take.
+The order of the questions is what counts: what may yet run, what was received, migrations, runs that nobody holds, and
+only then ``vm.event``. Level-triggered: what was missed is seen at the next pass. Whether a start is allowed is not
+decided here, but by the protocol steps that the jobs take. A worker exists only while there is something to do or to
+wait for; jobs of one virtual machine never overlap, and a job that waits is woken by every change.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import asyncio
+from typing import Final
 
 import msgspec
 
-from outlive.base.logging import get_logger
-from outlive.node.decisions import VM_EVENT
+from outlive.base.deadline import deadline
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger, new_global_request_id, request_context
+from outlive.base.random import Random
 from outlive.node.membership.cleaning import UNKNOWN_VM, tell_unknown
+from outlive.node.migration.migration import Migrations
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.creating import Creator
-from outlive.node.vm.ending import Ender, Shutdown
-from outlive.node.vm.events import VmAction, VmEventInput
-from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.starting import BACK_OFF_S, SOON_S, Starter
+from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.requests import RequestHandler
+from outlive.node.vm.start import BACK_OFF_S, SOON_S, DomainCreator, VmStarter
 from outlive.node.vm.states import (
     START,
     STOP,
     STOPPED_BY_DRAIN,
     STOPPED_BY_SPEC,
     THEN_DISABLE,
+    VM_EVENT,
+    VmAction,
+    VmEventInput,
     active_move,
     assigned_to,
     mine,
@@ -33,8 +39,10 @@ from outlive.node.vm.states import (
     rejected_by,
     state_of,
 )
+from outlive.node.vm.stop import Shutdown, VmStopper
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.runtime.tasks import OrderedTaskGroup
 
 CRASH_RESET_S: Final = 600.0
 """After running for so long, a virtual machine that ends by itself begins with the first back-off again."""
@@ -44,63 +52,32 @@ ORPHAN_S: Final = 10.0
 """How long a document must have been missing before its domain is destroyed."""
 UNKNOWN_S: Final = 30.0
 """How often is looked for the document of a domain that the store does not know."""
-
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
 
-class Mover(Protocol):
-    """Carries a move on, on either side."""
-
-    async def step(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
-        """One step; when to look again."""
-        ...
-
-    async def left_over(self, vm: VirtualMachine, domain: Domain, memory: VmMemory) -> float | None:
-        """A domain on its way in or out, of a move that is over."""
-        ...
-
-    async def adopt(self, vm: VirtualMachine) -> float | None:
-        """A domain that was received runs here."""
-        ...
-
-    async def tidy(self, vm: VirtualMachine) -> float | None:
-        """It runs here as it should, and others have entries as well."""
-        ...
-
-    async def keep(self, vm: VirtualMachine) -> float | None:
-        """A domain runs here, and a store that was restored says that it belongs elsewhere."""
-        ...
-
-
-class Answerer(Protocol):
-    """Answers requests of users."""
-
-    def asked(self, vm: VirtualMachine) -> bool:
-        """Whether there is a request that was not answered."""
-        ...
-
-    async def answer(self, vm: VirtualMachine) -> None:
-        """Answer it."""
-        ...
-
-
-class Looker:
+class VmReconciler:
     """See the module."""
 
     def __init__(
-        self, shared: VmHost, creator: Creator, starter: Starter, ender: Ender, mover: Mover, answerer: Answerer
+        self,
+        shared: VmContext,
+        creator: DomainCreator,
+        starter: VmStarter,
+        ender: VmStopper,
+        migrations: Migrations,
+        requests: RequestHandler,
     ) -> None:
         self._shared = shared
         self._creator = creator
         self._starter = starter
         self._ender = ender
-        self._mover = mover
-        self._answerer = answerer
+        self._migrations = migrations
+        self._requests = requests
         self.cleaned = True
         """Whether nothing of an earlier epoch is left to be taken over; until then no foreign run is destroyed."""
 
-    async def look_at(self, name: str, memory: VmMemory) -> float | None:
+    async def reconcile(self, name: str, memory: VmMemory) -> float | None:
         """One look and at most one job; in how many seconds to look again, ``None``: when something changes."""
         shared = self._shared
         if not shared.keeper.standing or not shared.here.looked:
@@ -126,25 +103,25 @@ class Looker:
             shared.read_in.pop(name, None)
             return None
         shared.read_in[name] = incarnation
-        if self._answerer.asked(vm) and assigned_to(vm) == shared.host:
-            await self._answerer.answer(vm)
+        if self._requests.asked(vm) and assigned_to(vm) == shared.host:
+            await self._requests.answer(vm)
             return 0.0
         if domain is not None and domain.state is DomainState.RUNNING and self._received(vm, domain):
-            return await self._mover.adopt(vm)
+            return await self._migrations.adopt(vm)
         move = active_move(vm)
         if move is not None and shared.host in (move.source, move.target):
             if shared.host == move.target and self._ran_in_a_restored_store(domain):
                 if not self.cleaned:
                     return 1.0
                 if domain is not None and self._is_run_of(vm, domain):
-                    return await self._mover.keep(vm)  # that move is over: it runs here
+                    return await self._migrations.keep(vm)  # that move is over: it runs here
             label_s = await self._labelled(vm, memory)  # the target hears of it by its label
-            wait_s = await self._mover.step(vm, memory)
+            wait_s = await self._migrations.step(vm, memory)
             return _sooner(wait_s, label_s)
         if domain is not None and not self._is_run_of(vm, domain):
             return await self._stray(vm, domain)
         if domain is not None and domain.state in (DomainState.INCOMING, DomainState.HANDED_OVER):
-            return await self._mover.left_over(vm, domain, memory)
+            return await self._migrations.left_over(vm, domain, memory)
         label_s = await self._labelled(vm, memory)
         wait_s = await self._act(vm, domain, memory)
         return _sooner(wait_s, label_s)
@@ -169,7 +146,7 @@ class Looker:
     def _settled(self, vm: VirtualMachine) -> bool:
         """Whether there is certainly nothing to do: it runs here as it should, or it neither is nor belongs here."""
         me, domain = self._shared.keeper.me, self._shared.here.domains.get(vm.name)
-        if self._answerer.asked(vm) or active_move(vm) is not None:
+        if self._requests.asked(vm) or active_move(vm) is not None:
             return False
         here = assigned_to(vm) == me.host
         if assigned_to(vm) not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
@@ -272,7 +249,7 @@ class Looker:
         if any(one.run_id != domain.run_id for one in of_host(vm, self._shared.keeper.me)):
             released = await self._ender.release(vm.name, but=domain.run_id)
             return 0.0 if released else 5.0
-        return await self._mover.tidy(vm)
+        return await self._migrations.tidy(vm)
 
     async def _start(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         """Start, unless this host has said that it cannot, or it ended by itself just now."""
@@ -350,7 +327,7 @@ class Looker:
             return 1.0
         entered, domain = shared.keeper.entered, shared.here.domains.get(vm.name)
         if entered is not None and entered.restored and domain is not None and domain.state is DomainState.RUNNING:
-            return await self._mover.keep(vm)
+            return await self._migrations.keep(vm)
         _log.info("vm.terminated", vm=vm.name, host=self._shared.host, assigned=assigned_to(vm))
         if not await self._ender.destroy(vm.name):
             return 1.0
@@ -381,3 +358,146 @@ def _sooner(one_s: float | None, other_s: float | None) -> float | None:
 
 def _starts(domain: Domain | None) -> bool:
     return domain is not None and domain.state is DomainState.STARTING
+
+
+RETRY_BASE_S: Final = 0.5
+"""The first wait after an error; it doubles."""
+RETRY_CAP_S: Final = 30.0
+"""The longest."""
+CALM_S: Final = 2.0
+"""How much of a wait after an error nothing shortens."""
+FOLLOW_S: Final = 1.0
+"""How often a virtual machine is read that is here and labelled for another host: nobody tells of its changes."""
+LEAST_S: Final = 0.001
+"""The shortest wait between two looks."""
+LOOKS: Final = 50
+"""Looks of one worker without a rest; more of them mean that two rules contradict each other."""
+
+
+class Workers:
+    """See the module. ``poke`` from anywhere; jobs run in the group that ``run`` opens."""
+
+    def __init__(self, shared: VmContext, looker: VmReconciler, *, random: Random) -> None:
+        self._shared = shared
+        self._looker = looker
+        self._random = random
+        self._group: OrderedTaskGroup | None = None
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._again: dict[str, None] = {}
+        self._early: dict[str, None] = {}
+        """Asked for while nobody works yet."""
+        self._closed = False
+        self._closing = asyncio.Event()
+
+    @property
+    def busy(self) -> int:
+        """Virtual machines that are being worked on."""
+        return len(self._running)
+
+    def poke(self, vm: str) -> None:
+        """Have a look at this virtual machine soon."""
+        if vm in self._running:
+            self._again[vm] = None
+            self._shared.memory(vm).changed.set()
+        elif self._group is not None and not self._closed:
+            self._running[vm] = self._group.create_task(self._work(vm), name=f"vm {vm}")
+        elif not self._closed:
+            self._early[vm] = None
+
+    def poke_all(self) -> None:
+        """Have a look at all that this host has to do with."""
+        known = {vm.name for vm in self._shared.informer.items()}
+        early, self._early = self._early, {}
+        for vm in sorted({*known, *self._shared.here.names(), *self._running, *early}):
+            self.poke(vm)
+
+    def changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
+        """What the informer tells."""
+        vm = new if new is not None else old
+        if vm is not None:
+            self.poke(vm.name)
+
+    async def run(self) -> None:
+        """Until cancelled, or until ``close`` and the last job has ended."""
+        stop = self._shared.informer.subscribe(self.changed, replay=False)
+        try:
+            async with OrderedTaskGroup() as group:
+                self._group = group
+                self.poke_all()
+                group.create_task(self._until_closed(), name="vms open")
+        finally:
+            self._group = None
+            stop()
+
+    def close(self) -> None:
+        """Take nothing new, and let jobs end that do not wait for anything."""
+        self._closed = True
+        self._closing.set()
+        for vm in self._running:
+            self._shared.memory(vm).changed.set()
+
+    async def _until_closed(self) -> None:
+        await self._closing.wait()
+
+    # One virtual machine
+
+    async def _work(self, vm: str) -> None:
+        memory = self._shared.memory(vm)
+        try:
+            await self._looks(vm, memory)
+        except Exception:  # noqa: BLE001 - logged; one virtual machine's trouble must not end the daemon
+            _log.exception("vm.worker_crashed", vm=vm, host=self._shared.host)
+            await self._shared.clock.sleep(RETRY_CAP_S)
+            self._again[vm] = None
+        del self._running[vm]
+        if vm in self._again:
+            del self._again[vm]
+            self.poke(vm)
+        elif vm not in self._shared.here.names() and self._shared.informer.get(vm) is None and not memory.late_create:
+            self._shared.memories.pop(vm, None)
+
+    async def _looks(self, vm: str, memory: VmMemory) -> None:
+        """Look until there is nothing to wait for."""
+        failures = looks = 0
+        while not self._closed:
+            self._again.pop(vm, None)
+            memory.changed.clear()
+            try:
+                with request_context(greq=new_global_request_id(self._shared.ids, "vm"), req=""):
+                    wait_s = await self._looker.reconcile(vm, memory)
+                failures = 0
+            except (OutliveError, TimeoutError) as error:
+                failures += 1
+                _log.warning("vm.look_failed", vm=vm, host=self._shared.host, error=str(error))
+                longest_s = min(RETRY_CAP_S, RETRY_BASE_S * 2.0 ** min(failures - 1, 10))
+                wait_s = longest_s * self._random.uniform(0.5, 1.0)
+                await self._calm(min(wait_s, CALM_S))
+            looks += 1
+            if vm in self._again or wait_s == 0.0:
+                if looks < LOOKS:
+                    continue
+                _log.error("vm.too_many_looks", vm=vm, host=self._shared.host, looks=looks)
+                wait_s = RETRY_CAP_S
+            if vm in self._shared.here.domains and self._shared.informer.get(vm) is None:
+                wait_s = FOLLOW_S if wait_s is None else min(wait_s, FOLLOW_S)
+            if wait_s is None:
+                return
+            looks = 0
+            await changed_within(memory, wait_s)
+
+    async def _calm(self, seconds: float) -> None:
+        """Wait whatever changes meanwhile: a look that failed may itself have changed the virtual machine before."""
+        try:
+            with deadline(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return
+
+
+async def changed_within(memory: VmMemory, seconds: float) -> None:
+    """Until something changes, or so long; never so short that no clock moves: what is due then would never be."""
+    try:
+        with deadline(max(seconds, LEAST_S)):
+            await memory.changed.wait()
+    except TimeoutError:
+        return

@@ -14,19 +14,16 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.decisions import VM_EVENT
 from outlive.node.membership.holding import RELEASE, ReleaseView
 from outlive.node.ports.hypervisor import DomainState
-from outlive.node.vm.events import Job, VmAction, VmEventInput
+from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import lock_owner
-from outlive.node.vm.shared import VmHost, VmMemory
-from outlive.node.vm.states import START, assigned_to, of_host, state_of
+from outlive.node.vm.states import START, VM_EVENT, Job, VmAction, VmEventInput, assigned_to, of_host, state_of
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 
 WATCH_S: Final = 1.0
 """How often a guest that shuts down is looked at."""
-
 _RELEASE: Final = RELEASE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
@@ -44,10 +41,10 @@ class Shutdown(StrEnum):
     """It could not be stopped."""
 
 
-class Ender:
+class VmStopper:
     """See the module."""
 
-    def __init__(self, shared: VmHost) -> None:
+    def __init__(self, shared: VmContext) -> None:
         self._shared = shared
 
     async def release(

@@ -1,4 +1,4 @@
-"""Moves from host to host: the record of a move is advanced by both sides, each by compare-and-swap, none with a lock.
+"""Migrations from host to host: both sides advance one record, each by compare-and-swap, none with a lock.
 
 Live: the target enters itself and lets a domain listen, the source sends, the target adopts what runs there. Cold: the
 source shuts the guest down and releases it, the target starts it. Each phase has a deadline on the clock of whoever
@@ -14,31 +14,30 @@ from typing import Final
 
 from outlive.base.logging import get_logger
 from outlive.node.membership.death import mute
+from outlive.node.migration.record import LOOK_S, MigrationRecords
+from outlive.node.migration.source import MigrationSource
+from outlive.node.migration.target import MigrationTarget
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.creating import Creator
-from outlive.node.vm.ending import Ender
-from outlive.node.vm.moving import LOOK_S, MoveTools
-from outlive.node.vm.receiving import Receiver
-from outlive.node.vm.sending import Sender
-from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.start import DomainCreator
 from outlive.node.vm.states import active_move, assigned_to, mine, reach_of
+from outlive.node.vm.stop import VmStopper
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 
 TIDY_S: Final = 10.0
 """How often a host looks whether another holder of what it runs has gone."""
-
 _log = get_logger("node.move")
 
 
-class Migrator:
+class Migrations:
     """See the module. Answers say in how many seconds to look again; ``None``: when something changes."""
 
-    def __init__(self, shared: VmHost, creator: Creator, ender: Ender) -> None:
+    def __init__(self, shared: VmContext, creator: DomainCreator, ender: VmStopper) -> None:
         self._shared = shared
-        self._move = MoveTools(shared, ender)
-        self._receiver = Receiver(shared, creator, ender, self._move)
-        self._sender = Sender(shared, ender, self._move)
+        self._move = MigrationRecords(shared, ender)
+        self._receiver = MigrationTarget(shared, creator, ender, self._move)
+        self._sender = MigrationSource(shared, ender, self._move)
 
     async def step(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         """One step of a move under way, on this side."""

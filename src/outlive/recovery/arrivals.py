@@ -1,14 +1,11 @@
 """Room for VMs that a host is to run and does not report yet.
 
 A VM in a slot has its room: the slot holds it until the VM is there. Nothing holds the room of one that placement sent
-somewhere, of one on its way in a move, and of those that a host starts again after it has booted and reports nothing;
-whoever places meanwhile (failover, which protects the survivors anew) would give that room away. So the fleet gets a
-block for each, made from the VM's own document and kept in memory only: every process that follows the VMs has the
-same blocks, and whoever plans from one look at the store makes them of what it saw. A VM counts once: as its slot, as
-its block, or in what its host reports.
+somewhere, of one on its way in a migration, and of those that a host starts again after it has booted and reports
+nothing. So the fleet gets a block for each, made from the VM's own document and kept in memory only: every process that
+follows the VMs has the same blocks. A VM counts once: as its slot, as its block, or in what its host reports.
 
-Not promised: that the VM comes. A host that is sent more than it has room for is overbooked; then slots give way
-(``outlive.failover.keeping.changed``).
+Not promised: that the VM comes. A host that is sent more than it has room for is overbooked; then slots give way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What recovery tells: events on the VM, structured logs, metrics, and faults where somebody has to act.
+"""What recovery reports: events on the VM, structured logs, metrics, and faults where somebody has to act.
 
 Times are measured on this process's own clock from when it first saw the fact; after a change of leader a VM that
 was under way is counted from then on.
@@ -26,7 +26,6 @@ TOLD_ELSEWHERE: Final = frozenset({"fence-unconfirmed", "store-restored"})
 MAY_RUN: Final = frozenset({"membership-missing", "unattended"})
 """Reasons that say of a host that it may be running the VM: that the VM is down would be a guess."""
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-
 _log = get_logger("recovery")
 
 
@@ -37,7 +36,7 @@ def held_message(vm: str, why: str) -> str:
     return "" if reason in TOLD_ELSEWHERE else f"VM {vm} {what}: {detail}"
 
 
-class Teller:
+class RecoveryReporter:
     """See the module."""
 
     def __init__(self, events: Events, metrics: Metrics, faults: Faults, clock: Clock) -> None:

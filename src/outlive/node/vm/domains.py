@@ -1,4 +1,4 @@
-"""What is really on this host: its domains as the hypervisor listed them last, and creates that are under way.
+"""The domains of this host as the hypervisor listed them last, and creates that are under way.
 
 Everybody in the daemon shares one picture. A listing that was asked for earlier never replaces one that was asked for
 later, so after ``look`` returns, the picture is not older than that call. Between two looks a domain may end by itself.
@@ -17,7 +17,6 @@ from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
 
 PRESENT: Final = frozenset({DomainState.RUNNING, DomainState.PAUSED})
 """States in which a domain is a virtual machine of this host, and not one on its way in or out."""
-
 _log = get_logger("node.domains")
 
 

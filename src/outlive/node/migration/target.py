@@ -1,8 +1,8 @@
-"""The target's side of a move: it enters itself, lets a domain listen, and owns what runs here; or starts it cold.
+"""The target's side of a migration: it enters itself, lets a domain listen, and owns what runs here; or starts it cold.
 
 Until the guest was handed over the target may give up at any time; then nothing of it stays here, and the source goes
-on. Where the source is lost it is recovery that lets it start here. A guest that runs here is adopted elsewhere
-(``outlive.node.vm.migrating``), whatever the record says.
+on. Where the source is lost, recovery lets it start here. A guest that runs here is adopted by ``Migration``, whatever
+the record says.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 from outlive.base.logging import get_logger
 from outlive.node.membership.death import mute
 from outlive.node.membership.moving import ENTER
+from outlive.node.migration.record import LOOK_S, SILENT_S, MigrationRecords
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.creating import Creator
-from outlive.node.vm.ending import Ender
-from outlive.node.vm.moving import LOOK_S, SILENT_S, MoveTools
-from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.start import DomainCreator
 from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
+from outlive.node.vm.stop import VmStopper
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Migration, VirtualMachineStatus
 
@@ -28,10 +28,10 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.move")
 
 
-class Receiver:
+class MigrationTarget:
     """See the module."""
 
-    def __init__(self, shared: VmHost, creator: Creator, ender: Ender, move: MoveTools) -> None:
+    def __init__(self, shared: VmContext, creator: DomainCreator, ender: VmStopper, move: MigrationRecords) -> None:
         self._shared = shared
         self._creator = creator
         self._ender = ender

@@ -1,7 +1,7 @@
-"""The source's side of a move: it sends the guest, or shuts it down, and lets go of it once the target has it.
+"""The source's side of a migration: it sends the guest, or shuts it down, and releases it once the target has it.
 
-A guest that was handed over is kept, standing still, until the target has adopted it; it runs on here only if the
-target says that it never ran it. Of a target that died nobody knows that: then it is started anew, from its disks.
+A guest that was handed over is kept paused until the target has adopted it; it runs on here only if the target says
+that it never ran it. Of a target that died nobody knows that: then it is started anew, from its disks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from outlive.base.errors import Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.death import mute
 from outlive.node.membership.moving import SEND
+from outlive.node.migration.record import LOOK_S, SILENT_S, MigrationRecords
+from outlive.node.migration.states import LIVE_ATTEMPTS
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.ending import Ender, Shutdown
-from outlive.node.vm.moves import LIVE_ATTEMPTS
-from outlive.node.vm.moving import LOOK_S, SILENT_S, MoveTools
-from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.states import assigned_to, reach_of
+from outlive.node.vm.stop import Shutdown, VmStopper
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.vms import Migration
 
@@ -28,15 +28,14 @@ QUEUE_LIMITS: Final = 10
 """So many times the limit of a step a move may wait for its turn on the target."""
 AFTER_STOP: Final = frozenset({"stopped"})
 """The phase in which the source takes it back from a target that is lost; it does not run anywhere then."""
-
 _SEND: Final = SEND.decision
 _log = get_logger("node.move")
 
 
-class Sender:
+class MigrationSource:
     """See the module."""
 
-    def __init__(self, shared: VmHost, ender: Ender, move: MoveTools) -> None:
+    def __init__(self, shared: VmContext, ender: VmStopper, move: MigrationRecords) -> None:
         self._shared = shared
         self._ender = ender
         self._move = move

@@ -1,7 +1,7 @@
-"""What both sides of a move share: the record's next phase, its abort, and who owns what runs.
+"""What both sides of a migration share: the record's next phase, its abort, and who owns what runs.
 
-Every change is a compare-and-swap on exactly the record that was looked at, so that two sides that decide at once do
-not undo each other's step; the label is set before the assignment and set right again where the assignment failed.
+Every change is a compare-and-swap on exactly the record that was read, so that two sides that decide at once do not
+undo each other's step; the label is set before the assignment and set right again where the assignment failed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from outlive.base.logging import get_logger
 from outlive.node.membership.death import MemberView
 from outlive.node.membership.moving import ADOPT, RESUME, MoveView
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.ending import Ender
-from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
+from outlive.node.vm.stop import VmStopper
 from outlive.resources import Assigned, Holder, VirtualMachine
 from outlive.resources.vms import Migration, VirtualMachineStatus
 
@@ -27,17 +27,16 @@ SILENT_S: Final = 3.0
 """How long the other side may be silent before it is looked whether it holds its membership."""
 BEFORE_HANDOVER: Final = frozenset({"requested", "target-ready", "transferring", "stopping"})
 """Phases in which either side may abort."""
-
 _ADOPT: Final = ADOPT.decision
 _RESUME: Final = RESUME.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.move")
 
 
-class MoveTools:
+class MigrationRecords:
     """See the module."""
 
-    def __init__(self, shared: VmHost, ender: Ender) -> None:
+    def __init__(self, shared: VmContext, ender: VmStopper) -> None:
         self._shared = shared
         self._ender = ender
 

@@ -1,29 +1,174 @@
-"""Starting a virtual machine: wait for others, hold, clear its disks of stale locks, create, and say that it runs.
+"""Starting a virtual machine: wait for others, hold, remove stale locks, create, and report that it runs.
 
-Nothing is created before the store has acknowledged the hold, and a start that went wrong takes its entry back only
-after its domain was seen to be absent. Where this host cannot start what a recovery brought to it, it says so in
-``status.rejection``, and the next slot is tried; where no host could, it says that too, and tries again. Where nobody
-but its host is to start it and an operator must act, the phase becomes ``fail``.
+Nothing is created before the store has acknowledged the hold; between that answer and the domain the guard, the
+membership and the store's incarnation are checked once more. A start that failed releases its entry only after its
+domain was seen to be absent. A host that cannot start what a recovery assigned to it writes ``status.rejection``, and
+the next slot is tried. Where nobody but its host is to start it and an operator must act, the phase becomes ``fail``.
+
+The guard counts a create as under way until it is notified of its end, and it is notified only once a listing has shown
+what became of it. What this does not give: between the guard's yes and the domain the gate may shut; then the guard
+waits for the end of that create before it calls the host empty.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.holding import HOLD, HoldView, others
-from outlive.node.ports.hypervisor import DomainState
-from outlive.node.vm.awaiting import Awaiting, Turn
-from outlive.node.vm.clearing import Clearer, Obstacle, ObstacleKind
-from outlive.node.vm.creating import Creator
-from outlive.node.vm.ending import Ender
-from outlive.node.vm.shared import VmHost, VmMemory
+from outlive.node.membership.holding import CREATE, HOLD, CreateView, HoldView, others
+from outlive.node.ports.guard import GuardPort
+from outlive.node.ports.hypervisor import Domain, DomainState
+from outlive.node.vm.context import VmContext, VmMemory
+from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.locks import DiskLocks, Obstacle, ObstacleKind
+from outlive.node.vm.start_order import StartOrderObserver, StartTurn
 from outlive.node.vm.states import FAIL, START, assigned_to, brought, fence_of, mine, reach_of, state_of, wanted
+from outlive.node.vm.stop import VmStopper
 from outlive.resources import VirtualMachine
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
+
+END_CREATE_TRIES: Final = 5
+"""How often the guard is told that a create is over."""
+_CREATE: Final = CREATE.decision
+_log = get_logger("node.vm")
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What came of it."""
+
+    passed: bool
+    """Whether the run got past the gate; if not, its entry was given back and nothing was created."""
+    domain: Domain | None = None
+    """The domain of the run, as a look afterwards showed it; ``None``: there is none."""
+    problem: str = ""
+    """What the hypervisor said, where it was no plain yes."""
+
+
+class DomainCreator:
+    """See the module."""
+
+    def __init__(self, shared: VmContext, ender: VmStopper) -> None:
+        self._shared = shared
+        self._ender = ender
+        self._open: dict[str, None] = {}
+        """Runs that this daemon has asked the guard for, and whose end it has not told."""
+
+    async def create(
+        self, vm: VirtualMachine, run_id: str, held_in: str, memory: VmMemory, *, incoming: bool = False
+    ) -> Created:
+        """Go past the gate with this run, create its domain and look.
+
+        ``vm``: with the entry, as the store acknowledged it. ``held_in``: the store's incarnation before the hold
+        was decided on. ``incoming``: the domain listens for a guest of another host.
+        """
+        epoch = await self._pass(vm, run_id, held_in)
+        if epoch is None:
+            return Created(passed=False)
+        problem = await self._made(vm, run_id, epoch, memory, incoming=incoming)
+        domain = self._shared.here.domains.get(vm.name)
+        ours = domain is not None and domain.run_id == run_id
+        return Created(passed=True, domain=domain if ours else None, problem=problem)
+
+    async def followed(self, name: str, memory: VmMemory) -> bool:
+        """Whether no create of it is under way any more, by the last look; the guard is told of the last one's end."""
+        domain = self._shared.here.domains.get(name)
+        if name in self._shared.here.creating or (domain is not None and domain.state is DomainState.STARTING):
+            return False
+        if memory.late_create:
+            await self._end(memory.late_create)
+            memory.late_create = ""
+        return True
+
+    async def end_former(self) -> None:
+        """Tell the guard the end of creates that this daemon does not follow, as of one that was killed before it."""
+        await end_former_creates(self._shared.guard, self._shared.here, self._open)
+
+    async def _pass(self, vm: VirtualMachine, run_id: str, held_in: str) -> int | None:
+        """The epoch in which the domain may be created; ``None``: it may not, and the entry was given back."""
+        shared = self._shared
+        self._open[run_id] = None
+        gate_open = await shared.guard.begin_create(run_id)
+        me = shared.keeper.me
+        view = CreateView(
+            vm=vm.name,
+            me=me,
+            run_id=run_id,
+            holders=vm.status.holders,
+            gate_open=gate_open,
+            held_in=held_in,
+            incarnation=shared.wishes.incarnation,
+        )
+        outcome = shared.decisions.use(_CREATE, view, subject=vm.name)
+        if outcome.refused is None:
+            return me.epoch
+        _log.info("vm.gate_not_passed", vm=vm.name, host=shared.host, run_id=run_id, why=outcome.refused.why)
+        if gate_open:
+            await self._end(run_id)
+        self._open.pop(run_id, None)  # where only the guard's yes was lost, it is ended as a former one
+        await self._ender.release(vm.name)
+        return None
+
+    async def _made(self, vm: VirtualMachine, run_id: str, epoch: int, memory: VmMemory, *, incoming: bool) -> str:
+        """Create the domain and look; why that went wrong, empty if it did not."""
+        shared, name = self._shared, vm.name
+        problem = ""
+        shared.here.begin(name, run_id)
+        try:
+            async with asyncio.timeout(float(shared.settings.create_limit)):
+                await shared.here.hypervisor.create(vm, run_id=run_id, epoch=epoch, incoming=incoming)
+        except (Refused, InUse, Unavailable) as error:
+            problem = error.message
+        except (Unknown, TimeoutError) as error:
+            problem = str(error) or f"not created within {float(shared.settings.create_limit):g} s"
+        except OutliveError as error:
+            problem = str(error)
+        finally:
+            shared.here.ended(name)
+        memory.late_create = run_id
+        await shared.here.look()
+        await self.followed(name, memory)
+        if problem:
+            _log.warning("vm.not_created", vm=name, host=shared.host, run_id=run_id, why=problem)
+        return problem
+
+    async def _end(self, run_id: str) -> None:
+        """Tell the guard that a create is over; it is told again while it does not hear, and in the end as a former."""
+        self._open.pop(run_id, None)
+        for attempt in range(END_CREATE_TRIES):
+            try:
+                await self._shared.guard.end_create(run_id)
+            except OutliveError as error:
+                _log.warning("guard.not_told", run_id=run_id, error=str(error))
+                await self._shared.clock.sleep(0.2 * 2.0**attempt)
+            else:
+                return
+
+
+async def end_former_creates(guard: GuardPort, here: LocalDomains, own: Collection[str]) -> int:
+    """Tell the guard the end of every create but ``own`` ones that a look shows to be over; how many.
+
+    The guard is asked first, then the hypervisor: what is begun in between is not among what is ended. ``Unavailable``
+    where one of them does not answer; then it is for the next time.
+    """
+    former = [run for run in (await guard.report()).creates if run not in own]
+    if not former:
+        return 0
+    await here.look()
+    starting = {domain.run_id for domain in here.domains.values() if domain.state is DomainState.STARTING}
+    over = [run for run in former if run not in starting]
+    for run in over:
+        await guard.end_create(run)
+        _log.info("guard.former-create-ended", run_id=run)
+    return len(over)
+
 
 BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)
 """Waits before a virtual machine that ended by itself, or did not start, is started again."""
@@ -37,19 +182,17 @@ AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0
 """Until the next look at a domain that was created and does not run yet."""
-
 _HOLD: Final = HOLD.decision
 _replace = msgspec.structs.replace
-_log = get_logger("node.vm")
 
 
-class Starter:
+class VmStarter:
     """See the module. Answers say in how many seconds to look again; ``None``: when something changes."""
 
-    def __init__(self, shared: VmHost, creator: Creator, ender: Ender) -> None:
+    def __init__(self, shared: VmContext, creator: DomainCreator, ender: VmStopper) -> None:
         self._shared = shared
-        self._awaiting = Awaiting(shared)
-        self._clearer = Clearer(shared)
+        self._awaiting = StartOrderObserver(shared)
+        self._clearer = DiskLocks(shared)
         self._creator = creator
         self._ender = ender
 
@@ -64,7 +207,7 @@ class Starter:
         async with self._shared.starts:
             return await self._start(vm.name, turn, memory)
 
-    async def _start(self, name: str, turn: Turn, memory: VmMemory) -> float | None:
+    async def _start(self, name: str, turn: StartTurn, memory: VmMemory) -> float | None:
         shared = self._shared
         held_in, me = shared.wishes.incarnation, shared.keeper.me
         vm = await shared.records.read(shared.daemon, name)

@@ -1,15 +1,19 @@
-"""Looks at the virtual machines that one is to start after, and says in its document for whom it waits.
+"""Whether a virtual machine may start now, or waits for those that it is to start after.
+
+The order only ever delays a start, and for a while only: who is missing or stopped is not waited for, who waits for
+each other in a circle starts one by one, and after a limit everybody starts, with the reason written down
+(docs/reference/node-decisions.md#vmstart_order). Not promised: that a guest is ready when its machine is seen running.
 
 Seen running means: its document says so, its host holds its membership in the epoch that runs it, and has renewed it
-since this daemon first saw that (a host that has just died says nothing else than one that lives). Of this host's own
-the hypervisor says it. Times are this daemon's own: after a restart it waits once more. What is chosen is the business
-of ``outlive.node.vm.ordering``; nothing that safety rests on is decided here.
+since this daemon first saw that. Times are this daemon's own: after a restart it waits once more. Nothing that safety
+rests on is decided here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -17,10 +21,10 @@ from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.decisions import START_ORDER
+from outlive.base.wording import listing
+from outlive.node.numbers import Amount
 from outlive.node.ports.hypervisor import DomainState
-from outlive.node.vm.ordering import NamedVm, StartOrderInput, StartOrderResult
-from outlive.node.vm.shared import OrderMemory, VmHost, VmMemory
+from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
 from outlive.node.vm.states import (
     FAIL,
     START,
@@ -34,6 +38,170 @@ from outlive.node.vm.states import (
 )
 from outlive.resources import Holder, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT, StartOrder, VirtualMachineStatus
+from outlive.runtime.decisions import Decision
+
+LINK_S: Final = 30.0
+"""Whoever stands above others that wait waits so much longer for each of them, so that a chain whose first link does
+not come still starts one after the other."""
+NAMED: Final = 3
+"""Virtual machines that a sentence names."""
+
+
+class NamedVm(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine that another is to start after, as it was found now."""
+
+    vm: str
+    state: Literal["running", "coming", "stopped", "missing"]
+    """``coming``: it is to run, and was not seen running; ``stopped``: nobody wants it to run."""
+    why: str = ""
+    """What is known of it, to follow "which"."""
+    after: tuple[str, ...] = ()
+    """Of one that is coming: those that it starts after itself."""
+
+
+class StartOrderInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine that could start now. Seconds."""
+
+    vm: str
+    after: tuple[str, ...] = ()
+    known: tuple[NamedVm, ...] = ()
+    """Those that it names, and those that these name; who is left out counts as coming."""
+    waited: Amount = 0
+    """Since it could have started."""
+    limit: Amount = 180
+    """How long it waits for one that names nobody itself; 0: it waits for nobody."""
+
+
+class StartOrderResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether it starts; exactly those in ``waits_for`` are what it waits for."""
+
+    start: bool
+    waits_for: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    """Those that it starts without having seen them running."""
+    detail: str = ""
+    limit: Amount = 0
+    """The longest that it waits in all."""
+
+
+def start_order(given: StartOrderInput) -> StartOrderResult:
+    """Whether it may start now, for whom it waits, or without whom it goes."""
+    known = {one.vm: one for one in given.known}
+    edges = _edges(given, known)
+    circle = _circle(given.vm, edges)
+    first = len(circle) > 1 and given.vm == min(circle)
+    limit = given.limit + LINK_S * (_height(given.vm, edges) - 1) if given.limit > 0 else 0
+    coming: list[str] = []
+    without: list[tuple[str, str]] = []
+    for name in dict.fromkeys(given.after):
+        one = known.get(name) or NamedVm(vm=name, state="coming")
+        if name == given.vm or one.state == "running":
+            continue
+        if one.state != "coming":
+            without.append((name, one.why))
+        elif first and name in circle:
+            around = listing(sorted(circle), most=NAMED)
+            without.append((name, f"starts after it as well: {around} wait for each other, and the first by name goes"))
+        elif given.limit <= 0:
+            without.append((name, "is not waited for: the limit is 0"))
+        elif given.waited >= limit:
+            without.append((name, f"was not seen running within {limit:g} s{f' (it {one.why})' if one.why else ''}"))
+        else:
+            coming.append(name)
+    left_out = tuple(name for name, _ in without)
+    if not coming:
+        return StartOrderResult(start=True, without=left_out, detail=_told("starts without", without), limit=limit)
+    waits = [(name, known[name].why if name in known else "") for name in coming]
+    detail = f"{_told('starts after', waits)}; it waits for at most {limit:g} s"
+    return StartOrderResult(start=False, waits_for=tuple(coming), without=left_out, detail=detail, limit=limit)
+
+
+START_ORDER: Final = Decision(
+    "vm.start_order",
+    start_order,
+    StartOrderInput,
+    StartOrderResult,
+    "Whether a virtual machine starts now, or waits for those that it starts after",
+    lambda output: output.start and not output.without,
+)
+
+
+def circles(after: Mapping[str, Iterable[str]], vm: str) -> tuple[str, ...]:
+    """The virtual machines that wait for each other around ``vm``, by name; empty where nobody does."""
+    found = _circle(vm, {name: tuple(names) for name, names in after.items()})
+    alone = len(found) == 1 and vm not in after.get(vm, ())
+    return () if alone else tuple(sorted(found))
+
+
+def in_order(names: Sequence[str], after: Mapping[str, Iterable[str]]) -> list[str]:
+    """These names as they are, but none before those that it is after, and those where it would have been.
+
+    Of names that are after each other in a circle somebody comes first.
+    """
+    place = {name: number for number, name in enumerate(names)}
+    found: dict[str, None] = {}
+    begun: set[str] = set()
+    for name in names:
+        open_ = [name] if name not in begun else []
+        while open_:
+            begun.add(open_[-1])
+            left = [one for one in after.get(open_[-1], ()) if one in place and one not in begun]
+            if left:
+                open_.append(min(left, key=place.__getitem__))
+            else:
+                found[open_.pop()] = None
+    return list(found)
+
+
+def _edges(given: StartOrderInput, known: Mapping[str, NamedVm]) -> dict[str, tuple[str, ...]]:
+    """Who waits for whom, among those that do not run yet."""
+    waiting = {one.vm: one.after for one in given.known if one.state == "coming"} | {given.vm: given.after}
+    named = {name for names in waiting.values() for name in names}
+    there = waiting.keys() | {name for name in named if name not in known}
+    return {vm: tuple(one for one in names if one in there and one != vm) for vm, names in waiting.items()}
+
+
+def _circle(vm: str, edges: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """Itself, and all that it waits for and that wait for it."""
+    back: dict[str, list[str]] = {}
+    for one, names in edges.items():
+        for name in names:
+            back.setdefault(name, []).append(one)
+    return _reached(vm, edges) & _reached(vm, back)
+
+
+def _reached(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    found, left = {start}, [start]
+    while left:
+        new = [name for name in edges.get(left.pop(), ()) if name not in found]
+        found.update(new)
+        left += new
+    return found
+
+
+def _height(vm: str, edges: Mapping[str, tuple[str, ...]]) -> int:
+    """How many follow one upon the other below it, at least 1; a circle counts as one after the other as well."""
+    heights: dict[str, int] = {}
+    stack: list[tuple[str, bool]] = [(vm, False)]
+    open_: set[str] = set()
+    while stack:
+        one, done = stack.pop()
+        if done:
+            open_.discard(one)
+            heights[one] = 1 + max((heights.get(name, 0) for name in edges.get(one, ())), default=0)
+        elif one not in open_ and one not in heights:
+            open_.add(one)
+            stack.append((one, True))
+            stack += [(name, False) for name in edges.get(one, ())]
+    return max(1, heights[vm] - 1)
+
+
+def _told(how: str, whom: list[tuple[str, str]]) -> str:
+    if not whom:
+        return ""
+    named = [f"{name}, which {why}" if why else name for name, why in whom[:NAMED]]
+    return f"{how} {'; '.join(named)}{', …' if len(whom) > NAMED else ''}"
+
 
 LOOKED_AT: Final = 64
 """Virtual machines that are looked at for one that waits: those that it names, those that these name, and so on."""
@@ -45,15 +213,13 @@ FIRST_S: Final = 20.0
 """… for so long …"""
 SELDOM_S: Final = 4.0
 """… and afterwards."""
-
 _R = TypeVar("_R", bound=Resource)
-
 _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StartTurn:
     """Whether it is its turn."""
 
     after: tuple[str, ...]
@@ -64,18 +230,18 @@ class Turn:
     """What its document is to say with the start; ``None``: nothing."""
 
 
-class Awaiting:
+class StartOrderObserver:
     """See the module."""
 
-    def __init__(self, shared: VmHost) -> None:
+    def __init__(self, shared: VmContext) -> None:
         self._shared = shared
 
-    async def turn(self, vm: VirtualMachine, memory: VmMemory) -> Turn:
+    async def turn(self, vm: VirtualMachine, memory: VmMemory) -> StartTurn:
         """Whether it starts now. Errors of the store."""
         after = vm.spec.start_after[:START_AFTER_LIMIT]
         if not after:
             memory.order = None
-            return Turn(after=vm.spec.start_after)
+            return StartTurn(after=vm.spec.start_after)
         shared = self._shared
         now_s = shared.clock.monotonic()
         if memory.order is None or memory.order.fence != fence_of(vm):
@@ -93,10 +259,10 @@ class Awaiting:
         if not answer.start:
             await self._say(vm, said)
             left_s = max(0.0, float(answer.limit) - waited_s)
-            return Turn(vm.spec.start_after, min(OFTEN_S if waited_s < FIRST_S else SELDOM_S, left_s + 0.01), said)
+            return StartTurn(vm.spec.start_after, min(OFTEN_S if waited_s < FIRST_S else SELDOM_S, left_s + 0.01), said)
         if answer.without:
             _log.warning("vm.starts_without", vm=vm.name, host=shared.host, without=answer.without, why=answer.detail)
-        return Turn(vm.spec.start_after, order=said if answer.without else None)
+        return StartTurn(vm.spec.start_after, order=said if answer.without else None)
 
     def _said(self, vm: VirtualMachine, answer: StartOrderResult) -> StartOrder:
         before = vm.status.start_order
@@ -113,7 +279,7 @@ class Awaiting:
             since=since or as_datetime(self._shared.clock.now()),
         )
 
-    async def over(self, vm: VirtualMachine, turn: Turn) -> None:
+    async def over(self, vm: VirtualMachine, turn: StartTurn) -> None:
         """Its turn has come, and it does not start for another reason: it waits for nobody any more."""
         before = vm.status.start_order
         if before == turn.order or (before is None or before.hypervisor != self._shared.host):

@@ -1,0 +1,446 @@
+"""Draining this host, taking its virtual machines back, and evacuating it while it degrades: one job at a time.
+
+``Hypervisor.spec.drain`` says which; it is read before each virtual machine, so that a job ends after the migration
+under way when it changes. A host counts as drained only when nothing runs on it any more and nothing is on its way to
+it; while something stays the job comes again. A host that degrades is evacuated by live migrations if ``host.leave``
+says so: nobody is stopped, nobody comes back by itself, and home stays home.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from outlive.base.clock import Clock
+from outlive.base.errors import NotFound, OutliveError
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.node.decisions import LEAVE_HOST
+from outlive.node.gauging import Gauge
+from outlive.node.leaving import Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
+from outlive.node.others import Others
+from outlive.node.relocation import FlushStep, Relocations
+from outlive.node.reporting import Reporter
+from outlive.node.vm.context import VmContext
+from outlive.node.vm.start_order import in_order
+from outlive.node.vm.states import START, STOP, STOPPED_BY_DRAIN, active_move, assigned_to, state_of
+from outlive.resources import Coverage, ObjectRef, VirtualMachine
+from outlive.resources.hosts import DomainState
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance
+from outlive.resources.vms import VirtualMachineStatus
+from outlive.store import Store, list_all
+
+IN_LINE_S: Final = 10.0
+"""The wait of a host that stands in line."""
+EVACUATE_AGAIN_S: Final = 30.0
+"""The wait after nothing came of it; it doubles …"""
+EVACUATE_CAP_S: Final = 300.0
+"""… up to this."""
+FAILING_S: Final = 600.0
+"""How long the virtual machines stay after live moves failed one after the other."""
+PEERS_S: Final = 30.0
+"""How often the other hosts are looked at while virtual machines leave."""
+EMPTY_RATHER: Final = (Answer.ALONE, Answer.LIKE_OTHERS, Answer.IN_LINE)
+"""Reasons to stay that say nothing where nobody is there."""
+ATTEMPTS_KEPT: Final = 10_000
+"""Virtual machines of which it is remembered that they would not leave."""
+_log = get_logger("node.drain")
+
+
+class Evacuation:
+    """See the module. The drainer asks ``due`` and carries ``run`` out, between its own jobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        shared: VmContext,
+        reporter: Reporter,
+        gauge: Gauge,
+        departures: Relocations,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._shared = shared
+        self._reporter = reporter
+        self._gauge = gauge
+        self._departures = departures
+        self._clock = clock
+        self._others = Others(shared.daemon, shared.host)
+        self._not_before_s = 0.0
+        self._wait_s = EVACUATE_AGAIN_S
+        self._failures = 0
+        """Live moves in a row that failed."""
+        self._failed_s = 0.0
+        self._tried: dict[str, None] = {}
+        """Virtual machines that would not leave in this time of degrading."""
+        self._leaves = False
+        self._answer: LeaveResult | None = None
+        self._looked_s = 0.0
+
+    def due(self) -> bool:
+        """Whether there is something to look at."""
+        if self._gauge.degrading_for_s is None:
+            self._begin_anew()
+            return False
+        return self._clock.monotonic() >= self._not_before_s
+
+    async def run(self) -> None:
+        """Ask whether they leave; if so, let them, one after the other, until something says no."""
+        answer = await self._ask(fresh=True)
+        if not answer.go:
+            nobody = answer.why in EMPTY_RATHER and not self._shared.here.present()
+            self._wait(answer.why)
+            self._say(go=False, why=Answer.LEFT if nobody else answer.why)
+            return
+        self._leaves = True
+        self._say(go=True)
+        _log.info("host.left", host=self._shared.host)
+        try:
+            why = await self._all()
+        finally:
+            self._leaves = False
+        self._wait(why)
+        self._say(go=False, why=why)
+
+    def _begin_anew(self) -> None:
+        self._not_before_s, self._wait_s = 0.0, EVACUATE_AGAIN_S
+        self._failures = 0
+        self._tried.clear()
+        self._answer = None
+
+    def _say(self, *, go: bool, why: str = "") -> None:
+        if self._gauge.leave(go=go, why=why):
+            self._reporter.poke()
+
+    def _wait(self, why: str) -> None:
+        now, settle_s = self._clock.monotonic(), self._gauge.policy.settle_s
+        if why == Answer.UNSETTLED:
+            self._not_before_s = now + max(0.0, settle_s - (self._gauge.degrading_for_s or 0.0))
+        elif why == Answer.IN_LINE:
+            self._not_before_s = now + IN_LINE_S
+        else:
+            self._not_before_s = now + self._wait_s
+            self._wait_s = min(2 * self._wait_s, EVACUATE_CAP_S)
+
+    # Asking
+
+    async def _ask(self, *, fresh: bool = False) -> LeaveResult:
+        """What the policy and the other hosts say."""
+        now = self._clock.monotonic()
+        if self._failures and now - self._failed_s > FAILING_S:
+            self._failures = 0
+            self._tried.clear()
+        alone = self._decide(())
+        if alone.why not in (Answer.GO, Answer.ALONE):
+            return alone
+        if self._answer is None or fresh or now - self._looked_s > PEERS_S:
+            peers = await self._others.look(self._gauge.policy.common_share)
+            self._answer, self._looked_s = self._decide(peers), now
+            if self._answer.why is Answer.IN_LINE:
+                self._answer = self._decide(await self._others.living(peers))
+            self._gauge.together = self._answer.together
+        return self._answer
+
+    def _decide(self, peers: tuple[Peer, ...]) -> LeaveResult:
+        shared, policy = self._shared, self._gauge.policy
+        now, spec = self._clock.now(), shared.wishes.spec
+        given = LeaveInput(
+            host=shared.host,
+            action=policy.action,
+            degrading_for=self._gauge.degrading_for_s,
+            settle=max(0.0, policy.settle_s),
+            common_share=max(0.0, policy.common_share),
+            leaving_share=max(0.0, policy.leaving_share),
+            failures_limit=max(0, policy.failures),
+            causes=self._gauge.standing.causes,
+            scores=self._gauge.figures()[0],
+            leaves=self._leaves,
+            draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
+            maintenance=cluster_maintenance(shared.wishes.cluster_spec, now) or host_maintenance(spec.fencing, now),
+            failures=self._failures,
+            peers=peers,
+        )
+        return shared.decisions.use(LEAVE_HOST, given, subject=shared.host)
+
+    # Leaving
+
+    async def _all(self) -> str:
+        """Every virtual machine that may leave, once; why that ended."""
+        refused = False
+        for name in await self._order():
+            try:
+                await self._shared.wishes.look()
+            except OutliveError as error:
+                _log.warning("host.wish_not_read", host=self._shared.host, error=str(error))
+            if not self._shared.keeper.standing or self._departures.stopped:
+                return Answer.UNSETTLED
+            answer = await self._ask()
+            if not answer.go:
+                return answer.why
+            match await self._one(name):
+                case "failed":
+                    self._failures += 1
+                    self._failed_s = self._clock.monotonic()
+                    if len(self._tried) < ATTEMPTS_KEPT:
+                        self._tried[name] = None
+                case "left":
+                    self._failures = 0
+                case "no room":
+                    refused = True
+                case "stays":
+                    pass
+        answer = await self._ask()
+        if not answer.go:
+            return answer.why
+        return Answer.NO_ROOM if refused else Answer.LEFT
+
+    async def _order(self) -> list[str]:
+        """Those that are here, the ones that restart first first."""
+        here = [one.vm for one in self._shared.here.present() if one.vm not in self._tried]
+        vms = {name: await self._shared.find(name) for name in here}
+        priorities = {name: vm.spec.restart_priority or 0 for name, vm in vms.items() if vm is not None}
+        return sorted(priorities, key=lambda name: (-priorities[name], name))
+
+    async def _one(self, name: str) -> Literal["left", "failed", "no room", "stays"]:
+        vm = await self._departures.settled(name)
+        if vm is None or name not in self._shared.here.domains or assigned_to(vm) != self._shared.host:
+            return "stays"
+        if stays(await self._leaver(vm)):
+            return "stays"
+        nodes = tuple(one for one in await self._departures.figures() if not one.degrading)
+        step = self._departures.decide(vm, "flush", nodes, stay=True)
+        if step is None or step.do != "migrate" or step.to is UNSET:
+            return "no room"
+        home = step.last_node if step.last_node is not UNSET else ""
+        if not await self._departures.send(vm, step.to, home, live_only=True):
+            return "stays"
+        after = await self._departures.gone(name)
+        return "failed" if after is not None and assigned_to(after) == self._shared.host else "left"
+
+    async def _leaver(self, vm: VirtualMachine) -> Leaver:
+        try:
+            required: int | None = (await self._shared.daemon.get(Coverage, vm.name)).status.required
+        except NotFound:
+            required = None
+        return Leaver(
+            state=state_of(vm),
+            power=vm.spec.power_state,
+            method=vm.spec.migration_method,
+            moving=active_move(vm) is not None,
+            required=required,
+        )
+
+
+AGAIN_S: Final = 15.0
+"""The wait before what did not leave is tried again."""
+INCOMPLETE: Final = "drain-incomplete"
+_replace = msgspec.structs.replace
+
+
+class DrainController:
+    """See the module. ``poke`` says that the wish may have changed."""
+
+    def __init__(
+        self, store: Store, shared: VmContext, reporter: Reporter, gauge: Gauge, *, clock: Clock, ids: Ids
+    ) -> None:
+        self.active = False
+        """Whether a job runs."""
+        self._store = store
+        self._shared = shared
+        self._reporter = reporter
+        self._departures = Relocations(store, shared, clock=clock, ids=ids)
+        self._vacator = Evacuation(store, shared, reporter, gauge, self._departures, clock=clock)
+        self._state: DomainState = ""
+        self._stopped = False
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def poke(self) -> None:
+        """Look at the wish."""
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Begin nothing more; returns once the step under way has ended."""
+        self._stopped = self._departures.stopped = True
+        self._wake.set()
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Follow the wish until cancelled."""
+        while not self._stopped:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._shared.keeper.standing or self._shared.wishes.hypervisor is None or self._stopped:
+                continue
+            self._state = self._state or self._shared.wishes.hypervisor.status.domain_state
+            job = self._job()
+            if job is None:
+                continue
+            self.active = True
+            self._idle.clear()
+            try:
+                await self._run(job)
+            except OutliveError as error:
+                _log.warning("drain.failed", host=self._shared.host, job=job, error=str(error))
+            self.active = False
+            self._idle.set()
+            await self._rest()
+
+    def _job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
+        """What is to be done to get to what is wished; ``None``: nothing."""
+        if self._shared.wishes.spec.drain:
+            return None if self._state == "flushed" and not self._left() else "flush"
+        if self._state in ("flush", "flushed", "unflush"):
+            return "unflush"
+        self._say("ready")
+        if self._stopped_here():
+            return "start"
+        return "leave" if self._vacator.due() else None
+
+    async def _rest(self) -> None:
+        """After a job that left something; the wish is looked at meanwhile."""
+        if self._job() in (None, "start", "leave"):
+            return
+        try:
+            async with asyncio.timeout(AGAIN_S):
+                await self._wake.wait()
+        except TimeoutError:
+            self._wake.set()
+
+    def _say(self, state: DomainState) -> None:
+        if self._state != state or self._reporter.domain_state != state:
+            _log.info("drain.state", host=self._shared.host, state=state)
+            self._state = state
+            self._reporter.domain_state = state
+            self._reporter.poke()
+
+    async def _cancelled(self, draining: bool) -> bool:
+        """Whether the wish is another one by now, read again."""
+        try:
+            await self._shared.wishes.look()
+        except OutliveError as error:
+            _log.warning("drain.wish_not_read", host=self._shared.host, error=str(error))
+        return self._stopped or self._shared.wishes.spec.drain != draining or not self._shared.keeper.standing
+
+    async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
+        if job == "start":
+            for name in self._stopped_here():
+                await self._start_again(name)
+            return
+        if job == "leave":
+            await self._vacator.run()
+            return
+        self._say(job)
+        subject = ObjectRef(kind="Hypervisor", name=self._shared.host)
+        if job == "unflush":
+            if await self._take_back():
+                self._say("ready")
+            await self._shared.faults.end(INCOMPLETE, subject)
+            return
+        if not await self._empty():
+            return
+        await self._shared.here.look()
+        left = self._left()
+        if not left:
+            self._say("flushed")
+            await self._shared.faults.end(INCOMPLETE, subject)
+            return
+        await self._shared.faults.raise_(
+            INCOMPLETE,
+            subject,
+            f"{len(left)} virtual machines are still on {self._shared.host} or on their way to it, such as {left[0]}",
+            remedy="make room on other hosts, widen their host limits, or stop them",
+            delta=5,
+        )
+
+    # Emptying
+
+    def _left(self) -> list[str]:
+        """Virtual machines that are here, and those that come: by a move, or because recovery sent them."""
+        host, here = self._shared.host, self._shared.here.names()
+        coming = (vm.name for vm in self._shared.informer.items() if assigned_to(vm) == host and _on_its_way(vm))
+        return sorted({*here, *coming})
+
+    async def _empty(self) -> bool:
+        """Every virtual machine here, once; ``False`` if that was cancelled."""
+        for name in [one.vm for one in self._shared.here.present()]:
+            vm = await self._departures.settled(name)
+            if await self._cancelled(draining=True):
+                return False
+            if vm is None or name not in self._shared.here.domains or active_move(vm) is not None:
+                continue
+            nodes = await self._departures.figures()
+            step = self._departures.decide(vm, "flush", nodes)
+            if step is not None and await self._leave(vm, step):
+                await self._departures.gone(name)
+        return True
+
+    async def _leave(self, vm: VirtualMachine, step: FlushStep) -> bool:
+        """Begin that step; whether the virtual machine is on its way."""
+        if step.do == "migrate" and step.to is not UNSET:
+            home = step.last_node if step.last_node is not UNSET else ""
+            return await self._departures.send(vm, step.to, home)
+        return step.do == "shutdown" and await self._departures.shut_down(vm)
+
+    # Taking back
+
+    async def _take_back(self) -> bool:
+        """Every virtual machine that belongs here, once; ``False`` if that was cancelled."""
+        host = self._shared.host
+        after = {
+            vm.name: vm.spec.start_after
+            async for vm in list_all(self._store, VirtualMachine)
+            if vm.status.home == host or assigned_to(vm) == host
+        }
+        for name in in_order(tuple(after), after):
+            if await self._cancelled(draining=False):
+                return False
+            vm = await self._shared.records.read(self._store, name)
+            if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == START):
+                continue
+            vm = await self._departures.settled(name)
+            if await self._cancelled(draining=False):
+                return False  # it may have taken long to settle
+            step = None if vm is None or active_move(vm) is not None else self._departures.decide(vm, "unflush", ())
+            if vm is not None and step is not None:
+                await self._take(vm, step)
+        return True
+
+    async def _take(self, vm: VirtualMachine, step: FlushStep) -> None:
+        if step.do in ("migrate_home", "rehome"):
+            self._say("unflush")
+            if await self._departures.send(vm, self._shared.host, ""):
+                await self._departures.gone(vm.name)
+            return
+        if step.do == "start":
+            await self._start_again(vm.name)
+
+    def _stopped_here(self) -> list[str]:
+        """Virtual machines of this host that only a drain has stopped: they are to start whenever it is ready.
+
+        Also those that came to it since, or ended after it had taken the others back.
+        """
+        host, known = self._shared.host, self._shared.informer.items()
+        mine = [vm for vm in known if assigned_to(vm) == host and vm.status.reason == STOPPED_BY_DRAIN]
+        return [vm.name for vm in mine if state_of(vm) == STOP]
+
+    async def _start_again(self, name: str) -> None:
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if assigned_to(now) != self._shared.host or state_of(now) != STOP:
+                return None
+            return _replace(now.status, phase=START, reason="", home=self._shared.host)
+
+        await self._shared.records.change(self._store, name, change)
+
+
+def _on_its_way(vm: VirtualMachine) -> bool:
+    """To where it is assigned: a move has yet to end, or its recovery."""
+    move, recovery, where = active_move(vm), vm.status.recovery, assigned_to(vm)
+    return (move is not None and move.target == where) or (
+        recovery is not None and recovery.phase == "assigned" and recovery.host == where
+    )

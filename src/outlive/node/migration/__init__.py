@@ -1,0 +1,1 @@
+"""Migrations of virtual machines from host to host."""

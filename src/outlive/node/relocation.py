@@ -1,0 +1,286 @@
+"""One virtual machine at a time leaves this host: where it goes, the write that begins it, and the wait for it.
+
+A drain and an evacuation use it. ``flush.run`` decides what is done with each virtual machine, in order; steps are
+what is *asked for*: whether a virtual machine arrives is seen by the migration itself
+(docs/reference/node-decisions.md#flushrun). What is on its way longer than it was waited for stays booked
+where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from outlive.base.clock import Clock
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
+from outlive.node.numbers import Amount, Count
+from outlive.node.vm.context import VmContext
+from outlive.node.vm.selection import (
+    MEBIBYTE,
+    Books,
+    MemMeans,
+    NodeFigures,
+    Wanted,
+    away_from,
+    booked,
+    figures,
+    home_after,
+    relocated,
+)
+from outlive.node.vm.states import START, STOPPED_BY_DRAIN, active_move, assigned_to, state_of
+from outlive.resources import VirtualMachine
+from outlive.resources.vms import VirtualMachineStatus
+from outlive.runtime.decisions import Decision
+from outlive.store import Store
+
+SETTLES_TO: Final = {"restart": "start", "shutdown": "stop"}
+"""What a state on its way ends in, unless the virtual machine says otherwise."""
+MOVES_SETTLE_TO: Final = {"migrate": "start", "migrate-live": "start"}
+"""Awaited only when virtual machines are taken back."""
+
+
+class FlushedVm(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine. Memory in MiB."""
+
+    uuid: str
+    state: str
+    node: str | None
+    memory: Amount
+    vcpus: Amount
+    settles_to: str | None = None
+    """What its state becomes, where it has to be awaited."""
+    last_node: str | None = ""
+    node_limit: tuple[str, ...] | None = None
+    selector: str | None = None
+    autostart: bool = False
+
+
+class FlushInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A host to be emptied (``flush``) or to take its virtual machines back (``unflush``)."""
+
+    node: str
+    op: Literal["flush", "unflush"]
+    vms: tuple[FlushedVm, ...]
+    nodes: tuple[NodeFigures, ...] = ()
+    running: tuple[str, ...] = ()
+    """Who runs there, in the order in which they leave."""
+    cancel_before: Count | None = None
+    """The item before which somebody cancels, from 0; null: nobody does."""
+    timeouts: tuple[str, ...] = ()
+    """Whose step did not end in time."""
+    default_selector: str | None = None
+    require_fit: bool = False
+    mem_means: MemMeans = "provisioned"
+    stay: bool = False
+    """Whether a virtual machine that finds no host stays, instead of being shut down."""
+
+
+class FlushStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done with one virtual machine."""
+
+    vm: str
+    do: Literal["skip", "shutdown", "migrate", "start", "migrate_home", "rehome"]
+    autostart: bool | UnsetType = UNSET
+    to: str | UnsetType = UNSET
+    last_node: str | UnsetType = UNSET
+    timed_out: bool | UnsetType = UNSET
+
+
+class FlushResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps, and the domain state that the host is left in."""
+
+    steps: tuple[FlushStep, ...]
+    domain_state: Literal["flushed", "ready", "flush", "unflush"]
+    cancelled: bool
+
+
+def run_flush(given: FlushInput) -> FlushResult:
+    """All steps of a job. A cancelled job hands over to its opposite."""
+    draining = given.op == "flush"
+    items = len(given.running) if draining else len(given.vms)
+    cancelled = given.cancel_before is not None and given.cancel_before < items
+    upto = given.cancel_before if cancelled else items
+    steps = _drained(given, upto) if draining else _taken_back(given, upto)
+    return FlushResult(
+        steps=tuple(steps),
+        domain_state=_left_in(draining=draining, cancelled=cancelled),
+        cancelled=cancelled,
+    )
+
+
+FLUSH_RUN: Final = Decision(
+    "flush.run", run_flush, FlushInput, FlushResult, "How a host is emptied, or takes its virtual machines back"
+)
+
+
+def _left_in(*, draining: bool, cancelled: bool) -> Literal["flushed", "ready", "flush", "unflush"]:
+    if cancelled:
+        return "unflush" if draining else "flush"
+    return "flushed" if draining else "ready"
+
+
+def _drained(given: FlushInput, upto: int | None) -> Iterator[FlushStep]:
+    books = Books(
+        given.nodes,
+        default_selector=given.default_selector,
+        mem_means=given.mem_means,
+        require_fit=given.require_fit,
+    )
+    vms = {vm.uuid: vm for vm in given.vms}
+    for uuid in given.running[:upto]:
+        vm = vms.get(uuid)
+        if vm is None or _settled(vm, SETTLES_TO) != "start":
+            yield FlushStep(vm=uuid, do="skip")
+        else:
+            yield _late(_leaving(vm, given.node, books, stay=given.stay), given)
+
+
+def _leaving(vm: FlushedVm, node: str, books: Books, *, stay: bool) -> FlushStep:
+    wanted = Wanted(node=node, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
+    target = books.place(wanted)
+    if target is None and stay:
+        return FlushStep(vm=vm.uuid, do="skip")
+    if target is None:
+        return FlushStep(vm=vm.uuid, do="shutdown", autostart=True)
+    home = home_after(vm.last_node, target=target, source=node)
+    return FlushStep(vm=vm.uuid, do="migrate", to=target, last_node=home)
+
+
+def _taken_back(given: FlushInput, upto: int | None) -> Iterator[FlushStep]:
+    for vm in given.vms[:upto]:
+        state = _settled(vm, SETTLES_TO | MOVES_SETTLE_TO)
+        if vm.autostart and vm.node == given.node:
+            yield FlushStep(vm=vm.uuid, do="start" if state == "stop" else "skip")
+        elif vm.last_node == given.node:
+            home = FlushStep(vm=vm.uuid, do="migrate_home")
+            yield _late(home, given) if state == "start" else FlushStep(vm=vm.uuid, do="rehome")
+
+
+def _settled(vm: FlushedVm, endings: dict[str, str]) -> str:
+    ending = endings.get(vm.state)
+    return vm.state if ending is None else vm.settles_to or ending
+
+
+def _late(step: FlushStep, given: FlushInput) -> FlushStep:
+    return msgspec.structs.replace(step, timed_out=True) if step.vm in given.timeouts else step
+
+
+WATCH_S: Final = 1.0
+"""How often a virtual machine on its way is looked at."""
+ON_THE_WAY: Final = frozenset({"migrate", "migrate-live", "unmigrate", "shutdown", "restart"})
+"""States that are awaited."""
+_log = get_logger("node.departing")
+
+
+class Relocations:
+    """See the module."""
+
+    def __init__(self, store: Store, shared: VmContext, *, clock: Clock, ids: Ids) -> None:
+        self.stopped = False
+        """Whether nothing more is waited for."""
+        self._store = store
+        self._shared = shared
+        self._clock = clock
+        self._ids = ids
+        self._late: dict[str, tuple[str, VirtualMachine]] = {}
+        """Virtual machines that are on their way longer than they were waited for: they stay booked."""
+
+    async def figures(self) -> tuple[NodeFigures, ...]:
+        """What hosts have published, and what is still on its way to them."""
+        nodes = await figures(self._store)
+        for name, (target, vm) in sorted(self._late.items()):
+            now = await self._shared.records.read(self._store, name)
+            if now is None or active_move(now) is None:
+                del self._late[name]
+                continue
+            need = vm.spec.resources
+            memory, vcpus = need.memory_bytes / MEBIBYTE, need.cpu_milli / 1000
+            nodes = tuple(booked(one, memory=memory, vcpus=vcpus) if one.name == target else one for one in nodes)
+        return nodes
+
+    def decide(
+        self,
+        vm: VirtualMachine,
+        op: Literal["flush", "unflush"],
+        nodes: tuple[NodeFigures, ...],
+        *,
+        stay: bool = False,
+    ) -> FlushStep | None:
+        """What is done with it; ``stay``: whether it stays where no other host takes it."""
+        shared = self._shared
+        item = FlushedVm(
+            uuid=vm.name,
+            state=state_of(vm),
+            node=assigned_to(vm) or None,
+            memory=vm.spec.resources.memory_bytes / MEBIBYTE,
+            vcpus=vm.spec.resources.cpu_milli / 1000,
+            last_node=away_from(vm),
+            node_limit=vm.spec.host_limit or None,
+            selector=vm.spec.selector or None,
+            autostart=vm.spec.autostart or vm.status.reason == STOPPED_BY_DRAIN,
+        )
+        given = FlushInput(
+            node=shared.host,
+            op=op,
+            vms=(item,),
+            nodes=nodes,
+            running=(vm.name,) if op == "flush" else (),
+            default_selector=shared.wishes.cluster_spec.default_selector or None,
+            require_fit=shared.settings.require_fit,
+            mem_means=shared.settings.mem_means,
+            stay=stay,
+        )
+        return next(iter(shared.decisions.use(FLUSH_RUN, given, subject=vm.name).steps), None)
+
+    async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
+        """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""
+        source, move_id = assigned_to(vm), self._ids.uuid()
+        self._late[vm.name] = (target, vm)
+        await self._shared.records.relabel(self._store, vm.name, target)
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if assigned_to(now) != source or active_move(now) is not None or state_of(now) != state_of(vm):
+                return None
+            phase = ("migrate-live" if live_only else "migrate") if state_of(now) == START else now.status.phase
+            return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
+
+        after = await self._shared.records.change(self._store, vm.name, change)
+        if after is not None and assigned_to(after) != target:
+            await self._shared.records.relabel(self._store, vm.name, assigned_to(after))
+            return False
+        return after is not None
+
+    async def shut_down(self, vm: VirtualMachine) -> bool:
+        """Ask it to end until this host is ready again; whether that is under way."""
+
+        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+            if assigned_to(now) != self._shared.host or state_of(now) != START:
+                return None
+            return msgspec.structs.replace(now.status, phase="shutdown", reason=STOPPED_BY_DRAIN)
+
+        return await self._shared.records.change(self._store, vm.name, change) is not None
+
+    async def settled(self, name: str) -> VirtualMachine | None:
+        """The virtual machine once nothing of it is on its way, or as it is after the limit."""
+        return await self._until(name, lambda vm: state_of(vm) not in ON_THE_WAY)
+
+    async def gone(self, name: str) -> VirtualMachine | None:
+        """As it is once it has left, or came back; after the limit the next one goes all the same."""
+        vm = await self._until(name, lambda now: state_of(now) not in ON_THE_WAY and active_move(now) is None)
+        if vm is None or active_move(vm) is None:
+            self._late.pop(name, None)
+        else:
+            _log.warning("drain.late", host=self._shared.host, vm=name, state=state_of(vm))
+        return vm
+
+    async def _until(self, name: str, reached: Callable[[VirtualMachine], bool]) -> VirtualMachine | None:
+        deadline_s = self._clock.monotonic() + float(self._shared.settings.drain_wait)
+        while True:
+            vm = await self._shared.records.read(self._store, name)
+            if vm is None or reached(vm) or self._clock.monotonic() >= deadline_s or self.stopped:
+                return vm
+            await self._clock.sleep(WATCH_S)
