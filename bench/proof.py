@@ -149,7 +149,7 @@ def slot_object(name: str, slot: SlotView) -> Reservation:
 
 def child(directory: str) -> None:
     """Check the files and print what it took."""
-    from outlive.failover.verify.checking import Wishes, verify
+    from outlive.failover.verify.check import Options, verify
 
     walls, cpus = [], []
     for _ in range(RUNS):
@@ -160,7 +160,7 @@ def child(directory: str) -> None:
         cpus.append(time.process_time() - cpu)
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     start = time.perf_counter()
-    assert verify(state, certificate, Wishes(failures=1)).accepted
+    assert verify(state, certificate, Options(failures=1)).accepted
     enumerated = time.perf_counter() - start
     found = {
         "seconds": statistics.median(walls),

@@ -11,10 +11,10 @@ import msgspec
 
 from outlive.base.random import Random
 from outlive.failover.verify.cases import Landing
-from outlive.failover.verify.checking import Verdict, Wishes, check
-from outlive.failover.verify.columns import Memberships
+from outlive.failover.verify.check import Options, Verdict, check
 from outlive.failover.verify.document import CertifiedState
 from outlive.failover.verify.fleet import StateFleet
+from outlive.failover.verify.memberships import Memberships
 from outlive.resources import Resource
 from outlive.resources.digest import Facts
 from outlive.resources.state import state_digest, state_facts
@@ -107,7 +107,7 @@ class Case:
         self.redigest()
 
     def verdict(self, **wishes: Any) -> Verdict:
-        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), Wishes(**wishes))
+        return check(self.facts(), msgspec.convert(self.certificate, CertifiedState), Options(**wishes))
 
     def facts(self) -> tuple[Facts, ...]:
         return state_facts(resources(self.state))
@@ -118,7 +118,7 @@ class Case:
 
 def judged(objects: list[Resource], certificate: Doc, heard: list[Landing] | None = None, **wishes: Any) -> Verdict:
     claimed = msgspec.convert(certificate, CertifiedState)
-    return check(state_facts(objects), claimed, Wishes(**wishes), tell=None if heard is None else heard.append)
+    return check(state_facts(objects), claimed, Options(**wishes), report=None if heard is None else heard.append)
 
 
 def members(slot: Doc) -> dict[str, str]:

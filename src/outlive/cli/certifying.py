@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from outlive.failover.certificate.making import CertifyResult
     from outlive.failover.verify.cases import Landing
-    from outlive.failover.verify.checking import Verdict
+    from outlive.failover.verify.check import Verdict
     from outlive.resources import Resource
     from outlive.store import Store
 
@@ -157,17 +157,23 @@ async def verify(
         list[str] | None,
         typer.Option("--require", metavar="PATTERN=N", help="VMs of such flavors must be certified for N failures."),
     ] = None,
+    allow_partial: Annotated[
+        bool,
+        typer.Option("--allow-partial", help="Accept it although VMs have fewer slots than they need."),
+    ] = False,
 ) -> ExitCode | None:
     """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
     from outlive.base.pausing import collector_paused
     from outlive.drivers.files import read_input
     from outlive.drivers.outputs import check_output
-    from outlive.failover.verify.checking import Wishes, check
+    from outlive.failover.verify.check import Options, check
     from outlive.failover.verify.document import read_certificate
     from outlive.resources.state import read_facts, state_facts
 
     wanted = enumerate_ or failures is not None or landings is not None
-    wishes = Wishes(require=_required(require or ()), failures=(failures or 0) if wanted else None)
+    options = Options(
+        require=_required(require or ()), failures=(failures or 0) if wanted else None, allow_partial=allow_partial
+    )
     if landings is not None:
         check_output(landings)
     stated = read_certificate(read_input(certificate), str(certificate))
@@ -177,7 +183,7 @@ async def verify(
     else:
         facts = read_facts(read_input(access.state), str(access.state))
     with collector_paused():
-        verdict = _checked(lambda tell: check(facts, stated, wishes, tell=tell), landings)
+        verdict = _checked(lambda report: check(facts, stated, options, report=report), landings)
     output.show(verdict, lambda: _told(verdict))
     return None if verdict.accepted else ExitCode.NO
 
@@ -216,6 +222,8 @@ def _told(verdict: Verdict) -> list[Any]:
     if verdict.accepted:
         claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"
         lines: list[Any] = [f"accepted: {claim}, up to {verdict.k}; {verdict.hosts} hosts, {verdict.slots} slots"]
+        if verdict.shortfall.short:
+            lines.append(f"partial: {verdict.shortfall.sentence()}")
     else:
         assert verdict.violation is not None
         lines = [f"not accepted: {verdict.violation.code.value}: {verdict.violation.message}"]

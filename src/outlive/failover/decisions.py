@@ -25,9 +25,8 @@ from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology, in_force
-from outlive.failover.verify.checking import Verdict
-from outlive.failover.verify.deciding import VerifyInput
-from outlive.failover.verify.deciding import decide as verify
+from outlive.failover.verify.check import Verdict, VerifyInput
+from outlive.failover.verify.check import decide as verify
 from outlive.failover.whatif.ordering import order_drain
 from outlive.failover.whatif.steps import DrainInput, DrainResult
 from outlive.resources import FlavorGroupSpec

@@ -83,7 +83,14 @@ def test_what_holds_of_it_is_certified_on_request(broken: Path, tmp_path: Path) 
     done = outlive("failover", "certify", "--state", broken, "--partial", "--out", path)
     assert done.code == 0
     assert "certified for less than they need" in done.out
-    assert outlive("failover", "verify", path, "--state", broken).code == 0
+    refused = outlive("failover", "verify", path, "--state", broken)
+    assert refused.code == 1
+    assert refused.out.startswith("not accepted: partial: ")
+    short = json.loads(outlive("failover", "verify", path, "--state", broken, "-o", "json").out)["shortfall"]
+    assert f"{short['short']} of {short['required']} VMs that need slots have fewer than they need" in refused.out
+    allowed = outlive("failover", "verify", path, "--state", broken, "--allow-partial")
+    assert allowed.code == 0
+    assert "\npartial: " in allowed.out
     asked = outlive("failover", "verify", path, "--state", broken, "--require", "*=2")
     assert asked.code == 1
     assert "need-below-required" in asked.out

@@ -32,7 +32,7 @@ from outlive.failover.planning.leaving import Cause
 from outlive.failover.planning.plan import PlanInput, plan
 from outlive.failover.planning.repack import RepackInput, repack
 from outlive.failover.sizing import resolve_size
-from outlive.failover.verify.checking import verify
+from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.membership.death import MemberView
@@ -297,7 +297,7 @@ def test_certificate_claims_no_slot_outside_the_limit_and_the_checker_refuses_on
     assert (lack.vm, lack.reason) == (line.id, Lack.NOT_ALLOWED)
     partial = certified(now, partial=True).certificate
     assert partial is not None
-    assert verify(state_file(now), encode_certificate(partial)).accepted
+    assert verify(state_file(now), encode_certificate(partial), Options(allow_partial=True)).accepted
     forged = _replace(whole, state_digest=partial.state_digest)
     verdict = verify(state_file(now), encode_certificate(forged))
     assert not verdict.accepted

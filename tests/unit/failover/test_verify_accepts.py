@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from json import dumps
+
 import msgspec
 import pytest
 from tests.support.certified import (
+    NEEDS,
     certificate_document,
     certified,
     fleet,
@@ -16,9 +19,21 @@ from tests.support.certified import (
 from tests.support.tampered import CONSISTENT, Case, Doc, judged, members
 
 from outlive.base.random import Random
-from outlive.failover.verify.checking import Wishes, check, verify
+from outlive.failover.verify.check import Options, check, verify
 from outlive.failover.verify.document import CertifiedState
-from outlive.resources.state import state_facts
+from outlive.resources import (
+    Assigned,
+    Cluster,
+    Hypervisor,
+    HypervisorStatus,
+    Instance,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+)
+from outlive.resources.state import state_digest, state_facts
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -55,8 +70,84 @@ def test_a_partial_certificate_is_accepted() -> None:
         objects = resources(case.state)
         made = certified(objects, partial=True).certificate
         assert made is not None
-        verdict = judged(objects, certificate_document(made), failures=0)
+        verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
         assert verdict.accepted, verdict.violation
+
+
+def without_a_slot(seed: int) -> tuple[list[Resource], Doc]:
+    """A state in which one slot is gone, and the partial certificate of it."""
+    case = Case(seed)
+    case.state.remove(case.slot())
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    return objects, certificate_document(made)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_partial_certificate_is_refused_unless_it_is_allowed(seed: int) -> None:
+    objects, document = without_a_slot(seed)
+    short = [vm["id"] for vm in document["vms"] if "required" in vm]
+    assert short
+    verdict = judged(objects, document)
+    assert not verdict.accepted
+    assert set(verdict.counts) == {"partial"}
+    assert verdict.violation is not None
+    assert f"{len(short)} of {verdict.shortfall.required} VMs" in verdict.violation.message
+    assert [one.vm for one in verdict.shortfall.vms] == short
+    allowed = judged(objects, document, allow_partial=True)
+    assert allowed.accepted
+    assert allowed.shortfall == verdict.shortfall
+
+
+def test_the_settings_of_the_state_say_what_a_partial_certificate_leaves_unsaid() -> None:
+    kept = {"failover": {"flavorFailoverRequirements": NEEDS}}
+    objects, _ = without_a_slot(1)
+    objects.append(Cluster(metadata=ObjectMeta(name="default", annotations={"outlive.dev/settings": dumps(kept)})))
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    document = certificate_document(made)
+    short = {vm["id"] for vm in document["vms"] if vm.pop("required", 0)}
+    verdict = judged(objects, document)
+    assert set(verdict.counts) == {"partial"}
+    assert {one.vm for one in verdict.shortfall.vms} == short
+
+
+@pytest.mark.parametrize(
+    ("vm", "required"),
+    [
+        ({"flavor": "f1"}, 2),
+        ({"flavor": "x"}, 0),
+        ({"flavor": "f1", "protection": "high"}, 3),
+        ({"flavor": "f1", "protection": "no-such"}, 2),
+        ({"flavor": "f1", "project": "p-7"}, 1),
+        ({"flavor": "both"}, 3),
+    ],
+)
+def test_levels_of_the_state_decide_what_is_needed(vm: dict[str, str], required: int) -> None:
+    levels = {"high": {"slots": 3, "priority": 9}, "low": {"slots": 1}, "plain": {"slots": None}}
+    flavors = {"b*": "low", "bo*": "high"}
+    protection = {"levels": levels, "projects": {"p-*": "low"}, "flavors": flavors, "default": "plain"}
+    kept = {"failover": {"flavorFailoverRequirements": NEEDS}, "protection": protection}
+    objects: list[Resource] = [
+        Cluster(metadata=ObjectMeta(name="default", annotations={"outlive.dev/settings": dumps(kept)})),
+        Hypervisor(metadata=ObjectMeta(name="h"), status=HypervisorStatus(instances=(Instance(id="v"),))),
+        VirtualMachine(
+            metadata=ObjectMeta(name="v"),
+            spec=VirtualMachineSpec(**vm),  # type: ignore[arg-type]
+            status=VirtualMachineStatus(assigned=Assigned(hypervisor="h")),
+        ),
+    ]
+    document = {
+        "version": 1,
+        "stateDigest": state_digest(objects),
+        "k": 3,
+        "hosts": ["h"],
+        "vms": [{"id": "v", "host": "h", "need": 0, "slots": []}],
+        "slots": [],
+    }
+    found = judged(objects, document).shortfall
+    assert [one.required for one in found.vms] == ([required] if required else [])
 
 
 def test_a_plan_by_racks_is_accepted_by_racks() -> None:
@@ -76,7 +167,7 @@ def test_a_plan_by_hosts_is_not_accepted_by_racks() -> None:
     made = certified(objects).certificate
     assert made is not None
     claimed = msgspec.convert({**certificate_document(made), "unit": "rack"}, CertifiedState)
-    verdict = check(state_facts(objects), claimed, Wishes(failures=0))
+    verdict = check(state_facts(objects), claimed, Options(failures=0))
     assert {"count", "lost"} <= set(verdict.counts)
 
 
@@ -106,7 +197,7 @@ def test_a_new_certificate_leaves_a_consumed_slot_out_and_is_accepted(seed: int)
     made = certified(objects, partial=True).certificate
     assert made is not None
     assert slot["metadata"]["name"] not in {one.name for one in made.slots}
-    verdict = judged(objects, certificate_document(made), failures=0)
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
     assert verdict.accepted, verdict.violation
 
 
@@ -120,7 +211,7 @@ def test_slots_on_a_lost_host_are_no_promise_to_either_side(seed: int) -> None:
     objects = resources(case.state)
     made = certified(objects, partial=True).certificate
     assert made is not None
-    verdict = judged(objects, certificate_document(made), failures=0)
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
     assert verdict.accepted, verdict.violation
 
 
@@ -140,5 +231,5 @@ def test_a_vm_in_recovery_is_where_it_was_lost_for_both_sides(seed: int) -> None
     made = certified(objects, partial=True).certificate
     assert made is not None
     assert {one.host for one in made.vms if one.id == vm["metadata"]["name"]} == {origin}
-    verdict = judged(objects, certificate_document(made), failures=0)
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
     assert verdict.accepted, verdict.violation

@@ -13,11 +13,10 @@ from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.verify import cases
 from outlive.failover.verify.cases import Landing
-from outlive.failover.verify.checking import Wishes, check
-from outlive.failover.verify.columns import Memberships
-from outlive.failover.verify.counting import Counters
+from outlive.failover.verify.check import Options, check
 from outlive.failover.verify.document import CertifiedState
 from outlive.failover.verify.fleet import StateFleet
+from outlive.failover.verify.memberships import Counters, Memberships
 from outlive.failover.vms import host_view, list_resources
 from outlive.failover.whereabouts import on_hypervisors
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
@@ -35,7 +34,7 @@ def test_enumeration_agrees_with_the_theorem_and_with_tolerance_in_any_state() -
         case.forge()
         heard: list[Landing] = []
         objects, certificate = resources(case.state), msgspec.convert(case.certificate, CertifiedState)
-        verdict = check(state_facts(objects), certificate, Wishes(failures=0), tell=heard.append)
+        verdict = check(state_facts(objects), certificate, Options(failures=0), report=heard.append)
         need = {vm.id: vm.need for vm in certificate.vms}
         unlanded = {one.vm for one in heard if one.slot is None and len(one.failed) <= need[one.vm]}
         assert bool(unlanded) == ("lost" in verdict.counts)

@@ -11,7 +11,7 @@ from outlive.failover.topology import HOST_UNIT
 CERTIFICATE_VERSION: Final = 1
 
 
-class VmLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class VmLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A VM of the fleet."""
 
     id: str
@@ -20,6 +20,8 @@ class VmLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Failures, its own host's among them, that it is certified to survive; 0 where nothing is claimed."""
     slots: tuple[str, ...]
     """The slots that count for it, by name."""
+    required: int = 0
+    """Slots that it needs, where that is more than ``need``: only partial certificates have such VMs."""
 
 
 class SlotLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -81,7 +81,8 @@ def certify(given: CertifyInput) -> CertifyResult:
     for vm in sorted(given.vms, key=lambda one: one.id):
         required, slots = max(0, given.required.get(vm.id, 0)), maker.counting[vm.id]
         need = 0 if vm.id in maker.broken else min(required, len(slots))
-        lines.append(VmLine(id=vm.id, host=vm.host, need=need, slots=tuple(slots)))
+        short = required if need < required else 0
+        lines.append(VmLine(id=vm.id, host=vm.host, need=need, slots=tuple(slots), required=short))
         if need < required:
             reason, message = maker.why(vm, required)
             lacking.append(

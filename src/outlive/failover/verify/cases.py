@@ -55,7 +55,7 @@ def enumerate_cases(
     unit_of: Mapping[str, str],
     failures: int,
     found: Findings,
-    tell: Callable[[Landing], None] | None = None,
+    report: Callable[[Landing], None] | None = None,
 ) -> Enumeration:
     """Every set of 1 to ``failures`` units; ``LimitExceeded`` where that is too many sets."""
     model = _Model(fleet, certificate, counts, unit_of)
@@ -76,8 +76,8 @@ def enumerate_cases(
                     _lose(model, case, vm, found)
                 else:
                     beyond += 1
-                if tell is not None:
-                    tell(model.landing(case, vm, slot))
+                if report is not None:
+                    report(model.landing(case, vm, slot))
     return Enumeration(failures=failures, cases=total, landed=landed, lost=lost, beyond=beyond)
 
 

@@ -24,13 +24,15 @@ class Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     """A part of the document: nothing in it is passed over."""
 
 
-class CertifiedVm(Strict, frozen=True, kw_only=True, gc=False):
+class CertifiedVm(Strict, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A VM, where it runs, how many failures it is to survive, and its slots."""
 
     id: str
     host: str
     need: Count
     slots: tuple[str, ...]
+    required: Count = 0
+    """Slots that it needs, where that is more than ``need``."""
 
 
 class CertifiedSlot(Strict, frozen=True, kw_only=True, gc=False):

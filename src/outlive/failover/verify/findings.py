@@ -43,6 +43,7 @@ class Code(enum.StrEnum):
     UNLISTED = "slot-unlisted"
     TOO_FEW = "too-few-slots"
     BELOW_REQUIRED = "need-below-required"
+    PARTIAL = "partial"
     COUNT = "count"
     LOST = "lost"
 

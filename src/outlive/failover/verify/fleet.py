@@ -51,6 +51,46 @@ class FleetSlot(msgspec.Struct, frozen=True):
     """Whether it is not said to be otherwise, and its host takes VMs."""
 
 
+class Located(msgspec.Struct, frozen=True, gc=False):
+    """A VM of the fleet."""
+
+    host: str
+    flavor: str
+    project: str
+    level: str
+    """Protection level that it names."""
+
+
+class KeptLevel(msgspec.Struct, frozen=True):
+    """A protection level."""
+
+    slots: int | None = None
+    priority: int = 0
+
+
+class KeptProtection(msgspec.Struct, frozen=True):
+    """Section ``protection``."""
+
+    levels: dict[str, KeptLevel] = {}
+    default: str = ""
+    flavors: dict[str, str] = {}
+    projects: dict[str, str] = {}
+
+
+class KeptFailover(msgspec.Struct, frozen=True, rename="camel"):
+    """Section ``failover``."""
+
+    trust_hypervisor_location: bool | None = None
+    flavor_failover_requirements: dict[str, int] | None = None
+
+
+class KeptSettings(msgspec.Struct, frozen=True):
+    """What the server that wrote the state kept of its settings with it, as far as the check needs them."""
+
+    failover: KeptFailover = KeptFailover()
+    protection: KeptProtection = KeptProtection()
+
+
 class StateFleet:
     """What a state says of hosts, VMs and slots."""
 
@@ -63,13 +103,16 @@ class StateFleet:
             return kinds.get(facts_type(kind), [])
 
         hosts, vms = of(Hypervisor), of(VirtualMachine)
-        trusting = any(_trusts_hosts(cluster) for cluster in of(Cluster) if cluster.metadata.name == "default")
+        kept = [_settings(cluster) for cluster in of(Cluster) if cluster.metadata.name == "default"]
+        self.settings = kept[0] if kept else None
+        """``None`` where the state keeps none."""
+        trusting = self.settings is not None and bool(self.settings.failover.trust_hypervisor_location)
         self.reservations: dict[str, Facts] = {found.metadata.name: found for found in of(Reservation)}
         self.hosts = {host.metadata.name: host for host in sorted(hosts, key=lambda one: one.metadata.name)}
         self.sizes: dict[str, Room] = {}
         """Located VM → its size."""
-        self.flavors: dict[str, str] = {}
-        """Located VM → its flavor."""
+        self.vms: dict[str, Located] = {}
+        """Located VM → what its needs depend on."""
         self.limits: dict[str, frozenset[str]] = {}
         """Located VM that may run on some hosts only → these hosts."""
         self.places = self._places(vms, trusting)
@@ -112,7 +155,7 @@ class StateFleet:
                 if size is None:
                     size = known[id(amounts)] = (amounts.cpu_milli, amounts.memory_bytes)
                 self.sizes[name] = size
-                self.flavors[name] = spec.flavor
+                self.vms[name] = Located(host, spec.flavor, spec.project, spec.protection)
                 if spec.host_limit:
                     self.limits[name] = frozenset(spec.host_limit)
         return places
@@ -233,23 +276,14 @@ def _held(found: Facts) -> Room:
     return (max(size[0] - confirmed[0], pending[0], 0), max(size[1] - confirmed[1], pending[1], 0))
 
 
-def _trusts_hosts(cluster: Facts) -> bool:
+def _settings(cluster: Facts) -> KeptSettings | None:
     kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION, "")
     if not kept:
-        return False
+        return None
     try:
-        trusts = msgspec.json.decode(kept, type=_Settings).failover.trust_hypervisor_location
+        return msgspec.json.decode(kept, type=KeptSettings)
     except msgspec.MsgspecError:
         place = f"Cluster/{cluster.metadata.name}: annotation {SETTINGS_ANNOTATION}"
         raise BadInput(
             "is not what a server writes", place=place, remedy="start outlive up once and dump again"
         ) from None
-    return bool(trusts)
-
-
-class _Trust(msgspec.Struct, frozen=True, rename="camel"):
-    trust_hypervisor_location: bool | None = None
-
-
-class _Settings(msgspec.Struct, frozen=True):
-    failover: _Trust = _Trust()

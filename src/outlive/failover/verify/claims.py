@@ -1,15 +1,108 @@
-"""Does every VM have the slots that it is said to have, and is there room where they are?"""
+"""Does the certificate describe this state? Hosts, VMs and slots, one by one, both ways.
+
+Nothing of the certificate is believed further than this: whatever it says of the state is held against the state, so
+that the rules are judged on the state alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from outlive.base.patterns import Pattern
-from outlive.failover.verify.columns import Memberships
-from outlive.failover.verify.comparing import size
-from outlive.failover.verify.document import CertifiedState, CertifiedVm
+from outlive.failover.verify.document import CertifiedSlot, CertifiedState, CertifiedVm
 from outlive.failover.verify.findings import Code, Findings
-from outlive.failover.verify.fleet import Room, StateFleet
+from outlive.failover.verify.fleet import FleetSlot, Room, StateFleet, why_no_slot
+from outlive.failover.verify.memberships import Memberships
+
+
+def compare_hosts(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> None:
+    """The same hosts in both."""
+    seen = set(certificate.hosts)
+    if len(seen) < len(certificate.hosts):
+        for host in _repeated(certificate.hosts):
+            found.add(Code.HOST_REPEATED, f"host {host} is there twice", host=host)
+    for host in sorted(seen - fleet.hosts.keys()):
+        found.add(Code.HOST_UNKNOWN, f"the state has no host {host}", host=host)
+    for host in sorted(fleet.hosts.keys() - seen):
+        found.add(Code.HOST_OMITTED, f"the certificate leaves out host {host}", host=host)
+
+
+def compare_vms(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> None:
+    """The same VMs in both, at the same hosts."""
+    places = fleet.places
+    claimed = {vm.id: vm.host for vm in certificate.vms}
+    if len(claimed) < len(certificate.vms):
+        for name in _repeated(vm.id for vm in certificate.vms):
+            found.add(Code.VM_REPEATED, f"VM {name} is there twice", vm=name)
+    if claimed == places:
+        return
+    for name, host in claimed.items():
+        place = places.get(name)
+        if place is None:
+            found.add(Code.VM_UNKNOWN, f"in the state VM {name} runs nowhere, not on {host}", vm=name, host=host)
+        elif place != host:
+            found.add(Code.VM_ELSEWHERE, f"VM {name} runs on {place}, not on {host}", vm=name, host=host)
+    for name in sorted(places.keys() - claimed.keys()):
+        message = f"the certificate leaves out VM {name}, which runs on {places[name]}"
+        found.add(Code.VM_OMITTED, message, vm=name, host=places[name])
+
+
+def compare_slots(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> None:
+    """Every certified slot as it is in the state, and no slot with members left out unless it is not ready."""
+    seen = {slot.name for slot in certificate.slots}
+    if len(seen) < len(certificate.slots):
+        for name in _repeated(slot.name for slot in certificate.slots):
+            found.add(Code.SLOT_REPEATED, f"slot {name} is there twice", slot=name)
+    for claimed in certificate.slots:
+        slot = fleet.slots.get(claimed.name)
+        if slot is None:
+            why = why_no_slot(fleet.reservations.get(claimed.name))
+            found.add(Code.SLOT_UNKNOWN, f"{claimed.name} is no slot: {why}", slot=claimed.name)
+        else:
+            _compare_slot(slot, claimed, found)
+    for name in sorted(fleet.slots.keys() - seen):
+        slot = fleet.slots[name]
+        if slot.ready and slot.allocations:
+            message = f"the certificate leaves out slot {name}, which lists {len(slot.allocations)} VMs"
+            found.add(Code.SLOT_OMITTED, message, slot=name, host=slot.host)
+
+
+def _compare_slot(slot: FleetSlot, claimed: CertifiedSlot, found: Findings) -> None:
+    name = slot.name
+    if slot.host != claimed.host:
+        message = f"slot {name} is on {slot.host or 'no host'}, not on {claimed.host or 'no host'}"
+        found.add(Code.SLOT_HOST, message, slot=name, host=claimed.host)
+    if (slot.cpu_milli, slot.memory_bytes) != (claimed.cpu_milli, claimed.memory_bytes):
+        message = f"slot {name} holds {size(slot.cpu_milli, slot.memory_bytes)}, not "
+        found.add(Code.SLOT_SIZE, message + size(claimed.cpu_milli, claimed.memory_bytes), slot=name, host=slot.host)
+    if slot.allocations != claimed.allocations:
+        _compare_allocations(slot, claimed, found)
+    if not slot.ready:
+        found.add(Code.SLOT_NOT_READY, f"slot {name} is not ready", slot=name, host=slot.host)
+
+
+def _compare_allocations(slot: FleetSlot, claimed: CertifiedSlot, found: Findings) -> None:
+    for vm in sorted(slot.allocations.keys() | claimed.allocations.keys()):
+        there, said = slot.allocations.get(vm), claimed.allocations.get(vm)
+        if there == said:
+            continue
+        if said is None:
+            what = f"lists VM {vm}, which the certificate leaves out"
+        elif there is None:
+            what = f"does not list VM {vm}"
+        else:
+            what = f"lists VM {vm} as on {there}, not on {said}"
+        found.add(Code.SLOT_ALLOCATIONS, f"slot {slot.name} {what}", vm=vm, slot=slot.name, host=slot.host)
+
+
+def size(cpu_milli: int, memory_bytes: int) -> str:
+    """Amounts in words."""
+    return f"{cpu_milli} milli-cores and {memory_bytes} bytes"
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return sorted({name for name in names if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
 
 
 def check_room(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> frozenset[str]:
@@ -88,7 +181,7 @@ def _check_slots(
         elif name in real:
             good.add(name)
         else:
-            _say_why_not(fleet, vm, name, found)
+            _add_reason(fleet, vm, name, found)
     for name in real:
         slot = fleet.slots[name]
         if name not in vm.slots and slot.host not in full:
@@ -97,7 +190,7 @@ def _check_slots(
     return len(good)
 
 
-def _say_why_not(fleet: StateFleet, vm: CertifiedVm, name: str, found: Findings) -> None:
+def _add_reason(fleet: StateFleet, vm: CertifiedVm, name: str, found: Findings) -> None:
     slot = fleet.slots.get(name)
     if slot is None:
         found.add(Code.SLOT_UNKNOWN, f"slot {name}, listed for VM {vm.id}, is none of the state's", vm=vm.id, slot=name)
@@ -133,11 +226,12 @@ def check_required(
     if not required:
         return
     least: dict[str, tuple[int, str]] = {}
-    for flavor in set(fleet.flavors.values()):
+    for flavor in {vm.flavor for vm in fleet.vms.values()}:
         wanted = [(count, text) for pattern, text, count in required if flavor and pattern.fullmatch(flavor)]
         least[flavor] = max(wanted, default=(0, ""))
     for vm in certificate.vms:
-        count, text = least.get(fleet.flavors.get(vm.id, ""), (0, ""))
-        if vm.need < count:
-            message = f"VM {vm.id} of flavor {fleet.flavors[vm.id]} has need {vm.need}, and {text} asks for {count}"
+        located = fleet.vms.get(vm.id)
+        count, text = least.get(located.flavor, (0, "")) if located is not None else (0, "")
+        if located is not None and vm.need < count:
+            message = f"VM {vm.id} of flavor {located.flavor} has need {vm.need}, and {text} asks for {count}"
             found.add(Code.BELOW_REQUIRED, message, vm=vm.id, host=vm.host)

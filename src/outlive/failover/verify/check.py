@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -10,13 +11,20 @@ from outlive.base.errors import BadInput, Usage
 from outlive.base.patterns import Pattern, compile_pattern
 from outlive.base.pausing import collector_paused
 from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
-from outlive.failover.verify.columns import Memberships
-from outlive.failover.verify.comparing import compare_hosts, compare_slots, compare_vms
-from outlive.failover.verify.counting import Counters
+from outlive.failover.verify.claims import (
+    check_needs,
+    check_promises,
+    check_required,
+    check_room,
+    compare_hosts,
+    compare_slots,
+    compare_vms,
+)
 from outlive.failover.verify.document import UNIT_OF_HOSTS, VERSION, CertifiedState, read_certificate
 from outlive.failover.verify.findings import Code, Findings, Violation
 from outlive.failover.verify.fleet import StateFleet
-from outlive.failover.verify.promises import check_needs, check_promises, check_required, check_room
+from outlive.failover.verify.memberships import Counters, Memberships
+from outlive.failover.verify.needs import Shortfall, check_shortfall, shortfall
 from outlive.resources.digest import Facts, digest_of
 from outlive.resources.state import read_facts
 
@@ -30,8 +38,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hosts: int
     vms: int
     needing: int
-    """VMs that need slots."""
+    """VMs that are certified for any failure."""
     slots: int
+    shortfall: Shortfall
+    """VMs that are certified for fewer failures than they need slots."""
     violation: Violation | None
     """The first one."""
     further: tuple[Violation, ...]
@@ -41,41 +51,43 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     enumeration: Enumeration | None = None
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What is asked for beyond what the certificate claims."""
 
     require: dict[str, int] = {}
     """Pattern of flavor names → the least need of such VMs."""
     failures: int | None = None
     """Enumerate all sets of up to so many failures; 0: as many as the certificate is for."""
+    allow_partial: bool = False
+    """Accept a certificate in which VMs are certified for fewer failures than they need slots."""
 
 
 def verify(
     state: bytes,
     certificate: bytes,
-    wishes: Wishes | None = None,
+    options: Options | None = None,
     *,
     places: tuple[str, str] = ("state", "certificate"),
 ) -> Verdict:
     """The verdict on two files; ``BadInput`` where one cannot be read. ``places``: what to call them."""
     with collector_paused():
-        return check(read_facts(state, places[0]), read_certificate(certificate, places[1]), wishes)
+        return check(read_facts(state, places[0]), read_certificate(certificate, places[1]), options)
 
 
 def check(
     facts: Iterable[Facts],
     certificate: CertifiedState,
-    wishes: Wishes | None = None,
+    options: Options | None = None,
     *,
-    tell: Callable[[Landing], None] | None = None,
+    report: Callable[[Landing], None] | None = None,
 ) -> Verdict:
     """The verdict on the facts of a state and a certificate.
 
-    ``tell`` hears what becomes of every affected VM in every case that is enumerated.
+    ``report`` gets what becomes of every affected VM in every case that is enumerated.
     """
-    wishes = wishes or Wishes()
-    required = _required(wishes.require)
-    failures = _failures(wishes, certificate)
+    options = options or Options()
+    required = _required(options.require)
+    failures = _failures(options, certificate)
     facts, found = list(facts), Findings()
     enumeration = None
     with collector_paused():
@@ -90,9 +102,12 @@ def check(
         inside = Memberships(fleet)
         check_promises(fleet, certificate, inside, full, found)
         check_required(fleet, certificate, required, found)
+        short = shortfall(fleet, certificate)
+        if not options.allow_partial:
+            check_shortfall(short, found)
         _check_counters(Counters(inside, unit_of), certificate, found)
         if failures:
-            enumeration = enumerate_cases(fleet, certificate, inside.counting(), unit_of, failures, found, tell)
+            enumeration = enumerate_cases(fleet, certificate, inside.counting(), unit_of, failures, found, report)
     return Verdict(
         accepted=not found.counts,
         k=certificate.k,
@@ -101,6 +116,7 @@ def check(
         vms=len(fleet.places),
         needing=sum(vm.need > 0 for vm in certificate.vms),
         slots=len(certificate.slots),
+        shortfall=short,
         violation=found.shown[0] if found.shown else None,
         further=tuple(found.shown[1:]),
         counts=found.counts,
@@ -144,12 +160,27 @@ def _required(patterns: Mapping[str, int]) -> list[tuple[Pattern, str, int]]:
     return [(compile_pattern(pattern), pattern, count) for pattern, count in sorted(patterns.items())]
 
 
-def _failures(wishes: Wishes, certificate: CertifiedState) -> int:
-    if wishes.failures is None:
+def _failures(options: Options, certificate: CertifiedState) -> int:
+    if options.failures is None:
         return 0
-    if wishes.failures > certificate.k or wishes.failures < 0:
+    if options.failures > certificate.k or options.failures < 0:
         raise Usage(
-            f"{wishes.failures} failures are to be enumerated, and the certificate is for {certificate.k}",
+            f"{options.failures} failures are to be enumerated, and the certificate is for {certificate.k}",
             remedy=f"at most {certificate.k}",
         )
-    return wishes.failures or certificate.k
+    return options.failures or certificate.k
+
+
+class VerifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A state and a certificate."""
+
+    objects: tuple[dict[str, Any], ...]
+    """The state's objects as JSON, as in a state file."""
+    certificate: CertifiedState
+    wishes: Options = Options()
+
+
+def decide(given: VerifyInput) -> Verdict:
+    """The verdict; ``BadInput`` names the object that is none."""
+    wire = {"takenAt": "1970-01-01T00:00:00Z", "objects": given.objects}
+    return check(read_facts(msgspec.json.encode(wire), "input"), given.certificate, given.wishes)
