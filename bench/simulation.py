@@ -92,7 +92,7 @@ async def _lost(world: World, hosts: tuple[str, ...]) -> float:
 
 def promised() -> list[Figure]:
     """The shipped example: of the VMs that are lost with k hosts, those that come back in a slot promised to them."""
-    from outlive.cli.simulating import example_objects
+    from outlive.cli.simulate import example_objects
 
     objects = asyncio.run(example_objects())
     names = sorted({vm.host for vm in virtual_of(objects, ()).spec.vms})  # type: ignore[union-attr]

@@ -7,9 +7,11 @@ command returns its exit code, or ``None`` for yes.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import FrameType
@@ -18,7 +20,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from outlive.cli.access import Access
-from outlive.cli.output import Form, Output, Report
+from outlive.cli.output import Form, Output, Report, write
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +51,9 @@ _OUTPUT = {
 _COMMON = {Access: _ACCESS, Output: _OUTPUT, Report: {"form": _OUTPUT["form"]}}
 INTERRUPT_S = 0.5
 """What an interrupted command has to come to an end by itself."""
+WATCH_SECONDS = 2.0
+"""Pause between two runs of a command that is watched."""
+_CLEAR = "\x1b[H\x1b[2J"
 _HELP = {"help_option_names": ["-h", "--help"]}
 _DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False}
 
@@ -143,15 +148,25 @@ def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | 
     if not inspect.iscoroutinefunction(function):
         result: int | None = function(**values)
         return result
-    import asyncio
-
     log_little()
     if output is not None and output.watching:
-        from outlive.cli.watching import watch
-
         return asyncio.run(interruptible(watch(function, values, output)))
     answer: int | None = asyncio.run(interruptible(function(**values)))
     return answer
+
+
+async def watch(function: Callable[..., Any], values: dict[str, Any], output: Output) -> int | None:
+    """Repeat the command until Ctrl-C and print whenever its answer changes; on a terminal in place of the last one."""
+    last = ""
+    while True:
+        output.held = []
+        await function(**values)
+        text, output.held = "".join(output.held), None
+        if text != last:
+            clear = sys.stdout.isatty() and output.form in (Form.TABLE, Form.WIDE)
+            write((_CLEAR if clear else "---\n" if last and output.form is Form.YAML else "") + text)
+            last = text
+        await asyncio.sleep(WATCH_SECONDS)
 
 
 async def interruptible(running: Coroutine[Any, Any, T]) -> T:

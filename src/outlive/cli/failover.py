@@ -9,16 +9,15 @@ import typer
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
-from outlive.cli.certifying import certify, verify
+from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
 from outlive.cli.covering import coverage_document, coverage_lines
-from outlive.cli.explaining import explain
+from outlive.cli.explain import explain
 from outlive.cli.looking import Config, Slots, look
-from outlive.cli.output import Output
+from outlive.cli.output import Output, progress
 from outlive.cli.planning import make_plan
-from outlive.cli.progress import progress
-from outlive.cli.surviving import tolerance
-from outlive.cli.viewing import views
+from outlive.cli.survive import tolerance
+from outlive.cli.views import views
 
 app = group("Coverage, plans, checks and views of failover reservations.")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outlive.cli.access import Access
-from outlive.cli.progress import progress
+from outlive.cli.output import progress
 
 if TYPE_CHECKING:
     from outlive.roles.planning import Gathered

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from outlive import __version__
 from outlive.base.errors import ExitCode
-from outlive.cli.failing import Debug, report
+from outlive.cli.errors import Debug, report
 
 
 class Entry(NamedTuple):
@@ -35,12 +35,12 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
-    "import": Entry("importing", "Read an inventory of hosts and VMs: csv, openstack, database."),
+    "import": Entry("inventory", "Read an inventory of hosts and VMs: csv, openstack, database."),
     "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
     "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations."),
-    "survive": Entry("surviving", "Whether every VM keeps a slot of its own when hosts fail."),
+    "survive": Entry("survive", "Whether every VM keeps a slot of its own when hosts fail."),
     "whatif": Entry("whatif", "What would happen if hosts or VMs came or went."),
-    "simulate": Entry("simulating", "Play a failure in virtual time, and tell what happens to every VM."),
+    "simulate": Entry("simulate", "Play a failure in virtual time, and tell what happens to every VM."),
     "guard": Entry("operator", "Empty this host when it cannot prove any more that it is alive.", "guard"),
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
     "fence": Entry("operator", "Have a host declared dead, or assert that it is off.", "fencing"),
@@ -51,14 +51,14 @@ COMMANDS: Final[dict[str, Entry]] = {
     "arm": Entry("operator", "Let a host empty itself when it cannot prove that it lives.", "arming"),
     "disarm": Entry("operator", "Take that back.", "disarming"),
     "placement": Entry("placement", "Rank hosts for a VM, and say why each other host is not among them."),
-    "get": Entry("getting", "List resources of a kind, or show some by name."),
-    "describe": Entry("describing", "One resource in full, with its events and what belongs to it."),
-    "apply": Entry("applying", "Create or change resources from files."),
-    "delete": Entry("deleting", "Delete resources."),
-    "dump": Entry("dumping", "Write the whole state as one file, for --state."),
-    "decide": Entry("deciding", "Replay a decision on data from a file."),
-    "crds": Entry("crds", "Print the manifests of all kinds for a Kubernetes cluster."),
-    "config": Entry("configuring", "Show the settings in force, or the reference of all settings."),
+    "get": Entry("objects", "List resources of a kind, or show some by name.", "get_app"),
+    "describe": Entry("objects", "One resource in full, with its events and what belongs to it.", "describe_app"),
+    "apply": Entry("objects", "Create or change resources from files.", "apply_app"),
+    "delete": Entry("objects", "Delete resources.", "delete_app"),
+    "dump": Entry("objects", "Write the whole state as one file, for --state.", "dump_app"),
+    "decide": Entry("decide", "Replay a decision on data from a file."),
+    "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster.", "crds_app"),
+    "config": Entry("decide", "Show the settings in force, or the reference of all settings.", "config"),
 }
 
 

@@ -2,6 +2,7 @@
 
 Tables fit the terminal; where the output is no terminal they are as wide as they need to be, without colour.
 ``NO_COLOR`` is respected. Everything a command answers goes through one ``Output``, so that watching can compare.
+Progress appears on standard error for whatever takes longer than a second, and only where somebody looks.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress
 
     from outlive.resources import Resource
 
@@ -188,3 +192,60 @@ def _object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[Rende
         mine = [item for item in objects if type(item) is kind]
         rows = [[item.name, *cells(item, wide=wide)] for item in mine]
         yield table(["Name", *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
+
+
+QUIET_SECONDS = 1.0
+"""How long an operation may take before it is worth a bar."""
+
+
+class Bar:
+    """One operation with a known or unknown number of steps."""
+
+    def __init__(self, title: str, total: int | None) -> None:
+        self._title = title
+        self._done = 0
+        self._total = total
+        self._progress: Progress | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def at(self, done: int, total: int | None = None) -> None:
+        """So many steps are done, of so many if that is known by now."""
+        self._done, self._total = done, total or self._total
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done, total=self._total)
+
+    def show(self) -> None:
+        """Draw it from now on."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._closed:
+                return
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._progress.add_task(self._title, completed=self._done, total=self._total)
+            self._progress.start()
+
+    def close(self) -> None:
+        """Take it away."""
+        with self._lock:
+            self._closed = True
+            if self._progress is not None:
+                self._progress.stop()
+
+
+@contextmanager
+def progress(title: str, total: int | None = None) -> Iterator[Bar]:
+    """A bar for the time of the block."""
+    bar = Bar(title, total)
+    timer = threading.Timer(QUIET_SECONDS, bar.show)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield bar
+    finally:
+        timer.cancel()
+        bar.close()

@@ -9,8 +9,7 @@ import typer
 from outlive.base.errors import Conflict, ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.looking import Config, Slots, look
-from outlive.cli.output import Report
-from outlive.cli.progress import progress
+from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
     from outlive.failover.assurance.coverage import CoverageResult

@@ -113,7 +113,7 @@ async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: 
     if (await store.list(Hypervisor, limit=1)).items:
         _say("the state is not empty: the example is not imported again")
         return
-    from outlive.cli.importing import import_example
+    from outlive.cli.inventory import import_example
 
     await import_example(store)
 

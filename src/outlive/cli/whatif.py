@@ -12,8 +12,7 @@ from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.looking import Config, Slots, look
-from outlive.cli.output import Output
-from outlive.cli.progress import progress
+from outlive.cli.output import Output, progress
 
 if TYPE_CHECKING:
     from outlive.failover.model import VmView

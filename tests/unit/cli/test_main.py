@@ -11,7 +11,7 @@ from tests.support.command import COMMAND, environment, outlive, spawned
 
 from outlive import __version__
 from outlive.base.errors import BadInput, Forbidden, InUse, LimitExceeded, NotFound, Refused, Unavailable, Unknown
-from outlive.cli.failing import Debug, report
+from outlive.cli.errors import Debug, report
 from outlive.cli.main import COMMANDS
 from outlive.resources.documents import BadInputs, Problem
 

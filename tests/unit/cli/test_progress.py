@@ -10,11 +10,11 @@ import sys
 import pytest
 from tests.support.command import environment
 
-from outlive.cli.progress import QUIET_SECONDS, Bar, progress
+from outlive.cli.output import QUIET_SECONDS, Bar, progress
 
 SCRIPT = """
 import time
-from outlive.cli.progress import progress
+from outlive.cli.output import progress
 with progress("planning") as bar:
     bar.at(1, 3)
     time.sleep({})

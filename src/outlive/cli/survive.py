@@ -51,8 +51,8 @@ async def survive(
     config: Config = None,
 ) -> ExitCode | None:
     """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
+    from outlive.cli.output import progress
     from outlive.cli.picturing import check_picture, picture_survival
-    from outlive.cli.progress import progress
     from outlive.failover.assurance import failures as assurance
 
     check_picture(html)
@@ -159,7 +159,7 @@ async def tolerance(
     config: Config = None,
 ) -> None:
     """How many failures every VM survives, whichever they are: fleet, zones, and the weakest VMs first."""
-    from outlive.cli.progress import progress
+    from outlive.cli.output import progress
     from outlive.failover.assurance import tolerance as assurance
     from outlive.failover.assurance.asking import units_by
 

@@ -16,8 +16,7 @@ import typer
 from outlive.base.errors import Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Report
-from outlive.cli.progress import progress
+from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
     from outlive.inventory.check import ImportOptions

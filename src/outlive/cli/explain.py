@@ -9,8 +9,7 @@ import typer
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.looking import Config, Slots, look
-from outlive.cli.output import Output
-from outlive.cli.progress import progress
+from outlive.cli.output import Output, progress
 
 if TYPE_CHECKING:
     from outlive.failover.explaining.fleet import FleetExplanation

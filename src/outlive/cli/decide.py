@@ -1,26 +1,68 @@
-"""``outlive config``: the settings in force, and the reference of all settings."""
+"""``outlive decide``: the decisions of the controllers, on data from a file. ``outlive config``: settings."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
-from outlive.cli.commands import command, group
-from outlive.cli.output import Report, write
+from outlive.cli.commands import command, group, single
+from outlive.cli.output import Report, json_text, write
 
-app = group("Show the settings in force, or the reference of all settings.")
+
+def decide(
+    name: Annotated[str | None, typer.Argument(help="Which decision, such as failover.plan.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print the names of all decisions.")] = False,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="Print schemas of in- and output.")
+    ] = None,
+    file: Annotated[Path, typer.Option("--file", "-f", help="Input, - for standard input.")] = Path("-"),
+) -> ExitCode | None:
+    """Replay a decision: outlive decide NAME < in.json > out.json.
+
+    Input that is refused gives {"error": code} and exit code 3.
+    """
+    from outlive.roles.decisions import decision_table
+
+    table = decision_table()
+    if listed:
+        write("".join(f"{each}\n" for each in table.names()))
+        return None
+    if schema is not None:
+        write(json_text(table.schema(schema)))
+        return None
+    if name is None:
+        raise Usage("which decision?", remedy="outlive decide --list shows all")
+    return _decide(name, file)
+
+
+def _decide(name: str, file: Path) -> ExitCode | None:
+    from outlive.drivers.files import read_input
+    from outlive.roles.decisions import decision_table
+    from outlive.runtime.decisions import is_error
+
+    table = decision_table()
+    table.get(name)
+    answer = table.decide_json(name, read_input(file))
+    sys.stdout.buffer.write(answer + b"\n")
+    sys.stdout.buffer.flush()
+    return ExitCode.BAD_INPUT if is_error(answer) else None
+
+
+config = group("Show the settings in force, or the reference of all settings.")
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")]
 HIDDEN = "(hidden)"
 _IN_QUERY = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 
 
-@command(app, "show")
-def show(access: Access, output: Report, config: Config = None) -> None:
+@command(config, "show")
+def show(access: Access, output: Report, file: Config = None) -> None:
     """The settings that outlive up would start with here, with defaults filled in."""
     import msgspec
 
@@ -29,7 +71,7 @@ def show(access: Access, output: Report, config: Config = None) -> None:
     from outlive.roles.settings import role_settings
     from outlive.runtime.units import encode_unit
 
-    file = config_file(config, access.directory)
+    file = config_file(file, access.directory)
     sections = load(file)
     settings = role_settings(sections)
     shown: dict[str, Any] = {**sections, "failover": settings.failover, "scheduler": settings.scheduler}
@@ -41,7 +83,7 @@ def show(access: Access, output: Report, config: Config = None) -> None:
     )
 
 
-@command(app, "reference")
+@command(config, "reference")
 def reference() -> None:
     """The reference of all settings, as Markdown."""
     from outlive.cli.settings import all_sections
@@ -73,3 +115,6 @@ def _text(value: Any) -> str:
 
         return msgspec.json.encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+app = single("decide", decide)

@@ -157,7 +157,7 @@ async def example_objects() -> tuple[Resource, ...]:
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SeededIds
     from outlive.base.random import Random
-    from outlive.cli.importing import import_example
+    from outlive.cli.inventory import import_example
     from outlive.resources.state import DUMPED
     from outlive.store import list_all
     from outlive.store.memory import MemoryStore
@@ -176,7 +176,7 @@ def _play(
     why: str = "",
     store: Path | None = None,
 ) -> Ended:
-    from outlive.cli.progress import progress
+    from outlive.cli.output import progress
     from outlive.runtime.virtual import run_virtual
     from outlive.simulation.collecting import rarely_collecting
     from outlive.simulation.story import Story

@@ -15,8 +15,7 @@ from outlive.base.errors import BadInput, ExitCode, Refused
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
 from outlive.cli.looking import Config, Slots, look
-from outlive.cli.output import Report
-from outlive.cli.progress import progress
+from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

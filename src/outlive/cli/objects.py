@@ -1,0 +1,353 @@
+"""Resources as they are: ``outlive get``, ``describe``, ``apply``, ``delete``, ``dump`` and ``crds``.
+
+``apply`` checks all documents of all files before the first write. A document says what a user wants: its spec replaces
+the spec, its labels and annotations are added to those that are there; the status half belongs to whoever observes,
+and is written only with ``--status``. The objects of a state file are restored whole, with new versions and uids.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from outlive.base.errors import BadInput, Conflict, NotFound, Usage
+from outlive.cli.access import Access
+from outlive.cli.commands import single
+from outlive.cli.output import Output, progress, write
+from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
+from outlive.store import Store
+
+ALIASES = {
+    "host": "hypervisors",
+    "hosts": "hypervisors",
+    "vm": "virtualmachines",
+    "vms": "virtualmachines",
+    "slot": "reservations",
+    "slots": "reservations",
+}
+"""Words of the vocabulary for kinds."""
+
+
+def kind_named(text: str) -> type[Resource]:
+    """The kind; ``Usage`` names the nearest one that there is."""
+    names: dict[str, type[Resource]] = {}
+    for kind in KINDS.values():
+        info = kind.info
+        for name in (kind.__name__.lower(), info.singular, info.plural, *info.short_names):
+            if name:
+                names[name] = kind
+    names.update({alias: names[plural] for alias, plural in ALIASES.items()})
+    found = names.get(text.lower())
+    if found is None:
+        near = difflib.get_close_matches(text.lower(), names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        plurals = ", ".join(sorted(kind.info.plural for kind in KINDS.values()))
+        raise Usage(f"kind {text!r} is not known", remedy=f"{hint}one of {plurals}")
+    return found
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Plurals that begin with what is typed so far."""
+    return sorted(kind.info.plural for kind in KINDS.values() if kind.info.plural.startswith(incomplete.lower()))
+
+
+async def get(
+    access: Access,
+    output: Output,
+    kind: Annotated[str, typer.Argument(help="Kind, such as hypervisors or ovm.", autocompletion=complete_kind)],
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these.")] = None,
+    selector: Annotated[str, typer.Option("--selector", "-l", help="Only with these labels, such as a=b,c!=d.")] = "",
+) -> None:
+    """List resources of a kind, or show some by name."""
+    from outlive.store import Selector, list_all
+
+    found = kind_named(kind)
+    chosen = Selector.parse(selector) if selector else None
+    async with access.open() as store:
+        if names:
+            objects: list[Resource] = [await store.get(found, name) for name in names]
+        else:
+            objects = [item async for item in list_all(store, found, selector=chosen)]
+    output.objects(objects, single=bool(names) and len(objects) == 1)
+
+
+EVENTS_SHOWN = 20
+"""Events of an object that are shown, the last ones."""
+
+
+async def describe(
+    access: Access,
+    output: Output,
+    kind: Annotated[str, typer.Argument(help="Kind, such as vm or hypervisors.", autocompletion=complete_kind)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which.")],
+) -> None:
+    """One resource in full, with its events and what belongs to it."""
+    from outlive.resources.codec import to_builtins
+
+    async with access.open() as store:
+        item = await store.get(kind_named(kind), name)
+        related = [(title, items) async for title, items in _related(store, item)]
+        events = await _events(store, item)
+    document = {
+        "object": to_builtins(item),
+        "related": {title: [to_builtins(one) for one in items] for title, items in related},
+        "events": [to_builtins(event) for event in events],
+    }
+    output.show(document, lambda: _sections(item, related, events, wide=output.wide))
+
+
+def _sections(
+    item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], *, wide: bool
+) -> list[Any]:
+    from outlive.cli.output import table, yaml_text
+    from outlive.resources.columns import cells
+
+    lines: list[Any] = [yaml_text(item).rstrip()]
+    for title, items in related:
+        lines.append(f"\n{title}: {len(items) or 'none'}")
+        if items:
+            columns = [name for name, _, priority in items[0].info.columns if wide or priority == 0]
+            lines.append(table(["Name", *columns], [[one.name, *cells(one, wide=wide)] for one in items]))
+    lines.append(f"\nEvents: {len(events) or 'none'}")
+    if events:
+        rows = [(event.last_seen.isoformat(), event.type, event.reason, event.count, event.note) for event in events]
+        lines.append(table(["Last", "Type", "Reason", "Count", "Note"], rows, numbers=["Count"]))
+    return lines
+
+
+async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, list[Resource]]]:
+    """What belongs to the object: a VM's coverage and slots, a host's VMs and slots, a slot's members."""
+    from outlive.store import list_all
+
+    if isinstance(item, VirtualMachine):
+        yield "Coverage", [told async for told in list_all(store, Coverage) if told.name == item.name]
+        yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
+    elif isinstance(item, Hypervisor):
+        yield "VMs", [vm async for vm in list_all(store, VirtualMachine) if _host(vm) == item.name]
+        yield (
+            "Reservations",
+            [one async for one in list_all(store, Reservation) if item.name in (one.status.host, one.spec.target_host)],
+        )
+    elif isinstance(item, Reservation):
+        members = _members(item)
+        yield "Members", [vm async for vm in list_all(store, VirtualMachine) if vm.name in members]
+
+
+def _members(reservation: Reservation) -> dict[str, str]:
+    failover = reservation.status.failover_reservation
+    return failover.allocations if failover is not None else {}
+
+
+def _host(vm: VirtualMachine) -> str:
+    return vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
+
+
+async def _events(store: Store, item: Resource) -> list[Event]:
+    from outlive.store import list_all
+
+    found = [
+        event
+        async for event in list_all(store, Event)
+        if event.regarding.kind == item.kind() and event.regarding.name == item.name
+    ]
+    return sorted(found, key=lambda event: (event.last_seen, event.name))[-EVENTS_SHOWN:]
+
+
+ATTEMPTS = 3
+"""How often a document is tried again after somebody else changed the object in between."""
+
+
+async def apply(
+    access: Access,
+    files: Annotated[list[Path], typer.Option("--file", "-f", help="YAML or JSON, - for standard input.")],
+    status: Annotated[bool, typer.Option("--status", help="Write the status half as well.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the documents.")] = False,
+) -> None:
+    """Create or change resources from files; everything is checked before the first write."""
+    wanted = read_resources(files)
+    if dry_run:
+        for one in wanted:
+            write(f"{_named(one.resource)} would be applied\n")
+        return
+    async with access.open(write=True) as store:
+        for one in wanted:
+            item = one.resource
+            try:
+                outcome = await _apply(store, item, status=status or one.restored)
+            except BadInput as error:
+                raise BadInput(f"{_named(item)}: {error.message}", place=one.place, remedy=error.remedy) from error
+            write(f"{_named(item)} {outcome}\n")
+
+
+class Wanted(NamedTuple):
+    """A resource as a user wants it, where it stands, and whether it is restored with its status."""
+
+    place: str
+    resource: Resource
+    restored: bool
+
+
+def read_resources(files: Iterable[Path]) -> list[Wanted]:
+    """Every resource of the files; raises ``BadInputs`` with every problem."""
+    from outlive.drivers.files import read_input
+    from outlive.resources.codec import decode_document
+    from outlive.resources.documents import Problems, parse_documents
+    from outlive.resources.validity import check_object
+
+    problems = Problems()
+    found: list[Wanted] = []
+    seen: dict[tuple[str, str], str] = {}
+    for path in files:
+        for document in parse_documents(read_input(path), str(path)):
+            try:
+                item = decode_document(document.value, KINDS)
+                check_object(item)
+                _admit(item)
+            except BadInput as error:
+                problems.take(document.place, error, "see docs/reference/resources.md")
+                continue
+            key = (item.kind(), item.name)
+            if key in seen:
+                problems.add(document.place, f"{_named(item)} is there twice, first at {seen[key]}", "keep one")
+            seen[key] = document.place
+            found.append(Wanted(document.place, _unversioned(item) if document.of_state else item, document.of_state))
+    problems.check()
+    if not found:
+        raise BadInput("no documents", place=", ".join(map(str, files)), remedy="write at least one resource")
+    return found
+
+
+def _unversioned(item: Resource) -> Resource:
+    meta = msgspec.structs.replace(item.metadata, uid="", resource_version="")
+    return msgspec.structs.replace(item, metadata=meta)
+
+
+def _admit(item: Resource) -> None:
+    """Refuse what the server would refuse: a pipeline that cannot be built."""
+    from outlive.resources import Pipeline
+
+    if isinstance(item, Pipeline):
+        from outlive.placement.pipelines import admit
+
+        admission = admit(item)
+        if admission.errors:
+            raise BadInput(str(admission.errors[0]), remedy="see docs/reference/placement.md")
+
+
+async def _apply(store: Store, item: Resource, *, status: bool) -> str:
+    for attempt in range(ATTEMPTS):
+        try:
+            return await _apply_once(store, item, status=status)
+        except Conflict:
+            if item.metadata.resource_version or attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("the loop returns or raises")
+
+
+async def _apply_once(store: Store, item: Resource, *, status: bool) -> str:
+    has_status = item.info.halves and hasattr(item, "status")
+    try:
+        old = await store.get(type(item), item.name, fresh=True)
+    except NotFound:
+        meta = msgspec.structs.replace(item.metadata, uid="", resource_version="")
+        written = await store.create(msgspec.structs.replace(item, metadata=meta))
+        if status and has_status:
+            await store.replace_status(msgspec.structs.replace(item, metadata=written.metadata))
+        return "created"
+    new = _merged(item, old, keep_status=has_status)
+    changed = new != old
+    if changed:
+        old = await store.replace(new)
+    if status and has_status and _status(item) != _status(old):
+        await store.replace_status(msgspec.structs.replace(item, metadata=old.metadata))
+        changed = True
+    return "configured" if changed else "unchanged"
+
+
+def _merged(item: Resource, old: Resource, *, keep_status: bool) -> Resource:
+    meta = msgspec.structs.replace(
+        old.metadata,
+        labels={**old.metadata.labels, **item.metadata.labels},
+        annotations={**old.metadata.annotations, **item.metadata.annotations},
+        finalizers=item.metadata.finalizers or old.metadata.finalizers,
+        resource_version=item.metadata.resource_version or old.metadata.resource_version,
+    )
+    changes: dict[str, Any] = {"metadata": meta}
+    if keep_status:
+        changes["status"] = _status(old)
+    return msgspec.structs.replace(item, **changes)
+
+
+def _status(item: Resource) -> Any:
+    return getattr(item, "status", None)
+
+
+def _named(item: Resource) -> str:
+    return f"{item.kind().lower()}/{item.name}"
+
+
+async def delete(
+    access: Access,
+    kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.")],
+    ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,
+) -> None:
+    """Delete resources. All are looked up before the first is deleted."""
+    found = kind_named(kind)
+    async with access.open(write=True) as store:
+        objects = []
+        for name in names:
+            try:
+                objects.append(await store.get(found, name))
+            except NotFound:
+                if not ignore_missing:
+                    raise
+        for item in objects:
+            await store.delete(item.ref, uid=item.metadata.uid)
+            write(f"{item.kind().lower()}/{item.name} deleted\n")
+
+
+async def dump(access: Access) -> None:
+    """Write the whole state to standard output, as one file for --state."""
+    from outlive.base.clock import as_datetime
+    from outlive.resources.state import DUMPED, State, encode_state
+    from outlive.store import list_all
+
+    objects: list[Resource] = []
+    async with access.open() as store:
+        with progress("objects read") as bar:
+            for kind in DUMPED:
+                async for item in list_all(store, kind):
+                    objects.append(item)
+                    bar.at(len(objects))
+    raw = encode_state(State(taken_at=as_datetime(access.clock.now()), objects=tuple(objects)))
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()
+
+
+def crds(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(metavar="KIND", help="Only these.", autocompletion=complete_kind)
+    ] = None,
+) -> None:
+    """Print the manifests of all kinds for a Kubernetes cluster, as YAML: outlive crds | kubectl apply -f -."""
+    from outlive.cli.output import write, yaml_text
+    from outlive.resources import KINDS
+    from outlive.resources.schema import crd
+
+    chosen = [kind_named(name) for name in kinds] if kinds else list(KINDS.values())
+    write("---\n".join(yaml_text(crd(kind)) for kind in chosen))
+
+
+get_app = single("get", get)
+describe_app = single("describe", describe)
+apply_app = single("apply", apply)
+delete_app = single("delete", delete)
+dump_app = single("dump", dump)
+crds_app = single("crds", crds)
