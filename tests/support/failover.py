@@ -24,7 +24,7 @@ from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import SlotView
 from outlive.failover.ports import Inline, PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
-from outlive.failover.telling.reporting import Reporter
+from outlive.failover.report.reporter import Reporter
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable

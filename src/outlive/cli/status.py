@@ -129,7 +129,7 @@ def _coverage(told: list[Coverage]) -> dict[str, Any]:
 
 def _full_protection(events: list[Event], told: list[Coverage]) -> str:
     """What failover last forecast; empty where every VM is covered, or it has said nothing."""
-    from outlive.failover.telling.reporting import FULL_PROTECTION
+    from outlive.failover.report.reporter import FULL_PROTECTION
 
     if all(one.status.covered for one in told):
         return ""

@@ -13,8 +13,8 @@ from outlive.cli.access import Access
 from outlive.cli.output import Output
 
 if TYPE_CHECKING:
-    from outlive.failover.views import Inventory, ViewOptions
-    from outlive.failover.views import Table as View
+    from outlive.failover.report.views import Inventory, ViewOptions
+    from outlive.failover.report.views import Table as View
     from outlive.store import Store
 
 OPTIONS_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ async def views(
 ) -> None:
     """Hosts, VMs and slots in tables; without names all of them."""
     from outlive.cli.output import write
-    from outlive.failover.views import VIEWS, make_views
+    from outlive.failover.report.views import VIEWS, make_views
 
     if listed:
         write("".join(f"{name}\n" for name in VIEWS))
@@ -65,7 +65,7 @@ def _words(text: str) -> list[str]:
 def _options(given: dict[str, Any], file: Path | None) -> ViewOptions:
     """Options of the command line over those of the file."""
     from outlive.base.errors import BadInput
-    from outlive.failover.views import ViewOptions
+    from outlive.failover.report.views import ViewOptions
     from outlive.resources.codec import convert
 
     if file is not None:
@@ -97,7 +97,7 @@ def _camel(key: str) -> str:
 async def _inventory(access: Access, store: Store) -> Inventory:
     from outlive.cli.settings import config_file, settings_for
     from outlive.failover.protection import Demands
-    from outlive.failover.views import Inventory, inventory_of
+    from outlive.failover.report.views import Inventory, inventory_of
     from outlive.resources import Hypervisor, Reservation, VirtualMachine
     from outlive.store import list_all
 

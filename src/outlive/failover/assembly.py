@@ -31,8 +31,8 @@ from outlive.failover.keeping.validation import SlotValidation, doubts
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands, ProtectionSettings
-from outlive.failover.telling.gauges import Gauges
-from outlive.failover.telling.reporting import Events, Reporter
+from outlive.failover.report.metrics import Gauges
+from outlive.failover.report.reporter import Events, Reporter
 from outlive.placement.blocking import blocked_hosts
 from outlive.placement.fleet import Fleet
 from outlive.resources import FlavorGroup, Hypervisor, Reservation, VirtualMachine

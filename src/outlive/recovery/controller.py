@@ -23,7 +23,7 @@ from outlive.failover.keeping.calls import Caller
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
-from outlive.failover.telling.reporting import Events
+from outlive.failover.report.reporter import Events
 from outlive.failover.vms import view_of_resource
 from outlive.node.ports.faults import Faults, NoFaults
 from outlive.recovery.act import RecoveryActions, Refused

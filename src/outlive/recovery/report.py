@@ -11,7 +11,7 @@ from typing import Final
 
 from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
-from outlive.failover.telling.reporting import Events
+from outlive.failover.report.reporter import Events
 from outlive.node.ports.faults import Faults
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.resources import Proof, VirtualMachine

@@ -22,7 +22,7 @@ from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.placing import InProcessPlacement, WithCandidates, free_amounts
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
-from outlive.failover.telling.reporting import SOURCE
+from outlive.failover.report.reporter import SOURCE
 from outlive.node.faults import FaultRecorder
 from outlive.node.ports.faults import Faults
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped

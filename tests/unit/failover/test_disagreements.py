@@ -6,7 +6,7 @@ import structlog
 
 from outlive.failover.keeping.observe import Observation
 from outlive.failover.model import HostView
-from outlive.failover.telling.disagreements import NAMED_IN_A_CYCLE, disagreements, log_disagreements
+from outlive.failover.report.reporter import NAMED_IN_A_CYCLE, disagreements, log_disagreements
 from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_rows
 from outlive.failover.whereabouts import on_hypervisors
 

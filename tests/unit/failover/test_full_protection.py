@@ -10,7 +10,8 @@ from tests.support.failover import GIB, Cloud
 from tests.support.live_failover import LiveCloud, live
 from tests.support.loops import run
 
-from outlive.failover.assurance.full_protection import (
+from outlive.failover.planning.reasons import Reason
+from outlive.failover.report.forecast import (
     BY_ITSELF,
     OVERDUE_S,
     FullProtection,
@@ -20,7 +21,6 @@ from outlive.failover.assurance.full_protection import (
     ProtectionInput,
     full_protection,
 )
-from outlive.failover.planning.reasons import Reason
 from outlive.resources import Reservation
 
 USUAL = Pass(gave=50, took_s=1.0, pause_s=0.05)

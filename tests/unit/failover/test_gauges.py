@@ -7,8 +7,8 @@ from prometheus_client.core import Metric
 from tests.support.failover import EventList
 
 from outlive.base.errors import Unavailable
-from outlive.failover.telling.gauges import Gauges, host_labels, host_metrics, reservation_metrics
-from outlive.failover.telling.reporting import Reporter, Summary
+from outlive.failover.report.metrics import Gauges, host_labels, host_metrics, reservation_metrics
+from outlive.failover.report.reporter import Reporter, Summary
 from outlive.resources import (
     Amounts,
     Capabilities,

@@ -10,10 +10,10 @@ from tests.unit.failover.test_tolerance import broken_fleet
 from outlive.base.random import Random
 from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.assurance.tolerated import Tolerating, judge_broken
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.portions import whole
-from outlive.failover.telling.tolerated import Tolerating, judge_broken
 from outlive.failover.topology import topology_of
 
 

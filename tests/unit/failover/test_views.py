@@ -8,8 +8,8 @@ import pytest
 from outlive.base.errors import BadInput
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, ProtectionSettings
+from outlive.failover.report.views import VIEWS, Inventory, ViewOptions, inventory_of, make_view, make_views
 from outlive.failover.topology import TopologyChoice
-from outlive.failover.views import VIEWS, Inventory, ViewOptions, inventory_of, make_view, make_views
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

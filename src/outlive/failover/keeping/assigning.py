@@ -16,7 +16,7 @@ from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Action, Join
-from outlive.failover.telling.reporting import Reporter
+from outlive.failover.report.reporter import Reporter
 from outlive.failover.topology import Topology
 
 JOINS_TOGETHER = 64

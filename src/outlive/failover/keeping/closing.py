@@ -14,6 +14,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.assurance.costs import CostInput, costing
 from outlive.failover.assurance.coverage import assess, dividing
+from outlive.failover.assurance.tolerated import Tolerating, judge_broken
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.observe import Observation
@@ -22,7 +23,6 @@ from outlive.failover.keeping.turns import Turn
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded
-from outlive.failover.telling.tolerated import Tolerating, judge_broken
 from outlive.failover.topology import Topology
 from outlive.resources import CoverageStatus
 

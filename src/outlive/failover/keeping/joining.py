@@ -22,7 +22,7 @@ from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Open
-from outlive.failover.telling.reporting import Reporter
+from outlive.failover.report.reporter import Reporter
 from outlive.failover.topology import Topology
 from outlive.resources import Reservation
 

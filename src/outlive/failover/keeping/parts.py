@@ -11,7 +11,6 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.failover.assurance.full_protection import Pass
 from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.covering import CoverageWriter
@@ -23,9 +22,9 @@ from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
+from outlive.failover.report.forecast import Forecast, Pass
+from outlive.failover.report.reporter import Reporter
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
-from outlive.failover.telling.forecast import Forecast
-from outlive.failover.telling.reporting import Reporter
 from outlive.resources import FlavorGroupSpec
 
 REQUEST_PREFIX = "failover"

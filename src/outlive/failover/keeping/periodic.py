@@ -37,7 +37,7 @@ from outlive.failover.planning.select import Missing, PauseInput, SelectInput, S
 from outlive.failover.planning.suspects import suspects
 from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
-from outlive.failover.telling.reporting import Summary
+from outlive.failover.report.reporter import Summary
 from outlive.failover.topology import Topology
 from outlive.resources import FlavorGroupSpec
 

@@ -15,7 +15,7 @@ from outlive.base.errors import Conflict, NotFound
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planning.leaving import Cause, Deletion
-from outlive.failover.telling.reporting import Reporter
+from outlive.failover.report.reporter import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, VirtualMachine
 from outlive.runtime.controller import Requeue
 from outlive.store import Store

@@ -30,7 +30,7 @@ from outlive.failover.keeping.writes import INVALID_REASON, NO_ROOM_REASON, Slot
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Offer
 from outlive.failover.ports import PlacementPort
-from outlive.failover.telling.reporting import Reporter
+from outlive.failover.report.reporter import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.resources.taking import bad_condition
 from outlive.runtime.controller import Requeue

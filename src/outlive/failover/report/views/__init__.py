@@ -11,18 +11,16 @@ from types import MappingProxyType
 from typing import Final
 
 from outlive.base.errors import BadInput
-from outlive.failover.views import hosts, levels, slots, totals, vms
-from outlive.failover.views.inventory import Inventory, inventory_of
-from outlive.failover.views.scene import Scene, ViewOptions
-from outlive.failover.views.table import Cell, Table
+from outlive.failover.report.views import hosts, slots, vms
+from outlive.failover.report.views.data import Cell, Inventory, Table, ViewData, ViewOptions, inventory_of
 
 __all__ = ["VIEWS", "Cell", "Inventory", "Table", "ViewOptions", "inventory_of", "make_view", "make_views"]
 
-VIEWS: Final[Mapping[str, Callable[[Scene], Table]]] = MappingProxyType(
+VIEWS: Final[Mapping[str, Callable[[ViewData], Table]]] = MappingProxyType(
     {
-        "hypervisor-summary": totals.hypervisor_summary,
-        "flavor-summary": totals.flavor_summary,
-        "levels": levels.levels,
+        "hypervisor-summary": hosts.hypervisor_summary,
+        "flavor-summary": hosts.flavor_summary,
+        "levels": slots.levels,
         "hypervisors": hosts.hypervisors,
         "hypervisors-vms-res": hosts.hypervisors_vms_res,
         "vms": vms.vms,
@@ -32,7 +30,7 @@ VIEWS: Final[Mapping[str, Callable[[Scene], Table]]] = MappingProxyType(
         "reservations": slots.reservations,
         "validation": slots.validation,
         "by-host": slots.by_host,
-        "summary": totals.summary,
+        "summary": hosts.summary,
         "all-servers": vms.all_servers,
     }
 )
@@ -44,7 +42,7 @@ def make_view(name: str, inventory: Inventory, options: ViewOptions | None = Non
     view = VIEWS.get(name)
     if view is None:
         raise BadInput(f"there is no view {name[:80]!r}", remedy=f"one of {', '.join(VIEWS)}")
-    return view(Scene(inventory, options or ViewOptions()))
+    return view(ViewData(inventory, options or ViewOptions()))
 
 
 def make_views(inventory: Inventory, options: ViewOptions | None = None) -> list[Table]:
@@ -53,6 +51,6 @@ def make_views(inventory: Inventory, options: ViewOptions | None = None) -> list
     for name in (*options.views, *options.hide):
         if name not in VIEWS:
             raise BadInput(f"there is no view {name[:80]!r}", remedy=f"one of {', '.join(VIEWS)}")
-    scene = Scene(inventory, options)
+    data = ViewData(inventory, options)
     wanted = [name for name in VIEWS if (not options.views or name in options.views) and name not in options.hide]
-    return [VIEWS[name](scene) for name in wanted]
+    return [VIEWS[name](data) for name in wanted]

@@ -15,11 +15,10 @@ import msgspec
 from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.names import building_block
-from outlive.failover.topology import Topology
-from outlive.failover.views.inventory import Inventory
-from outlive.failover.views.table import Cell, Table
-from outlive.failover.vms import host_view
-from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor
+from outlive.failover.protection import Demands
+from outlive.failover.topology import Topology, TopologyChoice
+from outlive.failover.vms import host_view, view_of_resource
+from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation, VirtualMachine
 
 
 class ViewOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -36,7 +35,7 @@ class ViewOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """Only hosts with this trait, whatever the case."""
 
 
-class Sighted(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedVm(msgspec.Struct, frozen=True, kw_only=True):
     """A VM as some host reports it."""
 
     vm: str
@@ -45,7 +44,7 @@ class Sighted(msgspec.Struct, frozen=True, kw_only=True):
     active: bool
 
 
-class Scene:
+class ViewData:
     """What views read."""
 
     def __init__(self, inventory: Inventory, options: ViewOptions) -> None:
@@ -93,14 +92,14 @@ class Scene:
     # VMs
 
     @cached_property
-    def sightings(self) -> dict[str, Sighted]:
+    def reports(self) -> dict[str, ReportedVm]:
         """VM → where it is reported as active, else where it is reported at all; the first host by name counts."""
-        found: dict[str, Sighted] = {}
+        found: dict[str, ReportedVm] = {}
         for host in sorted(self.inventory.hypervisors, key=lambda one: one.name):
             for one in host.status.instances:
                 before = found.get(one.id)
                 if before is None or (one.active and not before.active):
-                    found[one.id] = Sighted(vm=one.id, name=one.name, host=host.name, active=one.active)
+                    found[one.id] = ReportedVm(vm=one.id, name=one.name, host=host.name, active=one.active)
         return found
 
     @cached_property
@@ -115,16 +114,16 @@ class Scene:
 
     def host_of(self, vm: str) -> str:
         """Where the VM is: by the hosts, else by the source."""
-        sighted = self.sightings.get(vm)
-        if sighted is not None:
-            return sighted.host
+        seen = self.reports.get(vm)
+        if seen is not None:
+            return seen.host
         server = self.servers.get(vm)
         return server.host if server is not None else ""
 
     @cached_property
     def reported(self) -> list[str]:
         """The VMs that hosts report and that are shown, in the order that was asked for."""
-        return self.ordered(vm for vm, sighted in self.sightings.items() if self.shows(sighted.host))
+        return self.ordered(vm for vm, seen in self.reports.items() if self.shows(seen.host))
 
     def ordered(self, vms: Iterable[str]) -> list[str]:
         """VMs in the order that was asked for."""
@@ -205,7 +204,7 @@ class Scene:
         totals: Sequence[Cell] | None = None,
         needs_source: bool = False,
     ) -> Table:
-        """A table of this scene; one that needs the VM source says so where that could not be read."""
+        """A table of this data; one that needs the VM source says so where that could not be read."""
         return Table(
             view=view,
             title=title,
@@ -235,3 +234,57 @@ def block_order(host: str) -> tuple[int, str]:
 def traits_of(host: Hypervisor) -> list[str]:
     """All traits of a host, sorted."""
     return sorted({*host.status.traits, *host.spec.custom_traits})
+
+
+Cell = str | int | float | bool | list[str] | None
+"""A value as JSON has it; a list is shown with commas."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Columns and rows; amounts have their unit in the column's name (``cpu``: cores, ``memoryBytes``)."""
+
+    view: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    totals: tuple[Cell, ...] | None = None
+    """One value a column, where sums mean something."""
+    note: str = ""
+    """What the reader must know, such as a source that could not be read."""
+
+    def records(self) -> list[dict[str, Cell]]:
+        """The rows as maps from column to value."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at everything."""
+
+    hypervisors: tuple[Hypervisor, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    servers: tuple[VmView, ...] | None = None
+    """All VMs of the VM source; ``None``: it could not be read.
+
+    The host is empty where it places them nowhere, cpu and memory are 0 where their size is unknown.
+    """
+    demands: Demands = Demands({})
+    """What VMs need by the settings in force."""
+    choice: TopologyChoice = TopologyChoice()
+    """What fails together and what is kept apart by the settings in force."""
+
+
+def inventory_of(
+    hypervisors: Sequence[Hypervisor],
+    reservations: Sequence[Reservation],
+    vms: Iterable[VirtualMachine],
+    demands: Demands | None = None,
+    choice: TopologyChoice = TopologyChoice(),
+) -> Inventory:
+    """From our own objects."""
+    return Inventory(
+        hypervisors=tuple(sorted(hypervisors, key=lambda host: host.name)),
+        reservations=tuple(sorted(reservations, key=lambda slot: slot.name)),
+        servers=tuple(view_of_resource(vm) for vm in sorted(vms, key=lambda vm: vm.name)),
+        demands=demands or Demands({}),
+        choice=choice,
+    )

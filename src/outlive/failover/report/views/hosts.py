@@ -1,21 +1,71 @@
-"""Views that sum up: hosts, flavors, and everything."""
+"""Views with a host first: what runs on it, and what it holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from outlive.failover.model import SlotView
-from outlive.failover.views.scene import Scene, block_order, traits_of
-from outlive.failover.views.table import Cell, Table
+from outlive.failover.report.views.data import Cell, Table, ViewData, block_order, ready_word, shown_host, traits_of
 from outlive.resources import Amounts, Hypervisor
+
+
+def hypervisors(data: ViewData) -> Table:
+    """Each host with its VMs; a host without any has one line."""
+    return data.table(
+        "hypervisors",
+        "Hosts and their VMs",
+        ("host", "vm", "name", "active", "flavor", "cpu", "memoryBytes"),
+        _host_rows(data),
+        needs_source=True,
+    )
+
+
+def _host_rows(data: ViewData) -> Iterator[tuple[Cell, ...]]:
+    for host in data.hosts:
+        if not host.status.instances:
+            yield (host.name, None, None, None, None, None, None)
+        for one in sorted(host.status.instances, key=lambda each: each.id):
+            server = data.servers.get(one.id)
+            yield (host.name, one.id, one.name, one.active, server.flavor if server else None, *data.size_of(one.id))
+
+
+def hypervisors_vms_res(data: ViewData) -> Table:
+    """Each host with its VMs and their slots, then the slots that it holds and whose VMs these would take in."""
+    return data.table(
+        "hypervisors-vms-res",
+        "Hosts, their VMs with slots, and the slots that they hold",
+        ("host", "kind", "name", "slots", "ready", "cpu", "memoryBytes", "members", "sourceHosts"),
+        _combined_rows(data),
+    )
+
+
+def _combined_rows(data: ViewData) -> Iterator[tuple[Cell, ...]]:
+    for host in data.hosts:
+        for one in sorted(host.status.instances, key=lambda each: each.id):
+            slots: list[str] = [f"{slot.name}@{shown_host(slot)}" for slot in data.slots_of(one.id)]
+            yield (host.name, "vm", one.id, slots, None, *data.size_of(one.id), None, None)
+        for slot in data.slots_on.get(host.name, ()):
+            sources = sorted(set(slot.members.values()))
+            yield (
+                host.name,
+                "slot",
+                slot.name,
+                None,
+                ready_word(slot),
+                slot.cpu_milli / 1000,
+                slot.memory_bytes,
+                len(slot.members),
+                sources,
+            )
+
 
 GIB = 2**30
 _STANDARD_TRAIT = re.compile(r"(COMPUTE_|HW_CPU_|HW_ARCH_|MISC_SHARES_|OWNER_)")
 _TRAIT_SPEC = "trait:"
 
 
-def hypervisor_summary(scene: Scene) -> Table:
+def hypervisor_summary(data: ViewData) -> Table:
     """Per host: how much there is, what uses it, what is free, and the traits that are not everybody's."""
     columns = (
         "host",
@@ -34,13 +84,13 @@ def hypervisor_summary(scene: Scene) -> Table:
         "memoryFreeGiB",
         "traits",
     )
-    rows = [_host_row(scene, host) for host in scene.hosts]
+    rows = [_host_row(data, host) for host in data.hosts]
     totals: list[Cell] = ["total", "", *(_sum(row[place] for row in rows) for place in range(2, 14)), None]
-    return scene.table("hypervisor-summary", "Hosts", columns, rows, totals=totals)
+    return data.table("hypervisor-summary", "Hosts", columns, rows, totals=totals)
 
 
-def _host_row(scene: Scene, host: Hypervisor) -> tuple[Cell, ...]:
-    slots = scene.slots_on.get(host.name, [])
+def _host_row(data: ViewData, host: Hypervisor) -> tuple[Cell, ...]:
+    slots = data.slots_on.get(host.name, [])
     block, _ = block_order(host.name)
     columns: list[Cell] = [
         host.name,
@@ -49,7 +99,7 @@ def _host_row(scene: Scene, host: Hypervisor) -> tuple[Cell, ...]:
         len(slots),
     ]
     capacity, used = host.effective_capacity(), host.status.allocation
-    committed = scene.committed_on.get(host.name, Amounts())
+    committed = data.committed_on.get(host.name, Amounts())
     for place, scale in ((0, 1000), (1, GIB)):
         figures = (
             _of(capacity, place),
@@ -78,37 +128,37 @@ def _sum(values: Iterable[Cell]) -> float:
     return round(sum(value for value in values if isinstance(value, int | float)), 3)
 
 
-def flavor_summary(scene: Scene) -> Table:
+def flavor_summary(data: ViewData) -> Table:
     """Per flavor of the VMs that are shown: how many, how large, and what it asks of hosts; most used first."""
     found: dict[str, list[str]] = {}
-    for vm in scene.reported:
-        server = scene.servers.get(vm)
+    for vm in data.reported:
+        server = data.servers.get(vm)
         if server is not None:
             found.setdefault(server.flavor, []).append(vm)
     rows: list[tuple[Cell, ...]] = []
     for flavor, vms in found.items():
-        server = scene.servers[vms[0]]
+        server = data.servers[vms[0]]
         words = {k.removeprefix(_TRAIT_SPEC): v for k, v in server.extra_specs.items() if k.startswith(_TRAIT_SPEC)}
         required = sorted(trait for trait, word in words.items() if word.lower() == "required")
         forbidden = sorted(trait for trait, word in words.items() if word.lower() == "forbidden")
-        rows.append((flavor, len(vms), *scene.size_of(vms[0]), required, forbidden))
+        rows.append((flavor, len(vms), *data.size_of(vms[0]), required, forbidden))
     rows.sort(key=lambda row: (-int(str(row[1])), str(row[0])))
     columns = ("flavor", "vms", "cpu", "memoryBytes", "requiredTraits", "forbiddenTraits")
-    return scene.table("flavor-summary", "Flavors", columns, rows, needs_source=True)
+    return data.table("flavor-summary", "Flavors", columns, rows, needs_source=True)
 
 
-def summary(scene: Scene) -> Table:
+def summary(data: ViewData) -> Table:
     """Everything in a few figures. Cores and bytes are summed over what slots hold, hosts' figures over hosts."""
-    slots, hosts = scene.shown_slots, scene.hosts
+    slots, hosts = data.shown_slots, data.hosts
     members = sum(len(slot.members) for slot in slots)
     cpu, memory = _held(slots)
     used = [host.status.allocation or Amounts() for host in hosts]
     used_cpu, used_memory = sum(a.cpu_milli for a in used), sum(a.memory_bytes for a in used)
     rows: list[tuple[Cell, ...]] = [
         ("hosts", len(hosts)),
-        ("vms", len(scene.reported)),
-        ("vmsInDatabase", sum(vm in scene.servers for vm in scene.reported) if scene.source_read else None),
-        ("vmsWithoutSlot", sum(not scene.slots_of(vm) for vm in scene.reported)),
+        ("vms", len(data.reported)),
+        ("vmsInDatabase", sum(vm in data.servers for vm in data.reported) if data.source_read else None),
+        ("vmsWithoutSlot", sum(not data.slots_of(vm) for vm in data.reported)),
         ("slots", len(slots)),
         ("slotsReady", sum(slot.ready is not False and slot.initialised for slot in slots)),
         ("slotsNotReady", sum(slot.ready is False for slot in slots)),
@@ -124,4 +174,4 @@ def summary(scene: Scene) -> Table:
         ("cpuReservedToUsed", round(cpu / used_cpu, 4) if used_cpu else None),
         ("memoryReservedToUsed", round(memory / used_memory, 4) if used_memory else None),
     ]
-    return scene.table("summary", "Summary", ("figure", "value"), rows)
+    return data.table("summary", "Summary", ("figure", "value"), rows)
