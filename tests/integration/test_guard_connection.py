@@ -19,7 +19,7 @@ from tests.support.loops import run_real
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Unavailable
 from outlive.node.guarding import SocketGuard
-from outlive.node.membership.arming import record_of
+from outlive.node.membership.guard import record_of
 from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.start import end_former_creates

@@ -10,7 +10,7 @@ MEANING: dict[str, str] = {
     "S2": "a run writes on whose entry somebody else took away",
     "proof": "an epoch is recorded as dead, and something of it runs or can still start",
     "monotone": "deadThrough, or an epoch, falls",
-    "entry": "a domain writes without an entry that is not mute",
+    "entry": "a domain writes without an entry that is not fenced",
     "writer": "a membership is changed by somebody who may not",
     "survivor": "a host is a member again with domains of an epoch that was proven dead",
     "watched": "a host counts as gone that still has something: nobody would notice its death",

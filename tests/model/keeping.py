@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.former import claimed, emptied, taken, takes_nobodys
-from outlive.node.membership.joining import CleanedView, JoinView, Remembered
-from outlive.node.membership.renewing import LeaveView, RenewView, Standing, StandingView, standing
+from outlive.node.membership.join import claimed, emptied, taken, takes_nobodys
+from outlive.node.membership.steps import (
+    CleanedView,
+    JoinView,
+    LeaseState,
+    LeaseView,
+    LeaveView,
+    Remembered,
+    RenewView,
+    lease_state,
+)
 from outlive.resources import GuardRecord
 from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Domain, Host, Outside, Vm, Write, replace
 from tests.model.rules import Rules
@@ -310,32 +318,32 @@ def unsure(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, doc: 
     assert isinstance(write.content, Doc)
     assert write.content.record is not None
     assert daemon.known is not None
-    view = StandingView(
+    view = LeaseView(
         sent=write.content.record,
         acknowledged_seq=daemon.known.record.seq if daemon.known.record else 0,
         uid=daemon.known.uid,
         found=doc.record,
         found_uid=doc.uid,
     )
-    case = standing(view).standing
+    case = lease_state(view).state
     changed = replace(daemon, write=None, known=doc)
     said = f"The daemon of {HOSTS[n]} reads afresh and finds: {case}"
-    if case is Standing.MINE and write.what == "renewal":
+    if case is LeaseState.MINE and write.what == "renewal":
         age = write.age if rules.keeps("beat-counts-from-sending") else 0
         yield said, "", (changed, beaten(host, age, world))
         return
-    if case is Standing.MINE and write.what == "leave":
+    if case is LeaseState.MINE and write.what == "leave":
         yield said, "", (replace(changed, phase="refused", held=False), host)
         return
     renewing = rules.attempt("safety.renew", _renew_view(world, n, changed, host)) if doc.record else None
-    if case is Standing.ROLLED_BACK and "restore" in world.kinds and doc.record and doc.record.epoch == daemon.epoch:
+    if case is LeaseState.ROLLED_BACK and "restore" in world.kinds and doc.record and doc.record.epoch == daemon.epoch:
         yield said, "", (changed, host)
-    elif renewing is not None and renewing.refused is None and case is not Standing.ROLLED_BACK:
-        held = case in (Standing.MINE, Standing.NOT_YET)
+    elif renewing is not None and renewing.refused is None and case is not LeaseState.ROLLED_BACK:
+        held = case in (LeaseState.MINE, LeaseState.NOT_YET)
         if write.what == "leave" and rules.keeps("no-hold-after-leave"):
             held = False
         yield said, "", (replace(changed, held=held and (daemon.held or write.what == "leave")), host)
-    elif case in (Standing.REVOKED, Standing.DEAD):
+    elif case in (LeaseState.REVOKED, LeaseState.DEAD):
         yield said, "", (replace(changed, phase="join", held=False, was_running=_runs(host, doc)), host)
     else:
         yield said, "", (replace(changed, phase="refused", held=False), host)

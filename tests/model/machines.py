@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlive.node.fencing.condemning import CondemnView
-from outlive.node.membership.renewing import RenewView
+from outlive.node.membership.steps import RenewView
 from outlive.resources import Assigned, Consumer
 from tests.model.keeping import Found, alive, plain
 from tests.model.parts import HOSTS, MEMBER, VM, Daemon, Doc, Fencer, Host, Outside, Slot, Vm, Write, replace

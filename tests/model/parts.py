@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.node.membership.joining import Remembered
+from outlive.node.membership.steps import Remembered
 from outlive.resources import Assigned, Consumer, Holder, MemberRecord
 
 HOSTS = ("kvm-1", "kvm-2")

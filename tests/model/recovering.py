@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.death import mute
-from outlive.node.membership.former import NOBODYS
+from outlive.node.membership.join import NOBODYS
+from outlive.node.membership.states import fenced
 from outlive.recovery.states import AssignView, ClaimView
 from tests.model.keeping import Found
 from tests.model.machines import fault
@@ -36,7 +36,7 @@ NAMES = {A_MEMBER: f"Membership/{HOSTS[0]}", B_MEMBER: f"Membership/{HOSTS[1]}",
 def look(
     rules: Rules, world: World, recovery: Recovery, vm: Vm, slot: Slot, a: Doc, b: Doc, outside: Outside
 ) -> Iterator[Found]:
-    """It sees a VM with a holder that is mute, or condemned."""
+    """It sees a VM with a holder that is fenced, or condemned."""
     if not world.recovery or recovery.write is not None or recovery.vm is not None or not vm.holders:
         return
     if vm.assigned is not None and vm.assigned.hypervisor == HOSTS[1]:
@@ -44,7 +44,7 @@ def look(
     views = members(a, b)
     where = reach(rules)
     condemned = {one.host for one in views if one.record.state == "Revoked"}
-    touched = [one for one in vm.holders if one.hypervisor in condemned or mute(one, views, where)]
+    touched = [one for one in vm.holders if one.hypervisor in condemned or fenced(one, views, where)]
     if not touched:
         return
     first = next(one for one in views if one.host == touched[0].hypervisor)
@@ -93,15 +93,15 @@ def claim(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
 
 
 def _free(recovery: Recovery, rules: Rules) -> bool:
-    """Whether it is worth a claim: all holders mute, unless the step itself is to judge."""
+    """Whether it is worth a claim: all holders fenced, unless the step itself is to judge."""
     assert recovery.vm is not None
-    return all(mute(one, members(*recovery.members), reach(rules)) for one in recovery.vm.holders) or (
-        "holders-mute" in rules.removed
+    return all(fenced(one, members(*recovery.members), reach(rules)) for one in recovery.vm.holders) or (
+        "holders-fenced" in rules.removed
     )
 
 
 def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
-    """The VM leaves its mute holders."""
+    """The VM leaves its fenced holders."""
     if recovery.write is not None or recovery.vm is None or recovery.slot is None:
         return
     vm = recovery.vm
@@ -134,7 +134,7 @@ def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
 
 
 def drop(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
-    """A VM that nobody wants loses its mute holders."""
+    """A VM that nobody wants loses its fenced holders."""
     if recovery.write is not None or recovery.vm is None:
         return
     vm = recovery.vm

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from outlive.node.fencing import condemning, proving, vouching
-from outlive.node.membership import holding, joining, moving, renewing
+from outlive.node.fencing import attestation, condemning, proving
+from outlive.node.membership import holders
+from outlive.node.membership import steps as memberships
 from outlive.recovery import states as recovering
 from outlive.runtime.steps import ProtocolStep
 
-_MODULES = (joining, renewing, holding, moving, condemning, proving, vouching, recovering)
+_MODULES = (memberships, holders, condemning, proving, attestation, recovering)
 STEPS: dict[str, ProtocolStep[Any, Any]] = {
     step.name: step for module in _MODULES for step in vars(module).values() if isinstance(step, ProtocolStep)
 }
@@ -53,8 +54,8 @@ class Rules:
     def attempt(self, name: str, view: Any) -> Any:
         return self.steps[name].attempt(view)
 
-    def join(self, view: joining.JoinView) -> joining.JoinOutcome:
-        """As ``joining.join``, over these rows; equal to it wherever nothing is left out."""
+    def join(self, view: memberships.JoinView) -> memberships.JoinOutcome:
+        """As ``memberships.join``, over these rows; equal to it wherever nothing is left out."""
         refusals = []
         for row in ("j0", "j1", "j2", "j3", "j4"):
             outcome = self.steps[f"safety.join.{row}"].attempt(view)
@@ -64,8 +65,8 @@ class Rules:
                 return msgspec.structs.replace(outcome, destroy_first=True)
             refusals.append(outcome.refused)
         if not self.removed:
-            return joining.join(view)
-        return joining.JoinOutcome(refused=refusals[-1])
+            return memberships.join(view)
+        return memberships.JoinOutcome(refused=refusals[-1])
 
 
 def without(target: str) -> Rules:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tests.model import fencing, keeping, machines, moving, recovering, vouching, working
+from tests.model import attesting, fencing, keeping, machines, moving, recovering, working
 from tests.model.judging import judge
 from tests.model.parts import (
     A_DAEMON,
@@ -125,7 +125,7 @@ def actions(rules: Rules, world: World) -> list[Action]:
         add(fencing.asserts, (A_MEMBER, A_HOST, OUTSIDE), (OUTSIDE,))
         add(fencing.unplugs, (A_HOST, OUTSIDE), (A_HOST, OUTSIDE))
     if world.vouched:
-        add(vouching.vouches, (A_MEMBER, THE_VM, A_HOST, OUTSIDE, NET), (OUTSIDE, NET))
+        add(attesting.vouches, (A_MEMBER, THE_VM, A_HOST, OUTSIDE, NET), (OUTSIDE, NET))
         add(fencing.unplugs, (A_HOST, OUTSIDE), (A_HOST, OUTSIDE))
     if world.recovery:
         look = (RECOVERY, THE_VM, THE_SLOT, A_MEMBER, B_MEMBER, OUTSIDE)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.membership.death import MemberView, Reach, cut_off
-from outlive.node.membership.holding import CreateView, HoldView, Me, ReholdView, ReleaseView
-from outlive.node.membership.renewing import RenewView
+from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView, ReleaseView
+from outlive.node.membership.states import MemberView, Reach, cut_off
+from outlive.node.membership.steps import RenewView
 from outlive.resources import Holder
 from tests.model.keeping import Found, alive, guard_of, here, listed
 from tests.model.parts import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlive.node.membership.joining import Remembered
+from outlive.node.membership.steps import Remembered
 from outlive.resources import Assigned, Consumer, FormerMembership, GuardRecord, Holder, MemberRecord, Proof
 from tests.model.parts import (
     HOSTS,

@@ -18,8 +18,8 @@ from outlive.base.random import Random
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.placing import InProcessPlacement, free_amounts
 from outlive.failover.protection import Demands
-from outlive.node.membership.death import member_view
-from outlive.node.membership.holding import HOLD, HoldView, Me
+from outlive.node.membership.holders import HOLD, HoldView, Me
+from outlive.node.membership.states import member_view
 from outlive.node.vm.states import reach_of, wanted
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet

@@ -18,11 +18,11 @@ from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.drain import DrainController
 from outlive.node.gauging import Gauge
-from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.doubting import Doubting
-from outlive.node.membership.entering import UNKNOWN_HOST, Entered, unknown_host
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.join import UNKNOWN_HOST, Entered, unknown_host
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.missing import Missing
+from outlive.node.membership.registration import Registration
 from outlive.node.reporting import Reporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.domains import LocalDomains
@@ -47,8 +47,8 @@ class Daemon:
     """See the module."""
 
     shared: VmContext
-    keeper: Keeper
-    cleaner: Cleaner
+    keeper: LeaseRenewer
+    cleaner: Registration
     missing: Missing
     doubting: Doubting
     here: LocalDomains
@@ -172,11 +172,11 @@ class Daemon:
                 self.sweep_due_s = self.clock.monotonic()
             self.looked_in = self.wishes.incarnation
             self.workers.poke_all()
-        await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.standing)
+        await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.held)
         await self.doubting.look(self.wishes.cluster)
         await self.keeper.write_down()
         await self.keeper.end_faults()
-        if not self.keeper.standing:
+        if not self.keeper.held:
             return
         if self.cleaner.needed:
             await self.cleaner.clean()

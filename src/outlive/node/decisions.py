@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from outlive.node.commands import CommandInput, CommandResult, command_result
-from outlive.node.fencing.agreeing import Agreed, AgreeInput, AgreeResult, agree
 from outlive.node.fencing.configuration import FencingConfig, FencingConfigResult, validate_fencing
 from outlive.node.fencing.deadlines import Looks, LooksInput, LooksResult, looks
 from outlive.node.fencing.evaluate import EvaluateInput, EvaluateResult, evaluate
 from outlive.node.fencing.legacy_recovery import RecoverInput, RecoverResult, recover
+from outlive.node.fencing.peer_confirmation import FENCE_AGREE
 from outlive.node.fencing.power_reading import PowerInput, PowerResult, power
 from outlive.node.fencing.profile import ProfileInput, ProfileResult, validate_profile
 from outlive.node.fencing.self_fencing import SelfFenceInput, SelfFenceResult, evaluate_self_fencing
@@ -41,10 +41,6 @@ def _suspects_nobody(output: EvaluateResult) -> bool:
     return not output.suspects and not output.adopt
 
 
-def _agrees_with_nobody(output: AgreeResult) -> bool:
-    return output.reason in (Agreed.NOT_CONFIGURED, Agreed.WAITING)
-
-
 def _looks_as_always(output: LooksResult) -> bool:
     return output.reason is not Looks.SHORTENED
 
@@ -68,9 +64,6 @@ def _only_figures(output: CommandResult) -> bool:
 
 FENCE_EVALUATE: Final = Decision(
     "fence.evaluate", evaluate, EvaluateInput, EvaluateResult, "Which hosts to suspect", _suspects_nobody
-)
-FENCE_AGREE: Final = Decision(
-    "fence.agree", agree, AgreeInput, AgreeResult, "Whether a second observer sees a host silent", _agrees_with_nobody
 )
 FENCE_LOOKS: Final = Decision(
     "fence.looks", looks, LooksInput, LooksResult, "How often a silent host is looked at again", _looks_as_always

@@ -176,7 +176,7 @@ class Evacuation:
                 await self._shared.wishes.look()
             except OutliveError as error:
                 _log.warning("host.wish_not_read", host=self._shared.host, error=str(error))
-            if not self._shared.keeper.standing or self._departures.stopped:
+            if not self._shared.keeper.held or self._departures.stopped:
                 return Answer.UNSETTLED
             answer = await self._ask()
             if not answer.go:
@@ -275,7 +275,7 @@ class DrainController:
         while not self._stopped:
             await self._wake.wait()
             self._wake.clear()
-            if not self._shared.keeper.standing or self._shared.wishes.hypervisor is None or self._stopped:
+            if not self._shared.keeper.held or self._shared.wishes.hypervisor is None or self._stopped:
                 continue
             self._state = self._state or self._shared.wishes.hypervisor.status.domain_state
             job = self._job()
@@ -325,7 +325,7 @@ class DrainController:
             await self._shared.wishes.look()
         except OutliveError as error:
             _log.warning("drain.wish_not_read", host=self._shared.host, error=str(error))
-        return self._stopped or self._shared.wishes.spec.drain != draining or not self._shared.keeper.standing
+        return self._stopped or self._shared.wishes.spec.drain != draining or not self._shared.keeper.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
         if job == "start":

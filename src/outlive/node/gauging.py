@@ -16,7 +16,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.node.decisions import SCORE_HOST
 from outlive.node.degrading import remedy, told
 from outlive.node.leaving import WAITS, Answer
-from outlive.node.membership.keeper import Renewed
+from outlive.node.membership.lease import Renewed
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.machine import MachinePort
 from outlive.node.scoring import (

@@ -12,8 +12,8 @@ from typing import Final
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
 from outlive.base.hashing import stable_hash
-from outlive.node.fencing.vouching import VOUCH, VouchView
-from outlive.node.membership.dating import dated
+from outlive.node.fencing.attestation import ATTEST, AttestView
+from outlive.node.membership.states import dated
 from outlive.resources import Cluster, HypervisorUsage, Membership, ObjectMeta, VirtualMachine
 from outlive.store import Store, list_all
 from outlive.store.access import read
@@ -44,7 +44,7 @@ async def attest(store: Store, clock: Clock, host: str, membership: str = "", *,
     for attempt in range(ATTEMPTS):
         found = await read(store, Membership, host)
         view = await _view(store, host, found, membership, name=name, reason=reason)
-        outcome = VOUCH.attempt(view)
+        outcome = ATTEST.attempt(view)
         if outcome.refused is not None:
             raise Refused(outcome.refused.why, remedy=f"outlive why {host} shows its state")
         assert outcome.record is not None
@@ -65,7 +65,7 @@ async def attest(store: Store, clock: Clock, host: str, membership: str = "", *,
 
 async def _view(
     store: Store, host: str, found: Membership | None, membership: str, *, name: str, reason: str
-) -> VouchView:
+) -> AttestView:
     uid = found.metadata.uid if found is not None else ""
     lost, named = await _entries(store, host, uid)
     if membership:
@@ -80,7 +80,7 @@ async def _view(
     )
     cluster = await read(store, Cluster, CLUSTER)
     incarnation = cluster.status.store_incarnation if cluster is not None else ""
-    return VouchView(
+    return AttestView(
         host=host,
         record=found.record if found is not None else None,
         uid=uid,

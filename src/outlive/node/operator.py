@@ -19,7 +19,7 @@ from outlive.base.wording import listing
 from outlive.node.fencing.profile import ProfileInput, profile_of, validate_profile
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
 from outlive.node.lost_memberships import attest, is_missing, lost_memberships
-from outlive.node.membership.former import is_nobodys
+from outlive.node.membership.join import is_nobodys
 from outlive.node.orders import asked_for
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine

@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.node.leaving import Peer, same_cause
-from outlive.node.membership.death import member_view
+from outlive.node.membership.states import member_view
 from outlive.node.scoring import Gauged
 from outlive.resources import Hypervisor, HypervisorUsage, Membership
 from outlive.resources.taking import refuses

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from outlive.node.fencing.attestation import ATTEST
 from outlive.node.fencing.condemning import ATTEMPT, CONDEMN, TAKE_OVER
 from outlive.node.fencing.proving import FIND_CUT, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
 from outlive.node.fencing.returning import SWITCH_ON, SWITCHED_ON
 from outlive.node.fencing.trusting import TRUST_AGAIN
-from outlive.node.fencing.vouching import VOUCH
-from outlive.node.membership.holding import CREATE, HOLD, REHOLD, RELEASE
-from outlive.node.membership.joining import ROWS, SELF_CLEAN
-from outlive.node.membership.moving import ADOPT, ENTER, RESUME, SEND
-from outlive.node.membership.renewing import LEAVE, RENEW, StandingResult, StandingView, standing
+from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, RELEASE, RESUME, SEND
+from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.runtime.decisions import Decision
 from outlive.runtime.steps import ProtocolStep
 
@@ -45,10 +43,10 @@ FENCER_STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (
     FIND_CUT,
     LIFT_CUT,
 )
-STANDING: Final = Decision(
-    "safety.standing", standing, StandingView, StandingResult, "What a fresh read says about a write without an answer"
+LEASE_STATE: Final = Decision(
+    "safety.lease-state", lease_state, LeaseView, LeaseResult, "What a fresh read says about a write without an answer"
 )
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
-    *(step.decision for step in (*HOST_STEPS, *FENCER_STEPS, TRUST_AGAIN, SWITCH_ON, SWITCHED_ON, VOUCH)),
-    STANDING,
+    *(step.decision for step in (*HOST_STEPS, *FENCER_STEPS, TRUST_AGAIN, SWITCH_ON, SWITCHED_ON, ATTEST)),
+    LEASE_STATE,
 )

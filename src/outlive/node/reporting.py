@@ -20,7 +20,7 @@ from outlive.node.decisions import KEEPALIVE_CYCLE
 from outlive.node.faults import FaultRecorder
 from outlive.node.gauging import Gauge
 from outlive.node.keepalive import Collected, KeepaliveInput
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.accounting import ACCOUNT_NODE, AccountedVm, AccountInput
@@ -69,7 +69,7 @@ class Reporter:
         store: Store,
         here: LocalDomains,
         machine: MachinePort,
-        keeper: Keeper,
+        keeper: LeaseRenewer,
         wishes: Wishes,
         informer: Informer[VirtualMachine],
         gauge: Gauge,
@@ -170,7 +170,7 @@ class Reporter:
             return Condition(
                 type="Ready", status="False", reason="Stopping", message=self.stopping, last_transition_time=now
             )
-        if not self._keeper.standing:
+        if not self._keeper.held:
             return Condition(
                 type="Ready",
                 status="False",
@@ -182,7 +182,7 @@ class Reporter:
 
     def _is_back(self, fence: str) -> bool:
         """Whether the fence that this host counts as lost by was of an earlier epoch than the one that it is in."""
-        if not fence or not self._keeper.standing:
+        if not fence or not self._keeper.held:
             return False
         parts = fence.rsplit(".", 2)
         epoch = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0

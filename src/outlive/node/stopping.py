@@ -18,7 +18,7 @@ from outlive.base.logging import get_logger
 from outlive.node.daemon import Daemon
 from outlive.node.decisions import LIFECYCLE_SHUTDOWN
 from outlive.node.lifecycle import ShutdownInput, ShutdownStep
-from outlive.node.membership.renewing import LEAVE, LeaveView
+from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.node.vm.context import CALL_S
 from outlive.node.vm.states import mine, of_host
 from outlive.resources import MemberRecord, VirtualMachine

@@ -181,7 +181,7 @@ class RecoveryActions:
         if where is not None and where.slot is not None and where.slot.name == slot.name:
             return where.hypervisor == slot.status.host
         state = self._lookout.state(vm)
-        loud = any(not holder.mute for holder in state.holders)
+        loud = any(not holder.fenced for holder in state.holders)
         led_away = state.unfinished and bool(state.slot) and not state.holders
         idle = not state.wanted and not state.holders and not state.unfinished
         return not (loud or led_away or idle)

@@ -1,7 +1,7 @@
 """What the plan of recovery sees: hosts by whether they can take a VM, slots, and VMs that something is to be done for.
 
-Plain, frozen data, so that a plan can be saved, asked again and explained. Whether a holder is mute is decided before
-(``outlive.node.membership.death``); a plan never proves anything, and every write that follows from it looks again.
+Plain, frozen data, so that a plan can be saved, asked again and explained. Whether a holder is fenced is decided before
+(``outlive.node.membership.states``); a plan never proves anything, and every write that follows from it looks again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class HolderState(Part, frozen=True, kw_only=True):
     """A host that may be running the VM."""
 
     host: str
-    mute: bool = False
+    fenced: bool = False
     known: bool = True
     """Whether the Membership that the entry was written under is there, or known to be over."""
     uid: str = ""
@@ -171,7 +171,7 @@ class ActionKind(enum.StrEnum):
     WAIT = "wait"
     """It is somebody else's turn, and will be looked at again."""
     DROP = "drop"
-    """Nobody wants it to run: its mute holders are taken out."""
+    """Nobody wants it to run: its fenced holders are taken out."""
     DONE = "done"
     """It runs again: the record is closed."""
 

@@ -111,7 +111,7 @@ class _Planner:
         """What is done about a VM that needs no other host now; ``None`` where it does."""
         if vm.running and not self._host(vm.assigned).unattended:
             return _action(vm, ActionKind.DONE if vm.unfinished else ActionKind.WAIT, "running", host=vm.assigned)
-        loud = [holder for holder in vm.holders if not holder.mute]
+        loud = [holder for holder in vm.holders if not holder.fenced]
         if loud:
             return self._held_back(vm, loud)
         if not vm.wanted:
@@ -348,7 +348,7 @@ class _Planner:
                 continue
             if vm.slot == slot.name and vm.assigned == slot.host:
                 continue
-            loud = any(not holder.mute for holder in vm.holders)
+            loud = any(not holder.fenced for holder in vm.holders)
             led_away = vm.unfinished and vm.slot and not vm.holders and vm.slot != slot.name
             nobody = not vm.wanted and not vm.holders and not vm.unfinished
             if (loud or led_away or nobody) and actions[vm.id].slot != slot.name:

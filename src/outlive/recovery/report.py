@@ -66,7 +66,7 @@ class RecoveryReporter:
         now = self._clock.monotonic()
         for vm in view.vms:
             self._concerned_at.setdefault(vm.id, now)
-            if all(holder.mute for holder in vm.holders):
+            if all(holder.fenced for holder in vm.holders):
                 self._mute_at.setdefault(vm.id, now)
             elif not vm.unfinished:
                 self._mute_at.pop(vm.id, None)

@@ -2,7 +2,7 @@
 
 First the slot gets the VM as its consumer, then the VM loses its fenced holders and is assigned to the slot's host: two
 objects, two compare-and-swaps, safe to stop between. Nothing here starts anything; the assigned host does, by holding
-the VM (``outlive.node.membership.holding``) or rejects it with a reason. Records are for people and for ``outlive
+the VM (``outlive.node.membership.holders``) or rejects it with a reason. Records are for people and for ``outlive
 why``; they are written in the same compare-and-swap as the step that they report.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.node.membership.death import MemberView, Reach, mute, of_holder, proof_of
+from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
 from outlive.recovery.model import MOVED_THERE, Action
 from outlive.resources import (
     Assigned,
@@ -103,12 +103,12 @@ class AssignOutcome(Outcome, frozen=True, kw_only=True):
     """One for every holder that is dropped."""
 
 
-def _loud(view: AssignView) -> list[Holder]:
-    return [one for one in view.holders if not mute(one, view.members, view.reach)]
+def _not_fenced(view: AssignView) -> list[Holder]:
+    return [one for one in view.holders if not fenced(one, view.members, view.reach)]
 
 
-def _why_loud(view: AssignView) -> str:
-    first = _loud(view)[0]
+def _why_not_fenced(view: AssignView) -> str:
+    first = _not_fenced(view)[0]
     known = of_holder(first, view.members)
     if known is None:
         return f"{first.hypervisor} may still run {view.vm}: its Membership is not there"
@@ -126,7 +126,7 @@ def _assign(view: AssignView) -> AssignOutcome:
 
 ASSIGN: Final = ProtocolStep(
     "safety.assign",
-    "A VM whose holders are all mute is assigned to another host",
+    "A VM whose holders are all fenced is assigned to another host",
     AssignView,
     AssignOutcome,
     (
@@ -136,7 +136,7 @@ ASSIGN: Final = ProtocolStep(
             lambda view: view.settled,
             lambda view: "the store was restored from a backup, and not every host has joined again since",
         ),
-        Precondition[AssignView]("holders-mute", lambda view: not _loud(view), _why_loud),
+        Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
         Precondition[AssignView](
             "slot-claimed",
             lambda view: (
@@ -159,14 +159,14 @@ class DropOutcome(Outcome, frozen=True, kw_only=True):
 
 DROP: Final = ProtocolStep(
     "safety.drop",
-    "A VM that nobody wants to run loses its holders, which are all mute",
+    "A VM that nobody wants to run loses its holders, which are all fenced",
     AssignView,
     DropOutcome,
     (
         Precondition[AssignView](
             "not-wanted", lambda view: not view.wanted, lambda view: f"somebody wants {view.vm} to run"
         ),
-        Precondition[AssignView]("holders-mute", lambda view: not _loud(view), _why_loud),
+        Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
     ),
     lambda view: DropOutcome(proofs=_assign(view).proofs),
 )
@@ -260,7 +260,7 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         record = with_step(record, at, "rejected", f"{refusal.hypervisor}: {refusal.reason}")
     rejected = () if forgiven else (*record.rejected, *((refusal,) if refusal is not None else ()))
     for proof in proofs:
-        record = with_step(record, at, "mute", f"{proof.kind}: {proof.evidence}")
+        record = with_step(record, at, "fenced", f"{proof.kind}: {proof.evidence}")
     if action.slot:
         record = with_step(record, at, "claimed", f"slot {action.slot}")
     elif action.reason == MOVED_THERE:
@@ -313,7 +313,7 @@ def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: dat
     proofs = tuple(proofs)
     record = record_of(vm, action)
     for proof in proofs:
-        record = with_step(record, at, "mute", f"{proof.kind}: {proof.evidence}")
+        record = with_step(record, at, "fenced", f"{proof.kind}: {proof.evidence}")
     record = with_step(record, at, "dropped", action.detail)
     return _replace(record, phase="dropped", reason="", remedy="", proofs=proofs or record.proofs)
 

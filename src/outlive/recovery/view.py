@@ -18,7 +18,7 @@ from outlive.base.clock import Clock
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.profile import profile_of
-from outlive.node.membership.death import MemberView, dead, member_view, mute, of_holder
+from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, reach_of, wanted
 from outlive.recovery.model import (
     HOST_NOT_JOINED,
@@ -199,7 +199,7 @@ class RecoveryObserver:
     # One look
 
     def look(self) -> RecoveryView:
-        """Every VM with a mute or condemned holder, with an unfinished recovery, or with a slot as its consumer."""
+        """Every VM with a fenced or condemned holder, with an unfinished recovery, or with a slot as its consumer."""
         unattended = self._unattended()
         vms = self._concerned(unattended)
         slots = {slot.name: slot for name in vms for slot in self._slots_of(name)}
@@ -274,12 +274,12 @@ class RecoveryObserver:
         return record.state == "Revoked" or record.dead_through > 0 or record.cut.through > 0
 
     def _concerns(self, vm: VirtualMachine, host: str) -> bool:
-        """Whether some entry of the host is mute, of nobody, or of somebody who was condemned."""
+        """Whether some entry of the host is fenced, of nobody, or of somebody who was condemned."""
         reach = reach_of(vm)
         for holder in vm.status.holders:
             if holder.hypervisor == host:
                 members = self.members((holder,))
-                if not members or mute(holder, members, reach) or members[0].record.state == "Revoked":
+                if not members or fenced(holder, members, reach) or members[0].record.state == "Revoked":
                     return True
         return False
 
@@ -382,7 +382,7 @@ class RecoveryObserver:
             holders=tuple(
                 HolderState(
                     host=one.hypervisor,
-                    mute=mute(one, members, reach),
+                    fenced=fenced(one, members, reach),
                     known=of_holder(one, members) is not None,
                     uid=one.member_uid,
                 )

@@ -140,7 +140,7 @@ class RecoveryStep(Part, frozen=True, kw_only=True):
 
     at: datetime
     what: str
-    """A stable word: ``mute``, ``claimed``, ``assigned``, ``rejected``, ``held``, ``running``, …"""
+    """A stable word: ``fenced``, ``claimed``, ``assigned``, ``rejected``, ``held``, ``running``, …"""
     detail: str = ""
 
 

@@ -23,12 +23,12 @@ from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.profile import ProfileError, ProfileInput
 from outlive.node.gauging import Gauge
-from outlive.node.membership.arming import Arming
-from outlive.node.membership.cleaning import Cleaner
 from outlive.node.membership.doubting import Doubting
-from outlive.node.membership.entering import Entrance
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.guard import GuardArming
+from outlive.node.membership.join import JoinProcedure
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.missing import Missing
+from outlive.node.membership.registration import Registration
 from outlive.node.membership.settling import Settling
 from outlive.node.migration.migration import Migrations
 from outlive.node.ports.fencing import CutPort, PowerPort
@@ -84,7 +84,7 @@ class NodeStores:
 class Observer:
     """What a fencer has to know of the host that it runs on."""
 
-    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+    def __init__(self, keeper: LeaseRenewer, clock: Clock) -> None:
         self._keeper = keeper
         self._clock = clock
         self._began_s = clock.monotonic()
@@ -220,7 +220,7 @@ class NodeRole:
         wishes = Wishes(stores.daemon, self.host)
         records = VmRecords(clock)
         missing = Missing(stores.daemon, self.host)
-        entrance = Entrance(
+        entrance = JoinProcedure(
             stores.daemon,
             here,
             ports.machine,
@@ -232,11 +232,11 @@ class NodeRole:
             clock=clock,
             limit_s=write_limit_s,
         )
-        keeper = Keeper(
+        keeper = LeaseRenewer(
             stores.daemon,
             entrance,
             ports.guard,
-            Arming(ports.guard, wishes, limit_s=write_limit_s),
+            GuardArming(ports.guard, wishes, limit_s=write_limit_s),
             wishes,
             host=self.host,
             nonce=nonce,
@@ -296,7 +296,7 @@ class NodeRole:
         def cleaned(done: bool) -> None:
             daemon.cleaned(done)
 
-        cleaner = Cleaner(
+        cleaner = Registration(
             stores.daemon,
             records,
             here,

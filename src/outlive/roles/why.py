@@ -147,7 +147,7 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
 
 
 def _step(step: RecoveryStep) -> str:
-    if step.what == "mute":  # what proves it stands above
+    if step.what == "fenced":  # what proves it stands above
         return f"an earlier copy of it can do no harm any more, proven by {step.detail.partition(':')[0]}"
     said = _STEPS.get(step.what, step.what)
     return f"{said}: {step.detail}" if step.detail else said

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from outlive.base.ids import Ids
-from outlive.node.membership.joining import Remembered
+from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts
 from outlive.runtime.parts import outside_parts
 from outlive.simulation.clocks import HostClock

@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.base.wording import listing
 from outlive.node.degrading import becomes
-from outlive.node.membership.former import is_nobodys
+from outlive.node.membership.join import is_nobodys
 from outlive.resources import Cluster, Degrading, Fault, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.simulation.history import HistoryEvent
 

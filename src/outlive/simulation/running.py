@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlive.base.ids import SeededIds
-from outlive.node.membership.joining import Remembered
+from outlive.node.membership.steps import Remembered
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import Holder, MemberRecord, Membership, ObjectMeta, VirtualMachine
 from outlive.simulation.domains import SimDomain, domain_of

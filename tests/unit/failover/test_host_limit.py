@@ -35,8 +35,8 @@ from outlive.failover.sizing import resolve_size
 from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
-from outlive.node.membership.death import MemberView
-from outlive.node.membership.holding import HOLD, HoldView, Me
+from outlive.node.membership.holders import HOLD, HoldView, Me
+from outlive.node.membership.states import MemberView
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.recovery.model import (
     Action,
@@ -198,7 +198,7 @@ def recovered(
                 fence="f",
                 cpu_milli=vm.cpu_milli,
                 memory_bytes=vm.memory_bytes,
-                holders=(HolderState(host=vm.host, mute=True),),
+                holders=(HolderState(host=vm.host, fenced=True),),
                 assigned=vm.host,
                 host_limit=vm.host_limit,
             )

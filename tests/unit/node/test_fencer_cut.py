@@ -45,7 +45,7 @@ class Cuts:
 
     async def read_back(self, host, epoch):
         await asyncio.sleep(0.05)
-        if self.mode == "mute":
+        if self.mode == "fenced":
             raise Unavailable("no monitor answers")
         scope, _ = self.out.get(host, ((), 0.0))
         scope = () if self.mode == "forgets" else scope
@@ -365,7 +365,7 @@ def test_host_of_which_nothing_was_said_is_asked_about_again():
     async def story():
         async with site() as s:
             cuts = Cuts()
-            cuts.mode = "mute"
+            cuts.mode = "fenced"
             cuts.out["c"] = (("disk:other",), 600.0)
             await _site(s, cuts)
             assert (await s.record("c")).cut.through == 0

@@ -11,8 +11,8 @@ import pytest
 from tests.support.node_worlds import at, condemn, faults, holders, host_of, record, tell, told_of, vm_of
 
 from outlive.node.faults import FaultRecorder
-from outlive.node.membership.keeper import Keeper
-from outlive.node.membership.renewing import LEAVE, LeaveView
+from outlive.node.membership.lease import LeaseRenewer
+from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.resources import Cut, Fault, Membership, ObjectMeta, ObjectRef, Proof, SilentPeer
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -82,7 +82,7 @@ def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
 def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role
-        keeper: Keeper = role.keeper
+        keeper: LeaseRenewer = role.keeper
         await world.do("store-outage", {"for": 4.0})
         left = await keeper.leave(
             lambda now: LEAVE.attempt(LeaveView(host="kvm-2", record=now, nonce=now.nonce)).record
@@ -90,7 +90,7 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
         assert not left
         await at(world, 15)
         assert (record(world, "kvm-2").state, keeper.connected) == ("Held", True)
-        assert not keeper.standing
+        assert not keeper.held
         assert not keeper.me.held
         assert not await keeper.stands()
 
@@ -100,7 +100,7 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
 def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_forward() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role
-        keeper: Keeper = role.keeper
+        keeper: LeaseRenewer = role.keeper
         silent = (SilentPeer(host="kvm-1", epoch=1, seq=7, silent_s=31.0),)
         before = record(world, "kvm-2").seq
         await world.clock.sleep(max(0.0, 0.5 - keeper.own_age_s))

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.node.fencing.vouching import VOUCH, VouchView
-from outlive.node.membership.death import MemberView, Reach, dead, mute, proof_of
-from outlive.node.membership.entering import lifted
-from outlive.node.membership.former import FORMER_LIMIT, claimed, emptied, taken, takes_nobodys
-from outlive.node.membership.holding import HOLD, HoldView, Me
-from outlive.node.membership.joining import JoinView, Remembered, join
+from outlive.node.fencing.attestation import ATTEST, AttestView
+from outlive.node.membership.holders import HOLD, HoldView, Me
+from outlive.node.membership.join import FORMER_LIMIT, claimed, emptied, lifted, taken, takes_nobodys
+from outlive.node.membership.states import MemberView, Reach, dead, fenced, proof_of
+from outlive.node.membership.steps import JoinView, Remembered, join
 from outlive.recovery.states import ASSIGN, AssignView
 from outlive.resources import FormerMembership, Holder, MemberRecord, Proof
 
-WORD = VouchView(
+WORD = AttestView(
     host="a", lost={"u": 3}, named=("u",), incarnation="i", token="abc", name="eve", reason="unplugged, ticket 4711"
 )
 HELD = MemberRecord(machine_id="m", boot_id="b", epoch=1, seq=4, nonce="n", incarnation="i")
@@ -27,14 +26,14 @@ ENTRY = Holder(hypervisor="a", member_uid="u", epoch=3, run_id="r")
 _replace = msgspec.structs.replace
 
 
-def record_of(view: VouchView = WORD) -> MemberRecord:
-    outcome = VOUCH.attempt(view)
+def record_of(view: AttestView = WORD) -> MemberRecord:
+    outcome = ATTEST.attempt(view)
     assert outcome.record is not None, outcome.refused
     return outcome.record
 
 
-def refusal(view: VouchView) -> str:
-    outcome = VOUCH.attempt(view)
+def refusal(view: AttestView) -> str:
+    outcome = ATTEST.attempt(view)
     return outcome.refused.precondition if outcome.refused is not None else ""
 
 
@@ -78,7 +77,7 @@ def test_a_word_is_about_that_membership_through_that_epoch_and_nothing_else(
     entry = Holder(hypervisor=host, member_uid=uid, epoch=epoch, run_id="r")
     said = host == "a" and uid == "u" and epoch <= through
     own = host == "a" and uid == "v" and not held and epoch <= through
-    assert mute(entry, members, Reach()) == (said or own)
+    assert fenced(entry, members, Reach()) == (said or own)
 
 
 def test_a_word_does_not_touch_a_membership_that_is_held() -> None:

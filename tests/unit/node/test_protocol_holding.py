@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from outlive.node.membership.death import MemberView, Reach
-from outlive.node.membership.holding import HOLD, REHOLD, HoldView, Me, ReholdView
-from outlive.node.membership.moving import ENTER, RESUME, SEND, MoveView
+from outlive.node.membership.holders import ENTER, HOLD, REHOLD, RESUME, SEND, HoldView, Me, MoveView, ReholdView
+from outlive.node.membership.states import MemberView, Reach
 from outlive.resources import Holder, MemberRecord
 
 ME = Me(host="a", uid="u-a", epoch=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
-from outlive.node.membership.joining import JoinView, Remembered, join
+from outlive.node.membership.steps import JoinView, Remembered, join
 from outlive.resources import FenceRecord, MemberRecord, Proof
 
 

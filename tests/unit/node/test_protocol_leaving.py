@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from outlive.node.membership.death import MemberView, dead
-from outlive.node.membership.holding import CREATE, HOLD, CreateView, HoldView, Me
-from outlive.node.membership.joining import J2, JoinOutcome, JoinView, Remembered, join
-from outlive.node.membership.renewing import LEAVE, LeaveView, Standing, StandingView, standing
+from outlive.node.membership.holders import CREATE, HOLD, CreateView, HoldView, Me
+from outlive.node.membership.states import MemberView, dead
+from outlive.node.membership.steps import (
+    J2,
+    LEAVE,
+    JoinOutcome,
+    JoinView,
+    LeaseState,
+    LeaseView,
+    LeaveView,
+    Remembered,
+    join,
+    lease_state,
+)
 from outlive.recovery.hosts import lost_by
 from outlive.resources import Holder, MemberRecord
 
@@ -64,9 +74,9 @@ def test_a_domain_that_was_there_after_its_host_had_left_contradicts_it() -> Non
 
 def test_a_lost_answer_to_leaving_is_not_taken_for_a_fence() -> None:
     left = _left()
-    for found, case in ((left, Standing.MINE), (HELD, Standing.NOT_YET)):
-        view = StandingView(sent=left, acknowledged_seq=8, uid="u", found=found, found_uid="u")
-        assert standing(view).standing is case
+    for found, case in ((left, LeaseState.MINE), (HELD, LeaseState.NOT_YET)):
+        view = LeaseView(sent=left, acknowledged_seq=8, uid="u", found=found, found_uid="u")
+        assert lease_state(view).state is case
 
 
 def test_a_host_that_left_is_not_lost_by_a_fence() -> None:

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from outlive.node.membership.entering import lifted
-from outlive.node.membership.joining import SELF_CLEAN, CleanedView, JoinView, Remembered, join
+from outlive.node.membership.join import lifted
+from outlive.node.membership.steps import SELF_CLEAN, CleanedView, JoinView, Remembered, join
 from outlive.resources import MemberRecord, Proof
 
 EPOCHS = st.integers(1, 9)

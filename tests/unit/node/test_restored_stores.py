@@ -28,8 +28,8 @@ from outlive.node.fencing.proving import (
     WatchdogView,
 )
 from outlive.node.membership.doubting import in_doubt, predecessor
-from outlive.node.membership.entering import Entered
-from outlive.node.membership.renewing import LEAVE, LeaveView
+from outlive.node.membership.join import Entered
+from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.resources import Cluster, Cut, FenceRecord, GuardRecord, Holder, MemberRecord, Membership, ObjectMeta
 from outlive.resources.cluster import ClusterStatus
 from outlive.simulation.spec import VmSpec

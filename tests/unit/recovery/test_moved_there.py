@@ -15,10 +15,10 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
     ("steps", "moved"),
     [
         ((), False),
-        (("mute", "claimed", "assigned", "running"), False),
-        (("mute", "kept", "assigned", "running"), True),
-        (("mute", "kept", "assigned", "rejected", "claimed", "assigned"), False),
-        (("mute", "kept", "assigned", "rejected", "assigned", "running"), False),
+        (("fenced", "claimed", "assigned", "running"), False),
+        (("fenced", "kept", "assigned", "running"), True),
+        (("fenced", "kept", "assigned", "rejected", "claimed", "assigned"), False),
+        (("fenced", "kept", "assigned", "rejected", "assigned", "running"), False),
     ],
 )
 def test_vm_is_where_it_was_moved_to_unless_it_was_sent_on(steps: tuple[str, ...], *, moved: bool) -> None:

@@ -71,7 +71,7 @@ def test_everybody_comes_once_and_after_those_that_it_starts_after_unless_they_f
 
 
 def lost(name: str, *after: str, **how: object) -> VmState:
-    given = {"holders": (HolderState(host="dead", mute=True),), "assigned": "dead", "fence": "f", "memory_bytes": 4}
+    given = {"holders": (HolderState(host="dead", fenced=True),), "assigned": "dead", "fence": "f", "memory_bytes": 4}
     return VmState(**{**given, "id": name, "after": after, **how})
 
 

@@ -25,8 +25,8 @@ from outlive.recovery.plan import plan_recovery
 from outlive.resources import Consumer
 
 
-def vm(name: str, *, host: str = "dead", mute: bool = True, **how: object) -> VmState:
-    holders = how.pop("holders", (HolderState(host=host, mute=mute),))
+def vm(name: str, *, host: str = "dead", fenced: bool = True, **how: object) -> VmState:
+    holders = how.pop("holders", (HolderState(host=host, fenced=fenced),))
     return VmState(**{"id": name, "fence": "f", "holders": holders, "assigned": host, "memory_bytes": 4, **how})
 
 
@@ -141,21 +141,21 @@ def test_slot_of_somebody_else_is_not_taken() -> None:
 
 
 def test_vm_is_not_touched_while_a_holder_is_not_mute() -> None:
-    holders = (HolderState(host="dead", mute=True), HolderState(host="h1", mute=False))
+    holders = (HolderState(host="dead", fenced=True), HolderState(host="h1", fenced=False))
     action = only(plan([vm("a", holders=holders)], [slot("s1", "h2", "a")], live("h1", "h2")))
     assert action.kind is ActionKind.WAIT
 
 
 def test_vm_of_an_unconfirmed_fence_is_held_and_the_remedy_names_the_host() -> None:
     hosts = (HostState(name="h1", health=HostHealth.REVOKED, unconfirmed=True), *live("h2"))
-    action = only(plan([vm("a", host="h1", mute=False)], [slot("s1", "h2", "a")], hosts))
+    action = only(plan([vm("a", host="h1", fenced=False)], [slot("s1", "h2", "a")], hosts))
     assert (action.kind, action.reason) == (ActionKind.HOLD, "fence-unconfirmed")
     assert "outlive fence h1 --confirm-off --reason" in action.remedy
 
 
 def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_last_seen_running() -> None:
     hosts = (HostState(name="h1", health=HostHealth.SILENT, unattended=True), *live("h2"))
-    lost = vm("a", host="h1", mute=False)
+    lost = vm("a", host="h1", fenced=False)
     for state in (lost, msgspec.structs.replace(lost, running=True)):
         action = only(plan([state], [slot("s1", "h2", "a")], hosts))
         assert (action.kind, action.reason) == (ActionKind.HOLD, "unattended")
@@ -163,7 +163,7 @@ def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_las
 
 
 def test_move_whose_sides_are_all_mute_is_recovered() -> None:
-    holders = (HolderState(host="dead", mute=True), HolderState(host="dead2", mute=True))
+    holders = (HolderState(host="dead", fenced=True), HolderState(host="dead2", fenced=True))
     hosts = (HostState(name="dead2", health=HostHealth.DEAD), *live("h1"))
     action = only(plan([vm("a", holders=holders, assigned="dead2")], [slot("s1", "h1", "a")], hosts))
     assert action.kind is ActionKind.SLOT
@@ -248,9 +248,9 @@ def test_host_that_is_back_is_left_to_start_its_own_vms() -> None:
 
 
 def test_recovery_is_over_only_when_the_vm_is_seen_running() -> None:
-    held = vm("a", host="h1", mute=False, unfinished=True)
+    held = vm("a", host="h1", fenced=False, unfinished=True)
     assert only(plan([held], [], live("h1"))).kind is ActionKind.WAIT
-    assert only(plan([vm("a", host="h1", mute=False, unfinished=True, running=True)], [], live("h1"))).kind is (
+    assert only(plan([vm("a", host="h1", fenced=False, unfinished=True, running=True)], [], live("h1"))).kind is (
         ActionKind.DONE
     )
 
@@ -260,7 +260,7 @@ def test_claim_is_taken_back_only_when_the_vm_leads_elsewhere() -> None:
     elsewhere = vm("a", host="h2", holders=(), unfinished=True, slot="s2", fence="f")
     other = slot("s2", "h2", "a", consumer=Consumer(vm="a", fence="f"))
     assert [one.slot for one in plan([elsewhere], [claimed, other], live("h1", "h2")).releases] == ["s1"]
-    back = vm("a", host="h3", mute=False)
+    back = vm("a", host="h3", fenced=False)
     assert [one.slot for one in plan([back], [claimed], live("h1", "h3")).releases] == ["s1"]
     assert plan([vm("a")], [claimed], live("h1")).releases == ()
     assert [one.slot for one in plan([], [claimed], live("h1"), gone=("a",)).releases] == ["s1"]
@@ -285,11 +285,11 @@ def views(draw: st.DrawFn) -> RecoveryView:
                 cpu_milli=draw(st.integers(0, 3)),
                 memory_bytes=draw(st.integers(0, 3)),
                 wanted=draw(st.booleans()),
-                holders=tuple(HolderState(host=host, mute=mute) for host, mute in holders),
+                holders=tuple(HolderState(host=host, fenced=fenced) for host, fenced in holders),
                 assigned=draw(st.sampled_from(["", *hosts])),
                 slot=draw(st.sampled_from(["", "s0", "s1"])),
                 unfinished=draw(st.booleans()),
-                running=draw(st.booleans()) and not all(mute for _, mute in holders),
+                running=draw(st.booleans()) and not all(fenced for _, fenced in holders),
                 refusal=draw(st.sampled_from(["", "no"])),
                 blocked=draw(st.sampled_from(["", "lock"])),
                 avoid=tuple(draw(st.lists(st.sampled_from(hosts), max_size=2))),
@@ -340,7 +340,7 @@ def test_every_vm_gets_exactly_one_action_and_no_slot_is_given_twice(view: Recov
             assert one.remedy
         if sends:
             assert hosts[one.host].takes
-            assert all(holder.mute for holder in vms[one.vm].holders)
+            assert all(holder.fenced for holder in vms[one.vm].holders)
             assert vms[one.vm].wanted
         if one.slot:
             slot = slots[one.slot]

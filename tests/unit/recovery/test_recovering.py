@@ -45,7 +45,7 @@ def test_vm_of_a_dead_host_runs_again_in_its_slot() -> None:
         record = await cloud.recovery("a")
         assert (record.phase, record.slot, record.host, record.promised) == ("recovered", "s1", "h2", True)
         assert [one.kind for one in record.proofs] == ["power"]
-        assert [one.what for one in record.steps] == ["mute", "claimed", "assigned", "running"]
+        assert [one.what for one in record.steps] == ["fenced", "claimed", "assigned", "running"]
         assert cloud.running["a"] == {"h2"}
         assert await cloud.consumers() == {"s1": "a"}
 

@@ -378,7 +378,7 @@ FULL: tuple[r.Resource, ...] = (
                 remedy="r",
                 proofs=(PROOF,),
                 rejected=(r.Rejection(hypervisor="h2", fence="f", reason="full"),),
-                steps=(r.RecoveryStep(at=MOMENT, what="mute", detail="power"),),
+                steps=(r.RecoveryStep(at=MOMENT, what="fenced", detail="power"),),
             ),
             assigned=r.Assigned(hypervisor="h1", slot=REF, fence="f"),
             home="h1",

@@ -9,7 +9,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.condemning import CONDEMN, CondemnView
-from outlive.node.membership.renewing import RENEW, RenewView
+from outlive.node.membership.steps import RENEW, RenewView
 from outlive.resources import DecisionRecord, MemberRecord
 from outlive.runtime.decisions import DecisionLog, DecisionTable
 from outlive.runtime.trail import Trail, trail_sweeper

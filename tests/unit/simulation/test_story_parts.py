@@ -10,7 +10,7 @@ import pytest
 from tests.support.loops import run
 
 from outlive.base.errors import BadInput
-from outlive.node.membership.former import NOBODYS
+from outlive.node.membership.join import NOBODYS
 from outlive.resources import MemberRecord, Membership, ObjectMeta
 from outlive.resources.documents import Problems
 from outlive.simulation.expectations import Expectations, Share, judge_summary, read_expectations

@@ -18,7 +18,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.condemning import ATTEMPT, AttemptView, FenceOutcome
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.keeping_out import CUT_OFF, FenceCut
+from outlive.node.fencing.isolation import CUT_OFF, FenceCut
 from outlive.node.fencing.proving import (
     GUARD_SLACK_S,
     PROVE_OPERATOR,

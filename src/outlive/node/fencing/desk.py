@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outlive.base.clock import Clock
 from outlive.node.faults import FaultRecorder
-from outlive.node.fencing.cutting import Cutting
+from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
 from outlive.node.fencing.rules import Rules
@@ -26,6 +26,6 @@ class Desk:
     writer: FenceWriter
     power: PowerSequence
     power_slots: asyncio.Semaphore
-    cutting: Cutting | None
+    cutting: Isolation | None
     rehearsals: Rehearsals
     faults: FaultRecorder

@@ -22,17 +22,15 @@ from outlive.base.natural import natural_key
 from outlive.base.random import Random
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.aftermath import Aftermath
-from outlive.node.fencing.agreeing import Agreed, AgreeResult
 from outlive.node.fencing.carrying import POWER_AT_ONCE, OpenFence
-from outlive.node.fencing.consulting import Consulting, Publisher
-from outlive.node.fencing.cutting import Cutting
 from outlive.node.fencing.desk import Desk
 from outlive.node.fencing.evaluate import Why
 from outlive.node.fencing.finding import FoundCuts
 from outlive.node.fencing.forecast import Forecast
 from outlive.node.fencing.hastening import Hastening, is_strict
-from outlive.node.fencing.keeping_out import ReturnedCuts
+from outlive.node.fencing.isolation import Isolation, ReturnedCuts
 from outlive.node.fencing.opening import Notes, Opened, Opening
+from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation, Publisher
 from outlive.node.fencing.powering import PowerSequence
 from outlive.node.fencing.rehearsing import Rehearsals
 from outlive.node.fencing.returning import Returns
@@ -111,7 +109,7 @@ class Fencer:
         self._rehearsals = Rehearsals(
             sequence, self._hypervisors, store, clock, self._leads, self._renewal, self._is_strict
         )
-        self._cutting = None if cut is None else Cutting(cut, store)
+        self._cutting = None if cut is None else Isolation(cut, store)
         self._desk = Desk(
             me=host,
             clock=clock,
@@ -139,7 +137,7 @@ class Fencer:
         """Hosts that a task of mine is busy with; its fence once there is one."""
         self._others: dict[str, None] = {}
         """The other coordinators."""
-        self._consulting = Consulting(host, observer, self.watching, self._rules, self._others, clock, decisions)
+        self._consulting = PeerConfirmation(host, observer, self.watching, self._rules, self._others, clock, decisions)
         self._group: OrderedTaskGroup | None = None
         self._fences = metrics.counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)

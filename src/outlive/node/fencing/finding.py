@@ -4,7 +4,7 @@ A store that was restored knows nothing of cuts that were made after its backup,
 to shut a host out and the writing of it. VMs may have been recovered on the strength of such a cut; what is left of
 them on the host reaches nothing, and must not be let in again. So each host that lives is looked at once in each of its
 epochs and each incarnation of the store, and what is found is ordered anew, read back and written down: then it is kept
-up like every other cut, its VMs count as mute there, and whoever really runs them owns them
+up like every other cut, its VMs count as fenced there, and whoever really runs them owns them
 (docs/concepts/safety.md#proofs).
 """
 
@@ -16,9 +16,8 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.cutting import CutResult, Cutting
 from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.keeping_out import NAMED, recorded
+from outlive.node.fencing.isolation import NAMED, CutResult, Isolation, recorded
 from outlive.node.fencing.proving import FIND_CUT, CutView
 from outlive.node.fencing.watching import Seen
 from outlive.resources import Cut, MemberRecord, ObjectRef
@@ -78,7 +77,7 @@ class FoundCuts:
     def _key(self, seen: Seen) -> _Key:
         return (seen.membership.metadata.uid, seen.record.epoch, self._incarnation())
 
-    async def _look(self, cutting: Cutting, host: str, seen: Seen, slots: asyncio.Semaphore) -> None:
+    async def _look(self, cutting: Isolation, host: str, seen: Seen, slots: asyncio.Semaphore) -> None:
         key = self._key(seen)
         async with slots:
             try:
@@ -92,7 +91,7 @@ class FoundCuts:
         else:
             self._again[host] = self._desk.clock.monotonic() + AGAIN_S
 
-    async def _settle(self, cutting: Cutting, host: str, seen: Seen) -> bool:
+    async def _settle(self, cutting: Isolation, host: str, seen: Seen) -> bool:
         """Whether nothing is left to be found there. Errors of the store, and of who could shut it out."""
         record = seen.record
         kept = set(recorded(record))

@@ -18,7 +18,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
 from outlive.node.fencing.condemning import FenceOutcome
 from outlive.node.fencing.rules import HostSettings
-from outlive.node.membership.dating import dated
+from outlive.node.membership.states import dated
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord, Membership, R
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.informer import Informer

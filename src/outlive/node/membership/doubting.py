@@ -15,8 +15,8 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.entering import Entered
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.join import Entered
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.ports.faults import Faults
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, MemberRecord, ObjectRef
@@ -51,7 +51,7 @@ def predecessor(entered: Entered, record: MemberRecord, status: ClusterStatus) -
 class Doubting:
     """See the module."""
 
-    def __init__(self, store: Store, keeper: Keeper, *, host: str, clock: Clock, faults: Faults) -> None:
+    def __init__(self, store: Store, keeper: LeaseRenewer, *, host: str, clock: Clock, faults: Faults) -> None:
         self._store = store
         self._keeper = keeper
         self._host = host
@@ -67,7 +67,7 @@ class Doubting:
     async def look(self, cluster: Cluster | None) -> None:
         """Say what is certain, and that something is not: ``cluster`` as last read."""
         entered, record = self._keeper.entered, self._keeper.record
-        if cluster is None or entered is None or record is None or not self._keeper.standing:
+        if cluster is None or entered is None or record is None or not self._keeper.held:
             return
         vouched = cluster.status.store_incarnation == cluster.spec.confirmed_incarnation
         await self._tell(cluster.status.store_incarnation, not vouched and in_doubt(entered, cluster.status))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from outlive.base.errors import NotFound
 from outlive.node.membership.doubting import in_doubt
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, Membership
 from outlive.store import LIST_S, Store, answered, list_all
@@ -20,7 +20,7 @@ from outlive.store import LIST_S, Store, answered, list_all
 class Settling:
     """See the module."""
 
-    def __init__(self, store: Store, keeper: Keeper) -> None:
+    def __init__(self, store: Store, keeper: LeaseRenewer) -> None:
         self._store = store
         self._keeper = keeper
         self._known = ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.base.logging import get_logger
-from outlive.node.membership.death import mute
+from outlive.node.membership.states import fenced
 from outlive.node.migration.record import LOOK_S, MigrationRecords
 from outlive.node.migration.source import MigrationSource
 from outlive.node.migration.target import MigrationTarget
@@ -57,7 +57,7 @@ class Migrations:
         if domain.state is DomainState.INCOMING:
             return await self._move.drop(vm.name, domain)
         members = await self._move.members(vm)
-        loud = [one for one in self._move.others(vm) if not mute(one, members, reach_of(vm))]
+        loud = [one for one in self._move.others(vm) if not fenced(one, members, reach_of(vm))]
         if any(one.role == "" for one in loud):
             return await self._move.drop(vm.name, domain)
         if loud:
@@ -84,10 +84,10 @@ class Migrations:
         return 0.0
 
     async def tidy(self, vm: VirtualMachine) -> float | None:
-        """It runs here as it should, and others have entries as well: those that are mute go."""
+        """It runs here as it should, and others have entries as well: those that are fenced go."""
         shared = self._shared
         members = await self._move.members(vm)
-        if not any(mute(one, members, reach_of(vm)) for one in self._move.others(vm)):
+        if not any(fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
             return TIDY_S
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -102,7 +102,7 @@ class Migrations:
         """It runs here, whatever a restored store says: this host owns it, once nobody else may be running it."""
         shared = self._shared
         members = await self._move.members(vm)
-        if any(not mute(one, members, reach_of(vm)) for one in self._move.others(vm)):
+        if any(not fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
             return LOOK_S
         await shared.records.relabel(shared.move, vm.name, shared.host)
 

@@ -12,8 +12,8 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.membership.death import MemberView
-from outlive.node.membership.moving import ADOPT, RESUME, MoveView
+from outlive.node.membership.holders import ADOPT, RESUME, MoveView
+from outlive.node.membership.states import MemberView
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
@@ -43,7 +43,7 @@ class MigrationRecords:
     def adopted(
         self, now: VirtualMachine, members: tuple[MemberView, ...], *, home: str, migration: Migration | None
     ) -> VirtualMachineStatus | None:
-        """The status in which this host owns what runs here, without mute entries; ``None`` where it must not."""
+        """The status in which this host owns what runs here, without fenced entries; ``None`` where it must not."""
         shared = self._shared
         view = self.view(now, members, runs=self._runs(now))
         outcome = shared.decisions.use(_ADOPT, view, subject=now.name)
@@ -194,7 +194,7 @@ class MigrationRecords:
         return await self.drop(name, domain)
 
     async def come_back(self, vm: VirtualMachine, reason: str) -> float | None:
-        """It runs here after all: it is assigned here again, and mute entries of the target go."""
+        """It runs here after all: it is assigned here again, and fenced entries of the target go."""
         shared = self._shared
         members = await self.members(vm)
         await shared.records.relabel(shared.move, vm.name, shared.host)

@@ -11,8 +11,8 @@ from typing import Final
 
 from outlive.base.errors import Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.death import mute
-from outlive.node.membership.moving import SEND
+from outlive.node.membership.holders import SEND
+from outlive.node.membership.states import fenced
 from outlive.node.migration.record import LOOK_S, SILENT_S, MigrationRecords
 from outlive.node.migration.states import LIVE_ATTEMPTS
 from outlive.node.ports.hypervisor import Domain, DomainState
@@ -139,14 +139,14 @@ class MigrationSource:
             return 0.0
         members = await self._move.members(vm)
         targets = [one for one in vm.status.holders if one.hypervisor == move.target]
-        if any(not mute(one, members, reach_of(vm)) for one in targets):
+        if any(not fenced(one, members, reach_of(vm)) for one in targets):
             return LOOK_S
         return await self._move.take_back(vm, domain, members, memory)
 
     async def _lost(self, vm: VirtualMachine, move: Migration) -> float | None:
         """What was handed over is gone here: the target has it, or it starts anew here once no target can have it."""
         members = await self._move.members(vm)
-        if any(not mute(one, members, reach_of(vm)) for one in self._move.others(vm)):
+        if any(not fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
             return LOOK_S
         return await self._move.abort(vm.name, move, "target_lost", frozenset({move.phase}))
 
@@ -174,6 +174,6 @@ class MigrationSource:
             return LOOK_S
         if self._move.late(memory, SILENT_S) and not await self._holds(move.target):
             members = await self._move.members(vm)
-            if not any(not mute(one, members, reach_of(vm)) for one in self._move.others(vm)):
+            if not any(not fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
                 return await self._move.abort(vm.name, move, "target_lost", AFTER_STOP)
         return LOOK_S

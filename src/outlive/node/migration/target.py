@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from outlive.base.logging import get_logger
-from outlive.node.membership.death import mute
-from outlive.node.membership.moving import ENTER
+from outlive.node.membership.holders import ENTER
+from outlive.node.membership.states import fenced
 from outlive.node.migration.record import LOOK_S, SILENT_S, MigrationRecords
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
@@ -156,7 +156,7 @@ class MigrationTarget:
     async def _sources_are_lost(self, vm: VirtualMachine) -> bool:
         """Whether nobody else can run it any more, nor send it or run on with what is paused there."""
         members = await self._move.members(vm)
-        return all(mute(one, members, reach_of(vm)) for one in self._move.others(vm))
+        return all(fenced(one, members, reach_of(vm)) for one in self._move.others(vm))
 
     async def _begin_cold(self, name: str, move: Migration) -> float | None:
         """The source has released it: start it here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from outlive.node.membership.joining import Remembered
+from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts
 
 

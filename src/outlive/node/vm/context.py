@@ -17,9 +17,9 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
 from outlive.base.ids import Ids
-from outlive.node.membership.death import MemberView, member_view
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.settling import Settling
+from outlive.node.membership.states import MemberView, member_view
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.storage import StoragePort
@@ -86,7 +86,7 @@ class VmContext:
     host: str
     daemon: Store
     move: Store
-    keeper: Keeper
+    keeper: LeaseRenewer
     here: LocalDomains
     settling: Settling
     guard: GuardPort

@@ -22,7 +22,7 @@ import msgspec
 
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.membership.death import Reach, cut_off, member_view
+from outlive.node.membership.states import Reach, cut_off, member_view
 from outlive.node.ports.storage import DiskLock
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import state_of

@@ -17,7 +17,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
-from outlive.node.membership.cleaning import UNKNOWN_VM, tell_unknown
+from outlive.node.membership.registration import UNKNOWN_VM, tell_unknown
 from outlive.node.migration.migration import Migrations
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
@@ -80,7 +80,7 @@ class VmReconciler:
     async def reconcile(self, name: str, memory: VmMemory) -> float | None:
         """One look and at most one job; in how many seconds to look again, ``None``: when something changes."""
         shared = self._shared
-        if not shared.keeper.standing or not shared.here.looked:
+        if not shared.keeper.held or not shared.here.looked:
             return None  # told again once the host has entered
         starting = shared.here.domains.get(name)
         if memory.late_create or name in shared.here.creating or _starts(starting):

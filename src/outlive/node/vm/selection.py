@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.base.natural import natural_key
-from outlive.node.membership.death import member_view
+from outlive.node.membership.states import member_view
 from outlive.node.numbers import Amount, Number
 from outlive.node.vm.states import START, assigned_to, state_of
 from outlive.resources import (

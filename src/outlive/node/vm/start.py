@@ -21,7 +21,7 @@ import msgspec
 
 from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.holding import CREATE, HOLD, CreateView, HoldView, others
+from outlive.node.membership.holders import CREATE, HOLD, CreateView, HoldView, others
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
@@ -173,7 +173,7 @@ async def end_former_creates(guard: GuardPort, here: LocalDomains, own: Collecti
 BACK_OFF_S: Final = (5.0, 15.0, 45.0, 135.0, 300.0)
 """Waits before a virtual machine that ended by itself, or did not start, is started again."""
 WAIT_S: Final = 2.0
-"""First wait for somebody else, such as a holder that is not mute; it doubles."""
+"""First wait for somebody else, such as a holder that is not fenced; it doubles."""
 WAIT_CAP_S: Final = 15.0
 """The longest."""
 UNSEEN_TRIES: Final = 3

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.node.membership.death import Reach
-from outlive.node.membership.holding import Me, is_mine
+from outlive.node.membership.holders import Me, is_mine
+from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.vms import Migration
 from outlive.runtime.decisions import Decision

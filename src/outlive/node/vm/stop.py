@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.membership.holding import RELEASE, ReleaseView
+from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import lock_owner

@@ -1,4 +1,4 @@
-"""S2: nobody else's entry goes, and nothing is recovered, before every holder is mute, each with a recorded proof.
+"""S2: nobody else's entry goes, and nothing is recovered, before every holder is fenced, each with a recorded proof.
 
 Stated here once more, from the words of the promise and not from the steps of the product.
 """
@@ -11,7 +11,7 @@ from outlive.simulation.invariants.truth import Truth
 from outlive.simulation.stores import Author
 
 
-def mute(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
+def fenced(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
     """Whether it is proven, on record, that this holder can do the VM no harm."""
     record = truth.member(holder)
     if truth.proven.get(holder.member_uid, 0) >= holder.epoch:
@@ -29,14 +29,14 @@ def mute(truth: Truth, vm: VirtualMachine, holder: Holder) -> bool:
 
 
 def entries_go_with_proof(truth: Truth, before: VirtualMachine, after: VirtualMachine, author: Author) -> str:
-    """S2, on each write of a VM: entries that went were the writer's own, or mute."""
+    """S2, on each write of a VM: entries that went were the writer's own, or fenced."""
     old, new = before.status.holders, after.status.holders
     if old == new:
         return ""
     for holder in old:
         if any(one.hypervisor == holder.hypervisor and one.run_id == holder.run_id for one in new):
             continue
-        if mute(truth, before, holder):
+        if fenced(truth, before, holder):
             continue
         if author.host != holder.hypervisor:
             return (
@@ -55,7 +55,7 @@ def recovered_only_when_mute(truth: Truth, before: VirtualMachine, after: Virtua
         return ""
     if after.status.assigned is None or not after.status.assigned.fence:
         return ""
-    loud = [one for one in before.status.holders if not mute(truth, before, one)]
+    loud = [one for one in before.status.holders if not fenced(truth, before, one)]
     if loud:
         return f"assigned to {after.status.assigned.hypervisor} while {loud[0].hypervisor} may still run it"
     return ""

@@ -49,7 +49,7 @@ def one_presence(truth: Truth, vm: str) -> str:
 def held_where_it_runs(truth: Truth, name: str, vm: VirtualMachine | None) -> str:
     """What rests under S1: a domain that runs has an entry in ``holders``, until the host is known not to run it.
 
-    A VM that was deleted has no document that could hold an entry; an entry of a host that is mute may be dropped; a
+    A VM that was deleted has no document that could hold an entry; an entry of a host that is fenced may be dropped; a
     store that was restored knows only of hosts that have registered since.
     """
     if vm is None:

@@ -17,7 +17,7 @@ from outlive.store.tables import Write
 from outlive.store.writers import owners_of
 
 HOLDERS_LIMIT: Final = 8
-"""Two in a move, and those that are mute and not yet dropped."""
+"""Two in a move, and those that are fenced and not yet dropped."""
 FINDINGS_LIMIT: Final = 6
 """One of each kind of proof."""
 OWNED_METADATA: Final = ("labels", "annotations", "finalizers")

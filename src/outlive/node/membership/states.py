@@ -1,6 +1,6 @@
-"""What counts as dead, and what counts as mute: the two facts that everything else rests on.
+"""What counts as dead, and what counts as fenced: the two facts that everything else rests on.
 
-``dead`` says that an epoch of a host runs nothing any more. ``mute`` says that this one VM can do no harm there,
+``dead`` says that an epoch of a host runs nothing any more. ``fenced`` says that this one VM can do no harm there,
 because the epoch is dead or cut off from all that the VM could touch. Both only ever turn true, never back, so a stale
 reading of a Membership errs on the safe side. A Membership that is missing, or that is another one of the same name,
 proves nothing, except where the other one says that exactly this lost one, through this epoch, is over
@@ -10,6 +10,9 @@ proves nothing, except where the other one says that exactly this lost one, thro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
 
 from outlive.resources import FenceRecord, FormerMembership, Holder, MemberRecord, Membership, Part, Proof
 
@@ -85,14 +88,14 @@ def cut_off(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool
     return all(f"disk:{disk}" in scope for disk in reach.disks) and all(f"port:{port}" in scope for port in ports)
 
 
-def mute(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool:
+def fenced(holder: Holder, members: Iterable[MemberView], reach: Reach) -> bool:
     """Whether the VM can do no harm at this holder any more."""
     members = tuple(members)
     return dead(holder, members) or cut_off(holder, members, reach)
 
 
 def proof_of(holder: Holder, members: Iterable[MemberView], reach: Reach) -> Proof | None:
-    """What proves that the holder is mute; ``None`` while it is not."""
+    """What proves that the holder is fenced; ``None`` while it is not."""
     members = tuple(members)
     member = of_holder(holder, members)
     if member is None:
@@ -103,3 +106,32 @@ def proof_of(holder: Holder, members: Iterable[MemberView], reach: Reach) -> Pro
         cut = member.record.cut
         return cut.proof or Proof(kind="cut", evidence=", ".join(cut.scope), epoch=cut.through)
     return None
+
+
+_replace = msgspec.structs.replace
+
+
+def dated(record: MemberRecord, before: MemberRecord | None, at: datetime) -> MemberRecord:
+    """The record with this time on the proofs that ``before`` does not have."""
+    old = _proofs(before) if before is not None else ()
+
+    def stamped(proof: Proof) -> Proof:
+        return proof if proof.at is not None or proof in old else _replace(proof, at=at)
+
+    findings = tuple(map(stamped, record.fence.findings))
+    proof = stamped(record.proof) if record.proof is not None else None
+    cut_proof = stamped(record.cut.proof) if record.cut.proof is not None else None
+    former = tuple(_replace(one, proof=stamped(one.proof)) for one in record.former)
+    changed = _replace(
+        record,
+        proof=proof,
+        fence=_replace(record.fence, findings=findings),
+        cut=_replace(record.cut, proof=cut_proof),
+        former=former,
+    )
+    return record if changed == record else changed
+
+
+def _proofs(record: MemberRecord) -> tuple[Proof | None, ...]:
+    former = (one.proof for one in record.former)
+    return (record.proof, record.cut.proof, *record.fence.findings, *former)

@@ -1,10 +1,10 @@
 """An operator's word about what a lost Membership ran: one that was deleted, or that a restored backup does not have.
 
-Nobody can condemn such a host any more, and entries of virtual machines that were written under it are mute by no
+Nobody can condemn such a host any more, and entries of virtual machines that were written under it are fenced by no
 proof. The word is about exactly those Memberships, by uid, through the highest epoch that any entry names; it is kept
 in the Membership that has the host's name now, or in one that is made for it, in one write. What is made so is dead
 from the beginning and of no machine: whoever comes with that name empties itself first
-(``outlive.node.membership.entering``). As everywhere, nothing protects from a word that is not true; what can be seen
+(``outlive.node.membership.join``). As everywhere, nothing protects from a word that is not true; what can be seen
 to be untrue is refused.
 """
 
@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 
 from outlive.node.fencing.condemning import FenceOutcome
-from outlive.node.membership.former import FORMER_LIMIT, NOBODYS, is_nobodys
+from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
 from outlive.resources import FenceRecord, FormerMembership, MemberRecord, Part, Proof
 from outlive.runtime.steps import Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
 
 
-class VouchView(Part, frozen=True, kw_only=True):
+class AttestView(Part, frozen=True, kw_only=True):
     """What is known when somebody speaks for a lost Membership."""
 
     host: str
@@ -50,7 +50,7 @@ class VouchView(Part, frozen=True, kw_only=True):
     reason: str
 
 
-def _vouch(view: VouchView) -> FenceOutcome:
+def _attest(view: AttestView) -> FenceOutcome:
     through = max(view.lost.values(), default=1)
     epoch = max(through, view.record.epoch if view.record is not None else 0)
     fence = f"{view.host}.{epoch}.{view.token}"
@@ -94,16 +94,16 @@ def _covers(kept: tuple[FormerMembership, ...], uid: str, through: int) -> bool:
     return any(one.uid == uid and one.dead_through >= through for one in kept)
 
 
-def _holds_it(view: VouchView) -> bool:
+def _holds_it(view: AttestView) -> bool:
     return view.record is not None and view.record.state == "Held"
 
 
-def _registered(view: VouchView) -> bool:
+def _registered(view: AttestView) -> bool:
     """Whether the host has registered all that it runs in the store as it is now."""
     return view.record is not None and view.incarnation in ("", view.record.incarnation)
 
 
-def _settles_nothing(view: VouchView) -> bool:
+def _settles_nothing(view: AttestView) -> bool:
     """Whether nobody waits for a word about this host."""
     if view.lost or view.only:
         return not view.lost
@@ -113,28 +113,28 @@ def _settles_nothing(view: VouchView) -> bool:
     return not is_nobodys(view.record) or view.incarnation in ("", view.record.incarnation)
 
 
-VOUCH: Final = ProtocolStep(
-    "safety.vouch",
+ATTEST: Final = ProtocolStep(
+    "safety.attest",
     "Somebody asserts that what a lost membership ran is off",
-    VouchView,
+    AttestView,
     FenceOutcome,
     (
-        Precondition[VouchView](
+        Precondition[AttestView](
             "named",
             lambda view: view.name.strip() != "" and view.reason.strip() != "",
             lambda view: "an assertion needs a name and a reason",
         ),
-        Precondition[VouchView](
+        Precondition[AttestView](
             "lost",
             lambda view: view.uid == "" or view.uid not in view.lost,
             lambda view: f"{view.uid} is the present membership of {view.host}, and not lost",
         ),
-        Precondition[VouchView](
+        Precondition[AttestView](
             "waited-for",
             lambda view: not _settles_nothing(view),
             lambda view: f"no VM is held for a lost membership of {view.host}",
         ),
-        Precondition[VouchView](
+        Precondition[AttestView](
             "not-missed",
             lambda view: not (view.only and view.missed and view.record is None),
             lambda view: (
@@ -142,26 +142,26 @@ VOUCH: Final = ProtocolStep(
                 "say it of all that it ran, or let it register first"
             ),
         ),
-        Precondition[VouchView](
+        Precondition[AttestView](
             "figures-there",
             lambda view: not _holds_it(view) or (view.told and _registered(view)),
             lambda view: f"{view.host} is a member again, and has not said yet what is on it",
         ),
-        Precondition[VouchView](
+        Precondition[AttestView](
             "not-seen-there",
             lambda view: not _holds_it(view) or not view.running,
             lambda view: f"{view.host} is a member again, and says that {view.running[0]} is on it",
         ),
-        Precondition[VouchView](
+        Precondition[AttestView](
             "room",
             lambda view: len({*view.lost, *_still_named(view)}) <= FORMER_LIMIT,
             lambda view: f"{FORMER_LIMIT} lost memberships of {view.host} are named by VMs already",
         ),
     ),
-    _vouch,
+    _attest,
 )
 
 
-def _still_named(view: VouchView) -> tuple[str, ...]:
+def _still_named(view: AttestView) -> tuple[str, ...]:
     kept = view.record.former if view.record is not None else ()
     return tuple(one.uid for one in kept if one.uid in view.named)

@@ -18,11 +18,11 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.arming import UNARMED, Arming
-from outlive.node.membership.dating import dated
-from outlive.node.membership.entering import BLOCKED, GONE, Blocked, Entered, Entrance, gone_remedy
-from outlive.node.membership.holding import Me
-from outlive.node.membership.renewing import RENEW, RenewView, Standing, StandingView, standing
+from outlive.node.membership.guard import UNARMED, GuardArming
+from outlive.node.membership.holders import Me
+from outlive.node.membership.join import BLOCKED, GONE, Blocked, Entered, JoinProcedure, gone_remedy
+from outlive.node.membership.states import dated
+from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.wishes import Wishes
@@ -53,15 +53,15 @@ class Renewed(NamedTuple):
     """How long the store took for the write, or did not answer; ``None``: nothing was written."""
 
 
-class Keeper:
+class LeaseRenewer:
     """See the module. ``run`` until cancelled; it raises ``Refused`` where this daemon must not go on."""
 
     def __init__(
         self,
         store: Store,
-        entrance: Entrance,
+        entrance: JoinProcedure,
         guard: GuardPort,
-        arming: Arming,
+        arming: GuardArming,
         wishes: Wishes,
         *,
         host: str,
@@ -118,7 +118,7 @@ class Keeper:
         """This host as holders name it."""
         if self._member is None:
             return Me(host=self._host, uid="", epoch=0, held=False)
-        return Me(host=self._host, uid=self._member.metadata.uid, epoch=self._member.record.epoch, held=self.standing)
+        return Me(host=self._host, uid=self._member.metadata.uid, epoch=self._member.record.epoch, held=self.held)
 
     @property
     def record(self) -> MemberRecord | None:
@@ -126,7 +126,7 @@ class Keeper:
         return self._member.record if self._member is not None else None
 
     @property
-    def standing(self) -> bool:
+    def held(self) -> bool:
         """Whether the host holds its membership, as far as it knows, and has not begun to leave it."""
         return self._held and not self._leaving
 
@@ -202,7 +202,7 @@ class Keeper:
     async def stands(self) -> bool:
         """Read fresh whether the membership is still the very one that was last acknowledged (or a later one)."""
         found = await self._entrance.read()
-        if not self.standing or found is None or self._member is None:
+        if not self.held or found is None or self._member is None:
             return False
         same = found.metadata.uid == self._member.metadata.uid and found.record.nonce == self._nonce
         return same and found.record.state == "Held" and found.record.seq >= self._acknowledged_seq
@@ -363,30 +363,30 @@ class Keeper:
             _log.warning("membership.not_read", host=self._host, error=str(error))
             return False
         assert self._member is not None
-        verdict = standing(
-            StandingView(
+        verdict = lease_state(
+            LeaseView(
                 sent=sent,
                 acknowledged_seq=self._acknowledged_seq,
                 uid=self._member.metadata.uid,
                 found=found.record if found is not None else None,
                 found_uid=found.metadata.uid if found is not None else "",
             )
-        ).standing
-        if verdict in (Standing.MINE, Standing.NOT_YET):
+        ).state
+        if verdict in (LeaseState.MINE, LeaseState.NOT_YET):
             assert found is not None
             await self._go_on(found)
-            return verdict is Standing.MINE
-        _log.warning("membership.lost", host=self._host, standing=verdict.value)
+            return verdict is LeaseState.MINE
+        _log.warning("membership.lost", host=self._host, state=verdict.value)
         match verdict:
-            case Standing.FOREIGN:
+            case LeaseState.FOREIGN:
                 raise Refused(
                     f"another daemon holds the membership of {self._host}",
                     remedy="stop the other one; one host has one daemon",
                 )
-            case Standing.GONE:
+            case LeaseState.GONE:
                 await self._gone()
             case _:
-                await self.enter(restored=verdict is Standing.ROLLED_BACK)
+                await self.enter(restored=verdict is LeaseState.ROLLED_BACK)
         return False
 
     async def _go_on(self, found: Membership) -> None:
@@ -446,7 +446,7 @@ class Keeper:
 
     async def write_down(self) -> None:
         """Keep on the host's own disk in which store it is registered."""
-        if self._member is None or not self.standing:
+        if self._member is None or not self.held:
             return
         try:
             await self._entrance.note(self._member)
@@ -455,7 +455,7 @@ class Keeper:
 
     async def end_faults(self) -> None:
         """End what kept the host out, and does not any more."""
-        while self._over and self.standing:
+        while self._over and self.held:
             code = next(iter(self._over))
             await self._faults.end(code, self._subject)
             self._over.pop(code, None)

@@ -17,11 +17,11 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.membership.death import MemberView, cut_off
-from outlive.node.membership.holding import REHOLD, Me, ReholdView, is_mine
-from outlive.node.membership.joining import SELF_CLEAN, CleanedView
-from outlive.node.membership.keeper import Keeper
+from outlive.node.membership.holders import REHOLD, Me, ReholdView, is_mine
+from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.settling import Settling
+from outlive.node.membership.states import MemberView, cut_off
+from outlive.node.membership.steps import SELF_CLEAN, CleanedView
 from outlive.node.ports.faults import Faults
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmRecords
@@ -46,7 +46,7 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
 
 
-class Cleaner:
+class Registration:
     """See the module. ``needed`` is told of each entrance and of each new incarnation; ``run`` does the work."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Cleaner:
         store: Store,
         records: VmRecords,
         here: LocalDomains,
-        keeper: Keeper,
+        keeper: LeaseRenewer,
         wishes: Wishes,
         *,
         host: str,
@@ -87,7 +87,7 @@ class Cleaner:
     def needed(self) -> bool:
         """Whether something of an earlier epoch, or of an earlier incarnation of the store, may be left."""
         record = self._keeper.record
-        if record is None or not self._keeper.standing:
+        if record is None or not self._keeper.held:
             return False
         return self._old_epoch(record) > 0 or self._unregistered(record)
 
@@ -110,7 +110,7 @@ class Cleaner:
                 _log.warning("membership.not_cleaned", host=self._host, error=str(error))
             await self._clock.sleep(RETRY_S)
             await self._look_at_wishes()
-        self._done(self._keeper.standing)
+        self._done(self._keeper.held)
 
     async def _look_at_wishes(self) -> None:
         """The store may go back once more while something here does not end, and nobody else looks meanwhile."""

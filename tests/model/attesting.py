@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.fencing.vouching import VouchView
-from outlive.node.membership.former import FORMER_LIMIT
+from outlive.node.fencing.attestation import AttestView
+from outlive.node.membership.join import FORMER_LIMIT
 from tests.model.keeping import Found, plain
 from tests.model.parts import A_MEMBER, HOSTS, VM, Doc, Host, Outside, Vm, Write, replace
 from tests.model.rules import Rules
@@ -26,7 +26,7 @@ def vouches(
     about = {one.member_uid: one.epoch for one in entries if world.vouched in (one.member_uid, "all")}
     lost = {uid: epoch for uid, epoch in about.items() if world.vouched != "all" or uid != doc.uid}
     running = (VM,) if host.domain is not None and lost and all(one.member_uid != doc.uid for one in entries) else ()
-    view = VouchView(
+    view = AttestView(
         host=HOSTS[0],
         record=doc.record,
         uid=doc.uid,
@@ -41,7 +41,7 @@ def vouches(
         name=world.operator_name,
         reason="unplugged",
     )
-    outcome = rules.attempt("safety.vouch", view)
+    outcome = rules.attempt("safety.attest", view)
     if outcome.refused is not None:
         return
     assert outcome.record is not None

@@ -1,4 +1,4 @@
-"""Arming and disarming the guard in the order that fencers rely upon.
+"""GuardArming and disarming the guard in the order that fencers rely upon.
 
 The guard enforces before the membership says so, and the membership says so no more, acknowledged, before the guard
 stops or gets other times. What is published is always what the guard says of itself at that moment, or less. A guard
@@ -25,7 +25,7 @@ REHEARSAL: Final = "the guard rehearses: its watchdog resets nothing, so its hos
 _log = get_logger("node.arming")
 
 
-class Arming:
+class GuardArming:
     """See the module; asked before each renewal."""
 
     def __init__(self, guard: GuardPort, wishes: Wishes, *, limit_s: float) -> None:

@@ -19,17 +19,16 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.arming import record_of
-from outlive.node.membership.dating import dated
-from outlive.node.membership.former import claimed, emptied, taken, takes_nobodys
-from outlive.node.membership.joining import JoinOutcome, JoinView, Remembered, join
+from outlive.node.membership.guard import record_of
 from outlive.node.membership.missing import Missing
+from outlive.node.membership.states import dated
+from outlive.node.membership.steps import JoinOutcome, JoinView, Remembered, join
 from outlive.node.orders import asked_for
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.wishes import CLUSTER
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, R
+from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store
@@ -91,7 +90,7 @@ def gone_remedy(host: str) -> str:
     )
 
 
-class Entrance:
+class JoinProcedure:
     """See the module. One for each daemon process."""
 
     def __init__(
@@ -384,3 +383,55 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
         case "nothing-runs":
             return Blocked(NOT_EMPTY, why, "stop the domains on it before it registers")
     return Blocked(CANNOT_JOIN, why, "see docs/concepts/safety.md")
+
+
+NOBODYS: Final = ""
+"""``machineId`` of a Membership that no machine has taken yet."""
+FORMER_LIMIT: Final = 16
+"""Lost Memberships that are kept of one host."""
+
+_replace = msgspec.structs.replace
+
+
+def is_nobodys(record: MemberRecord) -> bool:
+    """Whether no machine has taken this Membership yet: it was made for a lost one."""
+    return record.machine_id == NOBODYS
+
+
+def takes_nobodys(view: JoinView) -> bool:
+    """Whether this host comes to a Membership that was made for the one that it, or its predecessor, lost."""
+    if view.record is None or not is_nobodys(view.record):
+        return False
+    return view.remembered is None or view.remembered.uid != view.uid
+
+
+def claimed(view: JoinView) -> JoinView:
+    """A Membership that no machine has taken, in a backup that is older than this host's taking it, is this host's."""
+    if view.record is None or not is_nobodys(view.record):
+        return view
+    return _replace(view, record=_replace(view.record, machine_id=view.machine_id))
+
+
+def taken(view: JoinView) -> JoinView:
+    """As if the host had been a member of it in this boot, and had been proven dead: everything here has to go.
+
+    Only a domain that is found speaks against the proof: nobody knows whether the machine has booted since.
+    """
+    view = claimed(view)
+    assert view.record is not None
+    return _replace(view, record=_replace(view.record, boot_id=view.boot_id), gate_closed=True)
+
+
+def emptied(record: MemberRecord, remembered: Remembered | None, host: str) -> MemberRecord:
+    """The record of a host that is empty, and remembers to have been another Membership: that one is over as well."""
+    if remembered is None or not remembered.uid:
+        return record
+    uid, through = remembered.uid, remembered.epoch
+    if any(one.uid == uid and one.dead_through >= through for one in record.former):
+        return record
+    evidence = f"{host} itself found nothing left of its lost membership"
+    proof = Proof(kind="self-cleaned", evidence=evidence, epoch=through, by=host)
+    others = tuple(one for one in record.former if one.uid != uid)
+    return _replace(
+        record, former=(*others[1 - FORMER_LIMIT :], FormerMembership(uid=uid, dead_through=through, proof=proof))
+    )

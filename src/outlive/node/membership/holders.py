@@ -1,7 +1,7 @@
 """Which host may run a VM: rows H, X and the re-holding of J3, as changes of ``VirtualMachine.status.holders``.
 
 An entry in ``holders`` stands before a domain is created and goes after it is seen to be absent, so a process that
-writes a VM's disk always has an entry that is not mute. All answers are the new tuple of holders, to be written by
+writes a VM's disk always has an entry that is not fenced. All answers are the new tuple of holders, to be written by
 compare-and-swap on the VM that was looked at; that one object orders all hosts that want the same VM.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.node.membership.death import MemberView, Reach, mute, of_holder, proof_of
+from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
 from outlive.resources import Holder, Part, Proof
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
@@ -73,12 +73,12 @@ def _proofs(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach:
     return tuple(one for one in found if one is not None)
 
 
-def _loud(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> list[Holder]:
-    return [one for one in holders if not mute(one, members, reach)]
+def _not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> list[Holder]:
+    return [one for one in holders if not fenced(one, members, reach)]
 
 
-def _why_loud(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> str:
-    first = _loud(holders, members, reach)[0]
+def _why_not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> str:
+    first = _not_fenced(holders, members, reach)[0]
     known = of_holder(first, members)
     told = "whose Membership is not there" if known is None else f"proven dead through {known.record.dead_through}"
     return f"{first.hypervisor} may still run it in epoch {first.epoch}, {told}"
@@ -119,9 +119,9 @@ HOLD: Final = ProtocolStep(
             lambda view: "the store was restored from a backup, and not every host has registered its VMs again since",
         ),
         Precondition[HoldView](
-            "others-mute",
-            lambda view: not _loud(others(view.holders, view.me), view.members, view.reach),
-            lambda view: _why_loud(others(view.holders, view.me), view.members, view.reach),
+            "others-fenced",
+            lambda view: not _not_fenced(others(view.holders, view.me), view.members, view.reach),
+            lambda view: _why_not_fenced(others(view.holders, view.me), view.members, view.reach),
         ),
     ),
     _hold,
@@ -305,4 +305,181 @@ REHOLD: Final = ProtocolStep(
         ),
     ),
     _rehold,
+)
+
+
+_replace = msgspec.structs.replace
+
+
+class MoveView(Part, frozen=True, kw_only=True):
+    """A VM with a move under way, as one of its two sides sees it."""
+
+    vm: str
+    me: Me
+    id: str = ""
+    """Of the move; empty where there is none any more."""
+    source: str = ""
+    target: str = ""
+    holders: tuple[Holder, ...] = ()
+    """Read fresh."""
+    members: tuple[MemberView, ...] = ()
+    reach: Reach = Reach()
+    gate_open: bool = True
+    run_id: str = ""
+    """Of the side that asks: new for the target."""
+    here: bool = False
+    """Whether a domain of the VM exists here, or a create is under way."""
+    runs: bool = False
+    """Whether it exists here and has the right to run: it is running, or was handed over completely."""
+    sent_to: str = ""
+    """Run of the target to which the domain here was sent last, as this very process knows."""
+    declined: str = ""
+    """Run of the target of which its host says that it ended before it ever ran."""
+
+
+def _of(view: MoveView, host: str) -> list[Holder]:
+    return [one for one in view.holders if one.hypervisor == host and not fenced(one, view.members, view.reach)]
+
+
+def _strangers(view: MoveView) -> list[Holder]:
+    known = (view.source, view.target)
+    return [one for one in view.holders if one.hypervisor not in known and not fenced(one, view.members, view.reach)]
+
+
+_NO_STRANGERS: Final = Precondition[MoveView](
+    "no-third-holder",
+    lambda view: not _strangers(view),
+    lambda view: f"{_strangers(view)[0].hypervisor} may still run {view.vm}",
+)
+_MEMBER: Final = Precondition[MoveView](
+    "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
+)
+_GATE: Final = Precondition[MoveView](
+    "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
+)
+
+
+def _enter(view: MoveView) -> HoldersOutcome:
+    mine = Holder(
+        hypervisor=view.me.host, member_uid=view.me.uid, epoch=view.me.epoch, run_id=view.run_id, role="incoming"
+    )
+    kept = tuple(one for one in view.holders if one.hypervisor != view.me.host)
+    return HoldersOutcome(holders=(*kept, mine))
+
+
+ENTER: Final = ProtocolStep(
+    "safety.move.enter",
+    "The target of a move enters itself before it listens",
+    MoveView,
+    HoldersOutcome,
+    (
+        Precondition[MoveView](
+            "target-is-me",
+            lambda view: view.id != "" and view.target == view.me.host and view.source != view.me.host,
+            lambda view: f"no move of {view.vm} names {view.me.host} as its target",
+        ),
+        _MEMBER,
+        _GATE,
+        Precondition[MoveView](
+            "source-lives",
+            lambda view: len(_of(view, view.source)) > 0,
+            lambda view: f"{view.source} does not hold {view.vm} any more",
+        ),
+        Precondition[MoveView](
+            "nothing-here", lambda view: not view.here, lambda view: f"a domain of {view.vm} is on {view.me.host}"
+        ),
+        _NO_STRANGERS,
+    ),
+    _enter,
+)
+
+
+def _not_fenced_in(holder: Holder, view: MoveView) -> bool:
+    return not fenced(holder, view.members, view.reach)
+
+
+class SendOutcome(Outcome, frozen=True, kw_only=True):
+    """Start the transfer to that run."""
+
+    run_id: str = ""
+
+
+SEND: Final = ProtocolStep(
+    "safety.move.send",
+    "The source of a move starts the transfer",
+    MoveView,
+    SendOutcome,
+    (
+        Precondition[MoveView](
+            "source-is-me",
+            lambda view: view.id != "" and view.source == view.me.host,
+            lambda view: f"no move of {view.vm} names {view.me.host} as its source",
+        ),
+        _MEMBER,
+        Precondition[MoveView](
+            "target-entered",
+            lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
+            lambda view: f"{view.target} has not entered itself for {view.vm}",
+        ),
+        _NO_STRANGERS,
+    ),
+    lambda view: SendOutcome(run_id=next(one.run_id for one in _of(view, view.target) if one.role == "incoming")),
+)
+
+
+class AdoptOutcome(HoldersOutcome, frozen=True, kw_only=True):
+    """The holders, and who is assigned from now on."""
+
+    assigned: str = ""
+
+
+def _adopt(view: MoveView) -> AdoptOutcome:
+    changed = tuple(_replace(one, role="") if is_mine(one, view.me) else one for one in view.holders)
+    kept = tuple(one for one in changed if is_mine(one, view.me) or _not_fenced_in(one, view))
+    return AdoptOutcome(holders=kept, assigned=view.me.host)
+
+
+ADOPT: Final = ProtocolStep(
+    "safety.move.adopt",
+    "The target of a move becomes the owner of what it runs",
+    MoveView,
+    AdoptOutcome,
+    (
+        Precondition[MoveView](
+            "runs-here", lambda view: view.runs, lambda view: f"{view.vm} does not run on {view.me.host}"
+        ),
+        _MEMBER,
+        Precondition[MoveView](
+            "held-here",
+            lambda view: any(is_mine(one, view.me) for one in view.holders),
+            lambda view: f"{view.me.host} does not hold {view.vm}",
+        ),
+    ),
+    _adopt,
+)
+
+
+class ResumeOutcome(Outcome, frozen=True, kw_only=True):
+    """Let the paused source run on."""
+
+
+RESUME: Final = ProtocolStep(
+    "safety.move.resume",
+    "The source of a failed move lets its paused VM run on from its memory",
+    MoveView,
+    ResumeOutcome,
+    (
+        _MEMBER,
+        Precondition[MoveView](
+            "held-here",
+            lambda view: any(is_mine(one, view.me) for one in view.holders),
+            lambda view: f"{view.me.host} does not hold {view.vm}",
+        ),
+        Precondition[MoveView](
+            "target-never-ran",
+            lambda view: view.sent_to != "" and view.declined == view.sent_to,
+            lambda view: f"{view.target or 'the target'} may have run {view.vm}, and written its disks",
+        ),
+    ),
+    lambda view: ResumeOutcome(),
 )
