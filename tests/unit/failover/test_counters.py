@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.eligibility.graph import DependencyGraph, with_hosts
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.topology import Topology
 
 SEEDS = st.integers(0, 2**32)
 
@@ -247,6 +250,47 @@ def test_state_after_ten_thousand_random_events_equals_a_rebuild(seed: int) -> N
             assert world.counters.eligible_slots(vm.id) == single
             compared += 1
     assert compared == 100
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_changed_in_a_trial_is_taken_back(seed: int) -> None:
+    world = World(seed)
+    for _ in range(250):
+        world.event()
+    vms, slots = sorted(world.vms), sorted(world.slots)
+    before = everything(world.counters, vms, slots)
+    outer = world.counters.savepoint()
+    for _ in range(60):
+        world.event()
+    within, inside, there = everything_now(world), sorted(world.vms), sorted(world.slots)
+    with world.counters.trial():
+        kept = copy.deepcopy((world.vms, world.required, world.slots))
+        for _ in range(60):
+            world.event()
+        world.vms, world.required, world.slots = kept
+    assert everything(world.counters, inside, there) == within
+    world.counters.rollback(outer)
+    assert everything(world.counters, vms, slots) == before
+    assert sorted(world.counters.names) == vms
+
+
+def everything_now(world: World) -> dict[str, object]:
+    return everything(world.counters, sorted(world.vms), sorted(world.slots))
+
+
+@given(SEEDS)
+def test_breaches_are_those_of_the_literal_rules(seed: int) -> None:
+    random = Random(seed)
+    vms, slots = wild_state(seed, size=9)
+    units = {host: f"rack={number // 2}" for number, host in enumerate(fleets.hosts(15)) if random.random() < 0.6}
+    topology = Topology(units=units if seed % 2 else {})
+    location = {vm.id: vm.host for vm in vms}
+    index = ConflictIndex.build(slots, topology=topology, locations=location)
+    graph = DependencyGraph.build(slots, locations=location, topology=topology)
+    literal = {vm: set(with_hosts(graph.breaches(vm), slots, location, topology)) for vm in graph.vm_slots}
+    assert {vm: set(index.breaches(vm)) for vm in graph.vm_slots} == literal
+    assert set(index.breaches()) <= set().union(*literal.values())
+    assert {one.vm for one in index.meetings()} == {vm for vm, broken in literal.items() if broken}
 
 
 def test_a_slot_that_is_not_ready_covers_nobody_but_counts_for_the_rules() -> None:

@@ -14,7 +14,6 @@ from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.decisions import DECISIONS
-from outlive.failover.eligibility.separation import AFFINITY, barred, groups_of
 from outlive.failover.explaining.applying import Resources, apply
 from outlive.failover.explaining.fleet import explain_fleet
 from outlive.failover.explaining.model import Explanation
@@ -24,6 +23,7 @@ from outlive.failover.keeping.calls import Caller
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.cleanup import CleanInput, clean
 from outlive.failover.planning.plan import plan
+from outlive.failover.separation import AFFINITY, barred, groups_of
 from outlive.failover.topology import Topology
 from outlive.placement.errors import RunRefused
 from outlive.placement.request import PlacementRequest

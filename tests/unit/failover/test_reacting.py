@@ -11,7 +11,6 @@ from outlive.base.random import Random
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.separation import barred, groups_of
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted, wanted
@@ -23,6 +22,7 @@ from outlive.failover.planning.cleanup import Cause, CleanInput, clean
 from outlive.failover.planning.offers import FreeAmounts
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
+from outlive.failover.separation import barred, groups_of
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import TopologyChoice
 from outlive.resources import (

@@ -16,13 +16,13 @@ from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.culprits import find_culprits
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.eligibility.separation import barred, groups_of, separations
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail, Join, Need, Offer, Open
 from outlive.failover.planning.assign import AssignInput, assign
 from outlive.failover.planning.cleanup import CleanInput, clean
 from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.planning.separating import Separating
+from outlive.failover.separation import barred, groups_of, separations
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import Topology, TopologyChoice, in_force, topology_of
 

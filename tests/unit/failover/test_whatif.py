@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from outlive.base.random import Random
-from outlive.failover.eligibility.separation import separations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.separation import separations
 from outlive.failover.topology import Topology
 from outlive.failover.whatif.layout import Layout
 from outlive.failover.whatif.ordering import order_drain

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from outlive.failover.breaches import Breach
 from outlive.failover.compat import Compat
-from outlive.failover.eligibility.graph import Breach, with_hosts
+from outlive.failover.eligibility.graph import with_hosts
 from outlive.failover.eligibility.meetings import find_meetings
 from outlive.failover.eligibility.rules import check_vms_still_eligible, fits, may_run_on
-from outlive.failover.eligibility.separation import Separation, separations
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.separation import Separation, separations
 from outlive.failover.topology import HOSTS_ALONE, Topology, in_force
 
 

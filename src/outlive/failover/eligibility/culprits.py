@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.failover.eligibility.graph import Breach, with_hosts
+from outlive.failover.breaches import Breach
+from outlive.failover.eligibility.graph import with_hosts
 from outlive.failover.eligibility.hitting import least_hitting_set
 from outlive.failover.eligibility.meetings import Meeting, find_meetings
 from outlive.failover.model import SlotView

@@ -12,41 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from outlive.failover.breaches import Breach
 from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
-
-
-class Breach(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One rule that does not hold for one VM, and the parties."""
-
-    rule: int
-    """1 to 5, as numbered in docs/reference/failover.md#the-five-rules."""
-    vm: str
-    host: str
-    """The host on which two things meet; where units have names of their own, the unit."""
-    hosts: tuple[str, ...] = ()
-    """Where ``host`` is a unit of several hosts: those on which the things are that meet, by name."""
-    slots: tuple[str, ...] = ()
-    """The slots of the VM that are involved, in name order."""
-    others: tuple[str, ...] = ()
-    """The other VMs that are involved, by id."""
-
-    def sentence(self) -> str:
-        """What is wrong, in one sentence."""
-        slots, others = " and ".join(self.slots), " and ".join(self.others)
-        at = f"in {self.host} (on {' and '.join(self.hosts)})" if self.hosts else f"on {self.host}"
-        match self.rule:
-            case 1:
-                return f"slot {slots} of VM {self.vm} is {at}, where the VM runs"
-            case 2:
-                return f"slots {slots} of VM {self.vm} are both {at}"
-            case 3:
-                return f"VMs {self.vm} and {others} both run {at} and are members of slot {slots}"
-            case 4:
-                return f"VM {others} runs {at}, where its fellow member {self.vm} has slot {slots}"
-        if len(self.others) == 1:
-            return f"VMs {self.vm} and {others} share more than one slot: {slots}"
-        return f"VMs {others} both run {at} and share slots {slots} with VM {self.vm}"
 
 
 def with_hosts(

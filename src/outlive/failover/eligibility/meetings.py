@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from outlive.failover.breaches import Breach
 from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.graph import Breach
 from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
 

@@ -13,12 +13,12 @@ from itertools import chain
 
 import numpy as np
 
-from outlive.failover.eligibility.graph import Breach
+from outlive.failover.breaches import Breach
 from outlive.failover.eligibility.meetings import find_meetings
-from outlive.failover.eligibility.separation import AFFINITY, ServerGroup, barred, groups_of
 from outlive.failover.explaining.table import Ints, SlotTable
 from outlive.failover.explaining.words import Clash, Finding, Why
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.separation import AFFINITY, ServerGroup, barred, groups_of
 from outlive.failover.topology import Topology
 
 OBSTACLES = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from outlive.base.logging import request_context
-from outlive.failover.eligibility.separation import ServerGroup
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.joining import Apart, Joining, Outcome
 from outlive.failover.keeping.turns import Turn
@@ -17,6 +16,7 @@ from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Action, Join
 from outlive.failover.report.reporter import Reporter
+from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology
 
 JOINS_TOGETHER = 64

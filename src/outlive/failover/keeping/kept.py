@@ -47,7 +47,7 @@ class KeptState:
         self._choice = choice.in_force(compat)
         self._racks = Racks(self._choice)
         self.counters = Counters(self._racks.topology())
-        self.separating = Separating(self.counters)
+        self.separating = self.counters.separation
         self.strangers: set[str] = set()
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
         self._demands = demands
@@ -363,7 +363,17 @@ class KeptState:
             yield
         needs = (yield from self._demands.among(located.values())).required
         ordered = [views[name] for name in sorted(views)]
-        counters = yield from Counters.building(ordered, located.values(), needs, racks.topology())
+        counters = Counters(racks.topology())
+        for grouped in portioned(located.values()):
+            for vm in grouped:
+                counters.add_vm(vm, needs.get(vm.id, 0))
+            yield
+        for filled in portioned(ordered, SLOTS):
+            counters.load(filled)
+            yield
+        for judged in portioned(list(counters.names)):
+            counters.judge(judged)
+            yield
         separating = Separating(counters)
         for grouped in portioned(located.values()):
             for vm in grouped:

@@ -15,7 +15,6 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.failover.eligibility.separation import grouping
 from outlive.failover.keeping.assigning import Assignment
 from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.cleaning import CleanUp
@@ -38,6 +37,7 @@ from outlive.failover.planning.suspects import suspects
 from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
 from outlive.failover.report.reporter import Summary
+from outlive.failover.separation import groups_of
 from outlive.failover.topology import Topology
 from outlive.resources import FlavorGroupSpec
 
@@ -210,9 +210,7 @@ class PeriodicCycle:
             hosts=tuple(host.name for host in seen.hosts),
             one_new_per_host=bool(self._config.limit_one_new_reservation_per_hypervisor),
             key_prefix=KEY_PREFIX,
-            groups=await self._share(grouping(seen.vms, demanded.required, requests))
-            if self._topology.server_groups
-            else (),
+            groups=groups_of(seen.vms, demanded.required, requests) if self._topology.server_groups else (),
             topology=self._topology,
             compat=self._compat,
         )

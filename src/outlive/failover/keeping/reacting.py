@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from outlive.failover.compat import Compat
-from outlive.failover.eligibility.separation import ServerGroup
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted
@@ -23,6 +22,7 @@ from outlive.failover.planning.assign import AssignInput, result_of
 from outlive.failover.planning.cleanup import CleanResult, LeaveInput
 from outlive.failover.planning.greedy import Greedy
 from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.separation import ServerGroup
 
 KEY_PREFIX = "+new-"
 """Begins the keys of slots that have no name yet; no name can begin so."""

@@ -14,13 +14,13 @@ from outlive.base.errors import BadInput
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import find_eligible_reservations
-from outlive.failover.eligibility.separation import ServerGroup
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.greedy import Greedy
 from outlive.failover.planning.rounds import Turn, serve_all
 from outlive.failover.planning.select import presence
 from outlive.failover.planning.separating import Separating
+from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology, in_force
 
 __all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]

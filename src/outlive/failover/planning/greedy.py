@@ -20,6 +20,7 @@ from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, O
 from outlive.failover.planning.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
 from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host, refused_for_capacity, unworded
 from outlive.failover.planning.separating import Separating
+from outlive.failover.separation import SeparationIndex
 from outlive.failover.sizing import resource_group
 
 _AFTER_ALL_NAMES = "\U0010ffff"
@@ -52,7 +53,7 @@ class Greedy:
         one_new_per_host: bool = False,
         key_prefix: str = "new-",
         most_members: int = 0,
-        separating: Separating | None = None,
+        separating: SeparationIndex | None = None,
         compat: Compat | None = None,
     ) -> None:
         """``hosts``: all of them, for the numbers in reasons; read when one is needed.

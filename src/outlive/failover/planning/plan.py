@@ -15,7 +15,6 @@ import msgspec
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.separation import groups_of
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.assign import Serving, result_of
@@ -24,6 +23,7 @@ from outlive.failover.planning.packing import Ground, Outcome, is_sound, layers,
 from outlive.failover.planning.rounds import Turn, serve_all, shortfalls
 from outlive.failover.planning.select import Missing, SelectInput, select
 from outlive.failover.planning.separating import Separating
+from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.failover.topology import Topology, in_force
 

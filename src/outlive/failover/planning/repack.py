@@ -16,7 +16,6 @@ import msgspec
 from outlive.base.random import Random
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import serves
-from outlive.failover.eligibility.separation import groups_of
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Offer
 from outlive.failover.planning.packing.anneal import Budget
@@ -24,6 +23,7 @@ from outlive.failover.planning.packing.pack import STEPS_A_SECOND
 from outlive.failover.planning.packing.problem import Ground
 from outlive.failover.planning.packing.rearrange import Change, Rearranging
 from outlive.failover.planning.separating import Separating
+from outlive.failover.separation import groups_of
 from outlive.failover.topology import Topology
 
 IDLE_ROUNDS: Final = 4

@@ -1,12 +1,31 @@
-"""Bit sets grouped by a small number, and a quick way to the highest group that meets a given set."""
+"""Sets of slots as whole numbers used as bit sets, and the fullest slot of a set."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+
+def bits(number: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    text = bin(number)[:1:-1]
+    position = text.find("1")
+    while position >= 0:
+        yield position
+        position = text.find("1", position + 1)
+
+
+def union(sets: Iterable[int]) -> int:
+    """The slots that are in any of these sets."""
+    found = 0
+    for one in sets:
+        found |= one
+    return found
+
 
 class ByCount:
-    """Members of bit sets by their count, in a binary tree: a node is the union of the groups under it.
+    """Slots by their number of members, in a binary tree: a node is the union of the groups under it.
 
-    Changing a count by one touches two nodes on average, and finding the highest group takes one step a level.
+    Changing a count by one touches two nodes on average, and finding the fullest group takes one step a level.
     """
 
     def __init__(self) -> None:
@@ -14,7 +33,7 @@ class ByCount:
         """Node ``i`` of level ``n`` holds the counts from ``i << n`` up to, not including, ``(i + 1) << n``."""
 
     def add(self, bit: int, count: int) -> None:
-        """Put a member that is in no group into the group of ``count``."""
+        """Put a slot that is in no group into the group of ``count``."""
         while count >= 1 << (len(self._levels) - 1):
             self._levels.append([self._levels[-1][0]])
         for level, nodes in enumerate(self._levels):
@@ -24,12 +43,12 @@ class ByCount:
             nodes[node] |= bit
 
     def remove(self, bit: int, count: int) -> None:
-        """Take a member out of the group of ``count``."""
+        """Take a slot out of the group of ``count``."""
         for level, nodes in enumerate(self._levels):
             nodes[count >> level] &= ~bit
 
     def move(self, bit: int, before: int, after: int) -> None:
-        """Put a member from one group into another."""
+        """Put a slot from one group into another."""
         while after >= 1 << (len(self._levels) - 1):
             self._levels.append([self._levels[-1][0]])
         for nodes in self._levels:
@@ -42,13 +61,8 @@ class ByCount:
             before >>= 1
             after >>= 1
 
-    def group(self, count: int) -> int:
-        """The members with that count."""
-        nodes = self._levels[0]
-        return nodes[count] if count < len(nodes) else 0
-
     def highest(self, wanted: int) -> int:
-        """The wanted members of the highest group that has any; 0 when no group has."""
+        """The wanted slots of the fullest group that has any; 0 when no group has."""
         found = wanted & self._levels[-1][0]
         if not found:
             return 0

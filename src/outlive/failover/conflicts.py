@@ -1,0 +1,899 @@
+"""The conflict index: which units of failure occur for which VM, kept up to date change by change.
+
+The five rules are one: no unit of failure (as a rule a host) occurs twice for a VM, as that of its own host, of one of
+its slots, or of a co-user, each pair of a slot and a co-user counted (docs/reference/failover.md#counters). For every
+slot it is counted how often each unit occurs, as that of the slot's host and as those of its members. A VM's counters
+are sums over its slots, so that joining and leaving cost the VM's few slots, and a move costs the members of these.
+Sets of slots are whole numbers used as bit sets (``slotsets``), and "all slots that this VM may join" is a few ORs.
+
+The verdicts are those of the literal rules in every state, also where rules are broken: VMs for which a rule does not
+hold are kept as a set, and a slot with such a member admits nobody. ``trial`` and ``rollback`` take changes back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.base.errors import BadInput
+from outlive.failover.breaches import Breach, Meeting
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.separation import SeparationIndex
+from outlive.failover.slotsets import ByCount, bits, union
+from outlive.failover.topology import HOSTS_ALONE, Topology
+
+SIZES_REMEMBERED = 4096
+"""VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
+LOG_LENGTH = 100_000
+"""Added slots that are remembered for those who follow along; beyond it they have to start anew."""
+
+Ints = NDArray[np.int64]
+Size = tuple[int, int]
+"""Milli-cores and bytes."""
+
+
+class _VmState(NamedTuple):
+    """What is known of a VM apart from its memberships."""
+
+    host: int
+    size: Size
+    limit: frozenset[int]
+    added: bool
+    required: int
+
+
+class ConflictIndex:
+    """Hosts, units of failure, slots and VMs by number, and every question about the rules.
+
+    Numbers stay as long as the thing is there. A VM that is only named by a slot is a member with the location that the
+    slot recorded (the last one added wins); a VM that was added has the location that it was given. Views are not kept.
+    Unknown names raise ``KeyError``.
+    """
+
+    def __init__(self, topology: Topology = HOSTS_ALONE) -> None:
+        self.topology = topology
+        self.host_names: list[str] = []
+        self.unit_names: list[str] = []
+        self.slot_names: list[str] = []
+        self.vm_names: list[str] = []
+        self.has_units = bool(topology.units)
+        """Whether any host belongs to a unit with another name than its own."""
+        self.generation = 0
+        """Rises when ``slot_log`` begins anew."""
+        self.slot_log: list[int] = []
+        """Numbers of slots in the order in which they were added; a number returns when it is used again."""
+        self._units = dict(topology.units)
+        self._host_number: dict[str, int] = {}
+        self._unit_number: dict[str, int] = {}
+        self._unit_of: list[int] = []
+        """By host: its unit."""
+        self._unit_array: Ints | None = None
+        self._placed_on: list[int] = []
+        """By host: the slots that are on it, as a bit set."""
+        self._touching: list[int] = []
+        """By unit: the slots that touch it, as a bit set."""
+        self._slots_at: list[dict[int, None]] = []
+        """The same as numbers."""
+        self._slot_number: dict[str, int] = {}
+        self._slot_rank: list[str] = []
+        self._slot_host: list[int] = []
+        self._slot_size: list[Size] = []
+        self._slot_counts: list[bool] = []
+        self._members: list[dict[int, None]] = []
+        self._units_of: list[dict[int, int]] = []
+        """By slot: unit → how often the slot touches it."""
+        self._crowded: list[int] = []
+        """By slot: how many units it touches more than once."""
+        self._near: list[int] = []
+        """By slot: itself and the slots that it has a member in common with."""
+        self._meeting: list[int | None] = []
+        """By slot: the slots that touch a unit which it touches; ``None`` while not known."""
+        self._meetings_known = False
+        """Whether any of these may be known."""
+        self._bit: list[int] = []
+        self._shared: dict[tuple[int, int], int] = {}
+        """Pairs of slots with more than one member in common, and how many; only where rules are broken."""
+        self._free_slots: list[int] = []
+        self._ranked = True
+        self._alive = 0
+        self._open = 0
+        self._by_members = ByCount()
+        self._fitting: dict[Size, int] = {}
+        self._vm_number: dict[str, int] = {}
+        self._vm_state: list[_VmState] = []
+        self._vm_unit: list[int] = []
+        self._slots_of: list[list[int]] = []
+        self._counting: list[int] = []
+        """By VM: how many of its slots count for it."""
+        self._free_vms: list[int] = []
+        self._missing: set[int] = set()
+        self._faulty: dict[int, int] = {}
+        """VMs for which a unit occurs more than once, and how many do."""
+        self._faulty_slots: int | None = 0
+        """The slots of these, as a bit set; ``None`` while not known."""
+        self._journal: list[Callable[[], object]] | None = None
+        self._savepoints = 0
+        self.separation = SeparationIndex(self)
+
+    @classmethod
+    def build(
+        cls,
+        slots: Iterable[SlotView],
+        vms: Iterable[VmView] = (),
+        required: Mapping[str, int] | None = None,
+        topology: Topology = HOSTS_ALONE,
+        *,
+        locations: Mapping[str, str] | None = None,
+    ) -> ConflictIndex:
+        """The state of these slots and VMs. ``BadInput`` where two slots have one name.
+
+        ``required``: VM → slots that it needs. ``locations``: VM → host for members that are not among ``vms``; it wins
+        over what slots have recorded.
+        """
+        index, needs = cls(topology), required or {}
+        for vm in vms:
+            index.add_vm(vm, needs.get(vm.id, 0))
+        index.load(slots, locations)
+        index.judge()
+        return index
+
+    def load(self, slots: Iterable[SlotView], locations: Mapping[str, str] | None = None) -> None:
+        """Add slots with their members without judging anybody: ``judge`` has to follow before anything is asked."""
+        known = locations or {}
+        for slot in slots:
+            if slot.name in self._slot_number:
+                raise BadInput(f"slot {slot.name!r} is there twice", remedy="give every slot a name of its own")
+            number = self._new_slot(slot, slot.name)
+            self._meeting[number] = None
+            units, members = self._units_of[number], self._members[number]
+            for name, recorded in slot.members.items():
+                vm = self.learn_vm(name, known.get(name, recorded), judged=False)
+                unit = self._vm_unit[vm]
+                units[unit] = units.get(unit, 0) + 1
+                for other in self._slots_of[vm]:
+                    self._link(number, other)
+                self._slots_of[vm].append(number)
+                members[vm] = None
+            bit = self._bit[number]
+            self._by_members.move(bit, 0, len(members))
+            self._crowded[number] = sum(count > 1 for count in units.values())
+            for unit in units:
+                self._touching[unit] |= bit
+                self._slots_at[unit][number] = None
+        if self._meetings_known:
+            self._meeting, self._meetings_known = [None] * len(self._meeting), False
+        self._faulty_slots = None
+
+    def judge(self, vms: Iterable[str] | None = None) -> None:
+        """Find out for these VMs, or for all, which slots count and whether the rules hold."""
+        numbers = self._vm_number.values() if vms is None else [self._vm_number[vm] for vm in vms]
+        for vm in numbers:
+            self._recount(vm)
+            self._judge(vm)
+
+    # Names and numbers
+
+    def host(self, name: str) -> int:
+        """The number of a host; a new name gets a new one."""
+        number = self._host_number.get(name)
+        if number is None:
+            number = self._host_number[name] = len(self.host_names)
+            self.host_names.append(name)
+            self._unit_of.append(self._unit(self._units.get(name, name)))
+            self._placed_on.append(0)
+        return number
+
+    def hosts(self, names: Sequence[str]) -> list[int]:
+        """The numbers of hosts."""
+        found = list(map(self._host_number.get, names))
+        if None in found:
+            return [self.host(name) for name in names]
+        return cast("list[int]", found)
+
+    def vm(self, name: str) -> int:
+        """The number of a VM."""
+        return self._vm_number[name]
+
+    def slot(self, name: str) -> int:
+        """The number of a slot."""
+        return self._slot_number[name]
+
+    def has_vm(self, vm: str) -> bool:
+        """Whether the VM was added or is named by a slot."""
+        return vm in self._vm_number
+
+    def has_slot(self, slot: str) -> bool:
+        """Whether there is such a slot."""
+        return slot in self._slot_number
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The VMs that were added or are named by a slot, in no particular order."""
+        return self._vm_number.keys()
+
+    def unit_of(self, host: int) -> int:
+        """The number of a host's unit of failure."""
+        return self._unit_of[host]
+
+    def units_at(self, hosts: Ints) -> Ints:
+        """The numbers of these hosts' units."""
+        if not self.has_units:
+            return hosts
+        if self._unit_array is None or len(self._unit_array) != len(self._unit_of):
+            self._unit_array = np.array(self._unit_of, dtype=np.int64)
+        units: Ints = self._unit_array[hosts]
+        return units
+
+    # Changes
+
+    def add_vm(self, vm: VmView, required: int = 0) -> None:
+        """Add the VM, or take over its location, size, limit of hosts and need when it is there already."""
+        limit = frozenset(self.hosts(vm.host_limit)) if vm.host_limit else frozenset[int]()
+        state = _VmState(self.host(vm.host), (vm.cpu_milli, vm.memory_bytes), limit, True, required)
+        self._set_state(self.learn_vm(vm.id, vm.host), state)
+
+    def place_vm(self, vm: VmView) -> None:
+        """Take over the VM's location, size and limit of hosts; what it needs stays as it is."""
+        number = self._vm_number.get(vm.id)
+        self.add_vm(vm, self._vm_state[number].required if number is not None else 0)
+
+    def learn_vm(self, name: str, host: str, *, judged: bool = True) -> int:
+        """The number of a VM that a slot has recorded at this host; one that was added keeps its own location."""
+        number = self._vm_number.get(name)
+        if number is None:
+            place = self.host(host)
+            state = _VmState(place, (0, 0), frozenset(), False, 0)
+            if self._free_vms:
+                number = heapq.heappop(self._free_vms)
+                self.vm_names[number], self._vm_state[number] = name, state
+                self._vm_unit[number] = self._unit_of[place]
+            else:
+                number = len(self.vm_names)
+                self.vm_names.append(name)
+                self._vm_state.append(state)
+                self._vm_unit.append(self._unit_of[place])
+                self._slots_of.append([])
+                self._counting.append(0)
+            self._vm_number[name] = number
+            self._note(lambda: self._forget(name))
+        elif not self._vm_state[number].added and self.host_names[self._vm_state[number].host] != host:
+            state = self._vm_state[number]._replace(host=self.host(host))
+            if judged:
+                self._set_state(number, state)
+            else:
+                self._relocate_unjudged(number, state)
+        return number
+
+    def remove_vm(self, vm: str) -> None:
+        """Take the VM out of all its slots and forget it."""
+        number = self._vm_number[vm]
+        for slot in tuple(self._slots_of[number]):
+            self._leave(number, slot)
+        self._forget(vm)
+
+    def move_vm(self, vm: str, host: str) -> None:
+        """The VM runs elsewhere now; it stays in its slots."""
+        number = self._vm_number[vm]
+        self._set_state(number, self._vm_state[number]._replace(host=self.host(host)))
+
+    def add_slot(self, slot: SlotView, *, rank: str | None = None) -> int:
+        """Add a slot with its members and return its number. ``rank`` stands in for the name where names break ties.
+
+        Raises ``ValueError`` when there is a slot of that name.
+        """
+        if slot.name in self._slot_number:
+            raise ValueError(f"slot {slot.name!r} is there already")
+        number = self._new_slot(slot, slot.name if rank is None else rank)
+        name = slot.name
+        self._note(lambda: self.remove_slot(name))
+        for vm, recorded in slot.members.items():
+            self.join_slot(self.learn_vm(vm, recorded), number)
+        return number
+
+    def remove_slot(self, slot: str) -> None:
+        """Take all members out and forget the slot."""
+        number = self._slot_number[slot]
+        members = [self.vm_names[vm] for vm in self._members[number]]
+        for member in members:
+            self._leave(self._vm_number[member], number)
+        for member in members:
+            self._forget_unused(member)
+        del self._slot_number[slot]
+        host, size, rank = self._slot_host[number], self._slot_size[number], self._slot_rank[number]
+        gone = ~self._bit[number]
+        self._uncount(number, self._unit_of[host])
+        self._placed_on[host] &= gone
+        self.separation.remove_slot(self._bit[number], self.host_names[host])
+        self._alive &= gone
+        self._open &= gone
+        self._by_members.remove(self._bit[number], 0)
+        for wanted in self._fitting:
+            self._fitting[wanted] &= gone
+        heapq.heappush(self._free_slots, number)
+        if self._journal is not None:
+            view = SlotView(
+                name=slot,
+                host=self.host_names[host],
+                cpu_milli=size[0],
+                memory_bytes=size[1],
+                ready=self._slot_counts[number],
+            )
+            self._note(lambda: self._new_slot(view, rank))
+
+    def set_ready(self, slot: str, ready: bool) -> None:
+        """A slot that is not ready covers nobody and is not reused; the rules count it as before."""
+        number = self._slot_number[slot]
+        if ready == self._slot_counts[number]:
+            return
+        self._note(lambda: self.set_ready(slot, not ready))
+        self._slot_counts[number] = ready
+        self._open = self._open | self._bit[number] if ready else self._open & ~self._bit[number]
+        for member in self._members[number]:
+            self._recount(member)
+
+    def join(self, vm: str, slot: str) -> None:
+        """Make the VM a member, whatever the rules say; nothing happens when it is one."""
+        self.join_slot(self._vm_number[vm], self._slot_number[slot])
+
+    def join_slot(self, vm: int, slot: int, *, proven: bool = False) -> None:
+        """``join`` by number; ``proven`` says that the slot is admissible for the VM."""
+        members = self._members[slot]
+        if vm in members:
+            return
+        if self._journal is not None:
+            vm_name, slot_name = self.vm_names[vm], self.slot_names[slot]
+            self._note(lambda: self._leave(self._vm_number[vm_name], self._slot_number[slot_name]))
+        proven = proven or bool(self.admissible(vm) & self._bit[slot])
+        for other in self._slots_of[vm]:
+            self._link(slot, other)
+        self._by_members.move(self._bit[slot], len(members), len(members) + 1)
+        self._count(slot, self._vm_unit[vm])
+        if not proven:
+            self._note_more(members, self._vm_unit[vm])
+        members[vm] = None
+        self._slots_of[vm].append(slot)
+        self.separation.joined(self.vm_names[vm], slot)
+        self._counting[vm] += self._covers(vm, slot)
+        self._note_missing(vm)
+        if not proven:
+            self._judge(vm)
+
+    def leave(self, vm: str, slot: str) -> None:
+        """Take the VM out of the slot; nothing happens when it is no member."""
+        number, place = self._vm_number[vm], self._slot_number[slot]
+        if number in self._members[place]:
+            self._leave(number, place)
+            self._forget_unused(vm)
+
+    def relabel(self, host: str, unit: str | None, domains: Mapping[str, str]) -> bool:
+        """The host belongs to this unit (``None``: to its own) and is in these failure domains; whether that is new.
+
+        Slots on it and VMs that run there count for the new unit from now on. Not within a trial.
+        """
+        if unit is not None:
+            self._units[host] = unit
+            self.has_units = True
+        else:
+            self._units.pop(host, None)
+        number = self._host_number.get(host)
+        placed = 0 if number is None else self._placed_on[number]
+        changed = self.separation.relabel(host, domains, placed)
+        if number is None or self.unit_names[self._unit_of[number]] == (unit or host):
+            return changed
+        before, now = self._unit_of[number], self._unit(unit or host)
+        self._unit_of[number], self._unit_array = now, None
+        for slot in bits(placed):
+            self._uncount(slot, before)
+            self._count(slot, now)
+        for vm in self._vm_number.values():
+            if self._vm_state[vm].host == number:
+                self._change_unit(vm, now)
+        for vm in {vm for slot in bits(placed) for vm in self._members[slot]}:
+            self._judge(vm)
+        return True
+
+    # Taking back
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Everything that is changed inside is taken back at the end."""
+        mark = self.savepoint()
+        try:
+            yield
+        finally:
+            self.rollback(mark)
+
+    def savepoint(self) -> int:
+        """From now on changes can be taken back, until ``rollback`` or ``release`` is called with the answer."""
+        if self._journal is None:
+            self._journal = []
+        self._savepoints += 1
+        return len(self._journal)
+
+    def rollback(self, mark: int) -> None:
+        """Take back what changed since the savepoint, and end it."""
+        undo = self._journal or []
+        changes = undo[mark:]
+        self._journal = None
+        for change in reversed(changes):
+            change()
+        del undo[mark:]
+        self._journal = undo
+        self.release(mark)
+
+    def release(self, mark: int) -> None:
+        """End the savepoint; what changed stays, unless an earlier savepoint is rolled back."""
+        self._savepoints -= 1
+        if not self._savepoints:
+            self._journal = None
+
+    def _note(self, undo: Callable[[], object]) -> None:
+        if self._journal is not None:
+            self._journal.append(undo)
+
+    # Questions by name
+
+    def may_join(self, vm: str, slot: str) -> bool:
+        """Whether the rules let the VM join the slot. Size, readiness and separation are not looked at."""
+        return bool(self.admissible(self._vm_number[vm]) & self._bit[self._slot_number[slot]])
+
+    def may_open(self, vm: str, host: str) -> bool:
+        """Whether the rules let the VM have a new slot on the host."""
+        return self.holds_for(vm) and not self.count(vm, host)
+
+    def eligible_slots(self, vm: str) -> list[str]:
+        """Every slot that the VM may join by the rules, in name order. Size and readiness are not looked at."""
+        return sorted(self.slot_names[slot] for slot in bits(self.admissible(self._vm_number[vm])))
+
+    def fitting_slots(self, vm: str) -> list[str]:
+        """Every slot that is as large as the VM, in name order."""
+        return sorted(self.slot_names[slot] for slot in bits(self.fitting(self._vm_state[self._vm_number[vm]].size)))
+
+    def blocked(self, vm: str) -> frozenset[str]:
+        """Units that already occur for the VM: that of its own host, of its slots' and of its co-users'."""
+        return frozenset(self.unit_names[unit] for unit in self.blocked_units(self._vm_number[vm]))
+
+    def count(self, vm: str, host: str) -> int:
+        """How often the host's unit occurs for the VM; all rules hold for it while no unit occurs twice."""
+        number = self._host_number.get(host)
+        unit = self._unit_number.get(self._units.get(host, host), -1) if number is None else self._unit_of[number]
+        return self._tally(self._vm_number[vm], unit)
+
+    def crowded(self, vm: str) -> list[str]:
+        """Units that occur more than once for the VM, by name."""
+        return sorted(self.unit_names[unit] for unit in self._crowded_units(self._vm_number[vm]))
+
+    def holds_for(self, vm: str) -> bool:
+        """Whether all five rules hold for the VM."""
+        return self._vm_number[vm] not in self._faulty
+
+    def faulty(self) -> list[str]:
+        """The VMs for which a rule does not hold, by id."""
+        return sorted(self.vm_names[vm] for vm in self._faulty)
+
+    def meetings(self) -> list[Meeting]:
+        """Every unit that occurs more than once for a VM, with what brings it there, by VM and unit."""
+        return [
+            self._meet_in(vm, unit)
+            for vm in sorted(self._faulty, key=self.vm_names.__getitem__)
+            for unit in sorted(self._crowded_units(vm), key=self.unit_names.__getitem__)
+        ]
+
+    def breaches(self, vm: str | None = None) -> list[Breach]:
+        """Every rule that does not hold for this VM; without ``vm`` for anybody.
+
+        What two VMs see alike is in the answer for all VMs once, for the first by id.
+        """
+        if vm is not None:
+            number = self._vm_number[vm]
+            units = sorted(self._crowded_units(number), key=self.unit_names.__getitem__)
+            return [breach for unit in units for breach in self._meet_in(number, unit).breaches()]
+        found: dict[tuple[int, frozenset[str], tuple[str, ...]], Breach] = {}
+        for meeting in self.meetings():
+            for breach in meeting.breaches():
+                found.setdefault((breach.rule, frozenset((breach.vm, *breach.others)), breach.slots), breach)
+        return list(found.values())
+
+    def misses(self, vm: str) -> int:
+        """How many slots the VM misses, 0 when none."""
+        number = self._vm_number[vm]
+        return max(0, self._vm_state[number].required - self._counting[number])
+
+    def missing(self) -> dict[str, int]:
+        """VM → how many slots it misses, by id; those that miss none are left out."""
+        return {
+            self.vm_names[vm]: self._vm_state[vm].required - self._counting[vm]
+            for vm in sorted(self._missing, key=self.vm_names.__getitem__)
+        }
+
+    def slots_of(self, vm: str) -> list[str]:
+        """The slots that the VM is a member of, in name order."""
+        return sorted(self.slot_names[slot] for slot in self._slots_of[self._vm_number[vm]])
+
+    def members(self, slot: str) -> list[str]:
+        """The members of the slot, by id."""
+        return sorted(self.vm_names[vm] for vm in self._members[self._slot_number[slot]])
+
+    def host_of_slot(self, slot: str) -> str:
+        """Where the slot is."""
+        return self.host_names[self._slot_host[self._slot_number[slot]]]
+
+    def location(self, vm: str) -> str:
+        """Where the VM runs."""
+        return self.host_names[self._vm_state[self._vm_number[vm]].host]
+
+    # Questions by number
+
+    def admissible(self, vm: int) -> int:
+        """The slots that the VM may join by the rules, as a bit set.
+
+        Refused are slots that touch a unit which occurs for the VM; that share a member with a slot which touches the
+        VM's own unit (for that member the VM's unit occurs already); and that have a member for which a rule is broken.
+        """
+        if vm in self._faulty:
+            return 0
+        own, near = self._vm_unit[vm], self._near
+        refused = self._touching[own] | self._slots_at_fault()
+        for slot in self._slots_at[own]:
+            refused |= near[slot]
+        for slot in self._slots_of[vm]:
+            refused |= self._meeting_slots(slot)
+        return self._alive & ~refused
+
+    def fitting(self, size: Size) -> int:
+        """The slots of at least so many milli-cores and bytes, as a bit set."""
+        known = self._fitting.get(size)
+        if known is None:
+            if len(self._fitting) >= SIZES_REMEMBERED:
+                self._fitting.clear()
+            found = (slot for slot in self._slot_number.values() if _fits(size, self._slot_size[slot]))
+            known = self._fitting[size] = union(self._bit[slot] for slot in found)
+        return known
+
+    @property
+    def open_slots(self) -> int:
+        """The slots that are ready, as a bit set."""
+        return self._open
+
+    def placed_on(self, hosts: Iterable[int]) -> int:
+        """The slots that are on one of a few hosts, as a bit set."""
+        return union(self._placed_on[host] for host in hosts)
+
+    def slots_on(self, hosts: AbstractSet[int]) -> int:
+        """The slots that are on these hosts, few or many, as a bit set."""
+        others = set(range(len(self.host_names))).difference(hosts)
+        if len(hosts) <= len(others):
+            return self.placed_on(hosts)
+        return self._alive & ~self.placed_on(others)
+
+    def fullest(self, slots: int) -> int | None:
+        """The slot with the most members in a bit set; among equals the first by rank."""
+        found = self._by_members.highest(slots)
+        if not found:
+            return None
+        if self._ranked:
+            return (found & -found).bit_length() - 1
+        return min(bits(found), key=self._slot_rank.__getitem__)
+
+    def blocked_units(self, vm: int) -> set[int]:
+        """Numbers of the units that occur for the VM; while no unit has several hosts, the numbers of these hosts."""
+        return {self._vm_unit[vm]}.union(*[self._units_of[slot] for slot in self._slots_of[vm]])
+
+    def host_limit(self, vm: int) -> frozenset[int]:
+        """The numbers of the only hosts that the VM may run on; empty: any."""
+        return self._vm_state[vm].limit
+
+    def slot_numbers(self, vm: int) -> list[int]:
+        """The slots that the VM is a member of; not to be changed."""
+        return self._slots_of[vm]
+
+    def slots_by_name(self, vm: str) -> list[int]:
+        """The same for a VM by name, who need not be known; not to be changed."""
+        number = self._vm_number.get(vm)
+        return self._slots_of[number] if number is not None else []
+
+    def slot_ready(self, slot: int) -> bool:
+        """Whether the slot is ready, so that it counts for its members."""
+        return self._slot_counts[slot]
+
+    def slot_host(self, slot: int) -> int:
+        """The number of the host that a slot is on."""
+        return self._slot_host[slot]
+
+    def slot_bit(self, slot: int) -> int:
+        """The bit of a slot."""
+        return self._bit[slot]
+
+    def slot_members(self, slot: int) -> int:
+        """How many members the slot has."""
+        return len(self._members[slot])
+
+    def members_in(self, slot: int, unit: int) -> list[int]:
+        """The members of the slot that run in the unit."""
+        if unit not in self._units_of[slot]:
+            return []
+        return [vm for vm in self._members[slot] if self._vm_unit[vm] == unit]
+
+    # VMs
+
+    def _set_state(self, vm: int, state: _VmState) -> None:
+        before = self._vm_state[vm]
+        if before == state:
+            return
+        name = self.vm_names[vm]
+        self._note(lambda: self._set_state(self._vm_number[name], before))
+        self._vm_state[vm] = state
+        self._change_unit(vm, self._unit_of[state.host])
+        self._recount(vm)
+
+    def _relocate_unjudged(self, vm: int, state: _VmState) -> None:
+        """While slots are loaded: counts follow, nobody is judged."""
+        before, now = self._vm_unit[vm], self._unit_of[state.host]
+        self._vm_state[vm] = state
+        if before != now:
+            for slot in self._slots_of[vm]:
+                self._uncount(slot, before)
+                self._count(slot, now)
+            self._vm_unit[vm] = now
+
+    def _change_unit(self, vm: int, unit: int) -> None:
+        before = self._vm_unit[vm]
+        if before == unit:
+            return
+        for slot in self._slots_of[vm]:
+            others = [one for one in self._members[slot] if one != vm]
+            self._uncount(slot, before)
+            if self._faulty:
+                self._note_less(others, before)
+            self._count(slot, unit)
+            self._note_more(others, unit)
+        self._vm_unit[vm] = unit
+        if self._slots_of[vm]:
+            self._judge(vm)
+
+    def _forget(self, vm: str) -> None:
+        """Forget a VM without slots."""
+        number = self._vm_number.pop(vm)
+        state = self._vm_state[number]
+        self._note(lambda: self._set_state(self.learn_vm(vm, self.host_names[state.host]), state))
+        self._missing.discard(number)
+        if self._faulty.pop(number, None):
+            self._faulty_slots = None
+        self._counting[number] = 0
+        heapq.heappush(self._free_vms, number)
+
+    def _forget_unused(self, vm: str) -> None:
+        number = self._vm_number[vm]
+        if not self._slots_of[number] and not self._vm_state[number].added:
+            self._forget(vm)
+
+    def _recount(self, vm: int) -> None:
+        self._counting[vm] = sum(self._covers(vm, slot) for slot in self._slots_of[vm])
+        self._note_missing(vm)
+
+    def _covers(self, vm: int, slot: int) -> bool:
+        state = self._vm_state[vm]
+        allowed = not state.limit or self._slot_host[slot] in state.limit
+        return allowed and self._slot_counts[slot] and _fits(state.size, self._slot_size[slot])
+
+    def _note_missing(self, vm: int) -> None:
+        if self._vm_state[vm].required > self._counting[vm]:
+            self._missing.add(vm)
+        else:
+            self._missing.discard(vm)
+
+    def _leave(self, vm: int, slot: int) -> None:
+        if self._journal is not None:
+            vm_name, slot_name = self.vm_names[vm], self.slot_names[slot]
+            self._note(lambda: self.join(vm_name, slot_name))
+        members = self._members[slot]
+        self._by_members.move(self._bit[slot], len(members), len(members) - 1)
+        self._counting[vm] -= self._covers(vm, slot)
+        self._note_missing(vm)
+        del members[vm]
+        self._slots_of[vm].remove(slot)
+        self.separation.left(self.vm_names[vm], slot)
+        self._uncount(slot, self._vm_unit[vm])
+        for other in self._slots_of[vm]:
+            self._unlink(slot, other)
+        if self._faulty:
+            self._note_less(members, self._vm_unit[vm])
+            if vm in self._faulty:
+                self._judge(vm)
+
+    # Units of slots
+
+    def _unit(self, name: str) -> int:
+        number = self._unit_number.get(name)
+        if number is None:
+            number = self._unit_number[name] = len(self.unit_names)
+            self.unit_names.append(name)
+            self._touching.append(0)
+            self._slots_at.append({})
+        return number
+
+    def _new_slot(self, slot: SlotView, rank: str) -> int:
+        """A number for a slot, without its members."""
+        size = (slot.cpu_milli, slot.memory_bytes)
+        if self._free_slots:
+            number = heapq.heappop(self._free_slots)
+            self._ranked = False
+            self.slot_names[number], self._slot_rank[number], self._slot_size[number] = slot.name, rank, size
+        else:
+            number = len(self.slot_names)
+            self._ranked = self._ranked and (not number or self._slot_rank[-1] < rank)
+            self.slot_names.append(slot.name)
+            self._slot_rank.append(rank)
+            self._slot_size.append(size)
+            self._slot_host.append(0)
+            self._slot_counts.append(True)
+            self._members.append({})
+            self._units_of.append({})
+            self._crowded.append(0)
+            self._bit.append(1 << number)
+            self._near.append(1 << number)
+            self._meeting.append(1 << number)
+        self._slot_number[slot.name] = number
+        self._meetings_known = True
+        bit, ready = self._bit[number], slot.ready is not False
+        host = self._slot_host[number] = self.host(slot.host)
+        self._placed_on[host] |= bit
+        self._slot_counts[number] = ready
+        self._open = self._open | bit if ready else self._open & ~bit
+        self._alive |= bit
+        self._by_members.add(bit, 0)
+        self.separation.add_slot(bit, slot.host)
+        self._count(number, self._unit_of[host])
+        for wanted in self._fitting:
+            if _fits(wanted, size):
+                self._fitting[wanted] |= bit
+        if len(self.slot_log) >= LOG_LENGTH:
+            self.slot_log = list(self._slot_number.values())
+            self.generation += 1
+        else:
+            self.slot_log.append(number)
+        return number
+
+    def _count(self, slot: int, unit: int) -> None:
+        units = self._units_of[slot]
+        count = units.get(unit, 0)
+        units[unit] = count + 1
+        if count == 0:
+            meeting, bit = self._meeting, self._bit[slot]
+            known = meeting[slot]
+            if known is not None:
+                meeting[slot] = known | self._touching[unit]
+            for other in self._slots_at[unit]:
+                known = meeting[other]
+                if known is not None:
+                    meeting[other] = known | bit
+            self._touching[unit] |= bit
+            self._slots_at[unit][slot] = None
+        elif count == 1:
+            self._crowded[slot] += 1
+
+    def _uncount(self, slot: int, unit: int) -> None:
+        units = self._units_of[slot]
+        count = units[unit]
+        if count == 1:
+            del units[unit]
+            self._touching[unit] &= ~self._bit[slot]
+            del self._slots_at[unit][slot]
+            self._meeting[slot] = None
+            for other in self._slots_at[unit]:
+                self._meeting[other] = None
+            return
+        units[unit] = count - 1
+        if count == 2:
+            self._crowded[slot] -= 1
+
+    def _meeting_slots(self, slot: int) -> int:
+        """The slots that touch a unit which this one touches. Known until one of them lets go of a unit."""
+        known = self._meeting[slot]
+        if known is None:
+            known = self._meeting[slot] = self._bit[slot] | union(self._touching[unit] for unit in self._units_of[slot])
+            self._meetings_known = True
+        return known
+
+    def _link(self, slot: int, other: int) -> None:
+        """The two slots have one more member in common."""
+        if self._near[slot] & self._bit[other]:
+            pair = (slot, other) if slot < other else (other, slot)
+            self._shared[pair] = self._shared.get(pair, 1) + 1
+        else:
+            self._near[slot] |= self._bit[other]
+            self._near[other] |= self._bit[slot]
+
+    def _unlink(self, slot: int, other: int) -> None:
+        pair = (slot, other) if slot < other else (other, slot)
+        shared = self._shared.pop(pair, 1)
+        if shared > 2:
+            self._shared[pair] = shared - 1
+        elif shared == 1:
+            self._near[slot] &= ~self._bit[other]
+            self._near[other] &= ~self._bit[slot]
+
+    # Broken rules
+
+    def _tally(self, vm: int, unit: int) -> int:
+        """How often the unit occurs for the VM: the sum over its slots, less what it brings itself to all but one."""
+        total = 1 - len(self._slots_of[vm]) if self._vm_unit[vm] == unit else 0
+        for slot in self._slots_of[vm]:
+            total += self._units_of[slot].get(unit, 0)
+        return total
+
+    def _note_more(self, vms: Iterable[int], unit: int) -> None:
+        """The unit occurs once more for each of these VMs, because of one slot that they share."""
+        slots_of, units_of, vm_unit = self._slots_of, self._units_of, self._vm_unit
+        for vm in vms:
+            slots = slots_of[vm]
+            total = 1 - len(slots) if vm_unit[vm] == unit else 0  # ``_tally``, in line: it runs for every co-user
+            for slot in slots:
+                total += units_of[slot].get(unit, 0)
+            if total == 2:
+                self._faulty[vm] = self._faulty.get(vm, 0) + 1
+                self._faulty_slots = None
+
+    def _note_less(self, vms: Iterable[int], unit: int) -> None:
+        """The unit occurs once less for each of these VMs."""
+        for vm in vms:
+            if vm in self._faulty and self._tally(vm, unit) == 1:
+                self._faulty[vm] -= 1
+                self._faulty_slots = None
+                if not self._faulty[vm]:
+                    del self._faulty[vm]
+
+    def _judge(self, vm: int) -> None:
+        """Find out how many units occur more than once for the VM, in whatever way that came about."""
+        excess = self._excess(vm)
+        if excess or vm in self._faulty:
+            self._faulty_slots = None
+        if excess:
+            self._faulty[vm] = excess
+        else:
+            self._faulty.pop(vm, None)
+
+    def _excess(self, vm: int) -> int:
+        units = [self._units_of[slot] for slot in self._slots_of[vm]]
+        distinct = {self._vm_unit[vm]}.union(*units)
+        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
+        if not crowded and len(distinct) == 1 + sum(map(len, units)) - len(units):
+            return 0
+        return len(self._crowded_units(vm))
+
+    def _crowded_units(self, vm: int) -> list[int]:
+        return [unit for unit in self.blocked_units(vm) if self._tally(vm, unit) > 1]
+
+    def _slots_at_fault(self) -> int:
+        """The slots that have a member for which a rule does not hold, as a bit set."""
+        if self._faulty_slots is None:
+            self._faulty_slots = union(self._bit[slot] for vm in self._faulty for slot in self._slots_of[vm])
+        return self._faulty_slots
+
+    def _meet_in(self, vm: int, unit: int) -> Meeting:
+        name, names = self.vm_names[vm], self.slot_names
+        here = [slot for slot in self._slots_of[vm] if self._unit_of[self._slot_host[slot]] == unit]
+        shared = [(slot, other) for slot in self._slots_of[vm] for other in self.members_in(slot, unit) if other != vm]
+        vms = [other for _, other in shared]
+        own = self._vm_unit[vm] == unit
+        if own:
+            vms.append(vm)
+        return Meeting(
+            vm=name,
+            host=self.unit_names[unit],
+            own=own,
+            slots=tuple(sorted(names[slot] for slot in here)),
+            shared=tuple(sorted((names[slot], self.vm_names[other]) for slot, other in shared)),
+            vm_hosts={self.vm_names[one]: self.host_names[self._vm_state[one].host] for one in vms},
+            slot_hosts={names[slot]: self.host_names[self._slot_host[slot]] for slot in here},
+        )
+
+
+def _fits(vm: Size, slot: Size) -> bool:
+    return slot[0] >= vm[0] and slot[1] >= vm[1]

@@ -1,0 +1,473 @@
+"""What is asked for beyond the rules: slots in failure domains of their own, and the policies of server groups.
+
+Three demands (docs/reference/failover.md#separation). With ``keepApart`` a VM's own host and its slots are all in
+different domains. Of an anti-affinity group no member has a slot where a peer runs or has a slot. Of an affinity group
+all slots that are ready are on no more hosts than the member with the largest need has slots. They bind new
+memberships; those that are there already are only reported. The functions judge plain data; ``SeparationIndex`` is part
+of the conflict index and follows every join, opening, move and rollback; where nothing is asked it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.slotsets import union
+from outlive.failover.topology import Topology
+
+if TYPE_CHECKING:
+    from outlive.failover.conflicts import ConflictIndex
+
+Ints = NDArray[np.int64]
+
+AFFINITY = "affinity"
+ANTI_AFFINITY = "anti-affinity"
+POLICIES = (AFFINITY, ANTI_AFFINITY)
+"""The policies of server groups that bind slots; others are wishes to placement alone."""
+
+
+class ServerGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """VMs that say the same group and the same policy."""
+
+    name: str
+    policy: str
+    members: dict[str, str]
+    """VM → where it runs."""
+    need: int = 0
+    """The most slots that any member needs; 0: not known, which binds no affinity."""
+
+
+class Separation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A membership that is not as far from others, or as near to them, as asked."""
+
+    vm: str
+    slot: str
+    why: str
+    """``domain`` or ``server-group``."""
+    host: str = ""
+    """Where the slot is."""
+    others: tuple[str, ...] = ()
+    """Other VMs that are involved, by id."""
+    detail: str = ""
+
+
+def binding_group(vm: VmView) -> tuple[str, str] | None:
+    """(group, policy) of a VM whose group binds its slots; who says another policy is of another group."""
+    return (vm.server_group, vm.group_policy) if vm.server_group and vm.group_policy in POLICIES else None
+
+
+def groups_of(
+    vms: Iterable[VmView], required: Mapping[str, int], among: Collection[str] | None = None
+) -> tuple[ServerGroup, ...]:
+    """The groups that bind slots, of two members or more, by name. ``required``: VM → slots that it needs.
+
+    ``among``: only the groups of these VMs.
+    """
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    wanted: set[tuple[str, str]] = set()
+    for vm in vms:
+        if vm.server_group and (key := binding_group(vm)) is not None:
+            found.setdefault(key, {})[vm.id] = vm.host
+            if among is None or vm.id in among:
+                wanted.add(key)
+    return tuple(
+        ServerGroup(
+            name=name,
+            policy=policy,
+            members=dict(sorted(members.items())),
+            need=max(required.get(vm, 0) for vm in members),
+        )
+        for (name, policy), members in sorted(found.items())
+        if len(members) > 1 and (name, policy) in wanted
+    )
+
+
+def separations(
+    vms: Iterable[VmView], slots: Sequence[SlotView], topology: Topology, required: Mapping[str, int]
+) -> list[Separation]:
+    """The memberships that are not as asked, by VM and slot, each once for each reason.
+
+    Where two of a VM's slots are too near to each other, the later one by name is told. Without ``required`` affinity
+    is not judged, because it is not known how many hosts a group may use.
+    """
+    views = {vm.id: vm for vm in vms}
+    groups = groups_of(tuple(views.values()), required) if topology.server_groups else ()
+    if not groups and not topology.apart:
+        return []
+    concerned = views.keys() if topology.apart else {vm for group in groups for vm in group.members}
+    mine: dict[str, list[SlotView]] = {}
+    for slot in sorted(slots, key=lambda one: one.name):
+        for member in slot.members:
+            if member in concerned:
+                mine.setdefault(member, []).append(slot)
+    found = list(_in_one_domain(views, mine, topology)) if topology.apart else []
+    for group in groups:
+        found += _too_near(group, mine) if group.policy == ANTI_AFFINITY else _too_far(group, mine)
+    return sorted(found, key=lambda one: (one.vm, one.slot, one.why, one.detail))
+
+
+def barred(
+    vm: VmView, host: str, slots: Sequence[SlotView], topology: Topology, groups: Iterable[ServerGroup] = ()
+) -> str:
+    """Why the VM may have no further slot on this host, as far as separation goes; empty where it may.
+
+    ``groups``: at least those that the VM is in.
+    """
+    mine = [slot.host for slot in slots if vm.id in slot.members]
+    for domain, values in topology.apart.items():
+        value = values.get(host)
+        if value is not None:
+            near = next((other for other in (vm.host, *mine) if values.get(other) == value), None)
+            if near is not None:
+                return f"{host} is in {domain} {value}, like {near}, {_what_is_there(near, vm)}"
+    if topology.server_groups:
+        for group in groups:
+            if vm.id in group.members:
+                why = _barred_by(group, vm, host, slots)
+                if why:
+                    return why
+    return ""
+
+
+def _barred_by(group: ServerGroup, vm: VmView, host: str, slots: Sequence[SlotView]) -> str:
+    theirs = {slot.host: peer for slot in slots for peer in slot.members if peer in group.members and peer != vm.id}
+    if group.policy == ANTI_AFFINITY:
+        runs = next((peer for peer, at in group.members.items() if peer != vm.id and at == host), None)
+        if runs is not None:
+            return f"{host} runs {runs}, of the same anti-affinity group {group.name}"
+        if host in theirs:
+            return f"{host} has a slot of {theirs[host]}, of the same anti-affinity group {group.name}"
+        return ""
+    used = {
+        slot.host for slot in slots if slot.ready is not False and not slot.members.keys().isdisjoint(group.members)
+    }
+    if group.need and len(used) >= group.need and host not in used:
+        return f"{host} is none of the {len(used)} hosts with slots of affinity group {group.name}"
+    return ""
+
+
+def _what_is_there(host: str, vm: VmView) -> str:
+    return "where the VM runs" if host == vm.host else "where it has a slot"
+
+
+def _in_one_domain(
+    views: Mapping[str, VmView], mine: Mapping[str, Sequence[SlotView]], topology: Topology
+) -> Iterator[Separation]:
+    for vm, slots in mine.items():
+        for domain, values in topology.apart.items():
+            seen: dict[str, str] = {}
+            own = values.get(views[vm].host)
+            if own is not None:
+                seen[own] = f"where the VM runs on {views[vm].host}"
+            for slot in slots:
+                value = values.get(slot.host)
+                if value is None:
+                    continue
+                if value in seen:
+                    detail = f"slot {slot.name} of VM {vm} on {slot.host} is in {domain} {value}, {seen[value]}"
+                    yield Separation(vm=vm, slot=slot.name, why="domain", host=slot.host, detail=detail)
+                seen.setdefault(value, f"like its slot {slot.name} on {slot.host}")
+
+
+def _too_near(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Separation]:
+    """Of an anti-affinity group: slots where a peer runs, or has a slot."""
+    runs: dict[str, list[str]] = {}
+    holds: dict[str, list[str]] = {}
+    for member, at in group.members.items():
+        runs.setdefault(at, []).append(member)
+        for host in sorted({slot.host for slot in mine.get(member, ())}):
+            holds.setdefault(host, []).append(member)
+    for member in group.members:
+        for slot in mine.get(member, ()):
+            near = [peer for peer in runs.get(slot.host, ()) if peer != member]
+            also = [peer for peer in holds[slot.host] if peer != member]
+            what = [
+                f"{' and '.join(peers)} of its anti-affinity group {word}"
+                for peers, word in ((near, "runs"), (also, "has a slot"))
+                if peers
+            ]
+            if what:
+                yield Separation(
+                    vm=member,
+                    slot=slot.name,
+                    why="server-group",
+                    host=slot.host,
+                    others=tuple(sorted({*near, *also})),
+                    detail=f"slot {slot.name} of VM {member} is on {slot.host}, where {', and '.join(what)}",
+                )
+
+
+def _too_far(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Separation]:
+    """Of an affinity group: slots on hosts beyond as many as the largest need, those that fewest members use."""
+    users: dict[str, set[str]] = {}
+    for member in group.members:
+        for slot in mine.get(member, ()):
+            if slot.ready is not False:
+                users.setdefault(slot.host, set()).add(member)
+    if not group.need or len(users) <= group.need:
+        return
+    kept = set(sorted(users, key=lambda host: (-len(users[host]), host))[: group.need])
+    for member in group.members:
+        for slot in mine.get(member, ()):
+            if slot.ready is not False and slot.host not in kept:
+                yield Separation(
+                    vm=member,
+                    slot=slot.name,
+                    why="server-group",
+                    host=slot.host,
+                    others=tuple(vm for vm in group.members if vm != member),
+                    detail=f"slot {slot.name} of VM {member} is on {slot.host}; its affinity group has slots on "
+                    f"{len(users)} hosts and needs {group.need}, so that its VMs would not land together",
+                )
+
+
+class _Group:
+    """One server group, counted."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.members: dict[str, str] = {}
+        """VM → where it runs."""
+        self.needs: dict[str, int] = {}
+        self.least_need = 0
+        self.uses: dict[int, int] = {}
+        """Host → members that run there, and memberships of members in slots that are there."""
+        self.slots: dict[int, int] = {}
+        """Slot → members of the group in it."""
+
+    @property
+    def need(self) -> int:
+        """The most slots that any member needs; 0: not known."""
+        return max(self.least_need, max(self.needs.values(), default=0))
+
+
+class SeparationIndex:
+    """Which hosts and slots separation closes to a VM."""
+
+    def __init__(self, index: ConflictIndex) -> None:
+        self._index = index
+        self._binds_groups = index.topology.server_groups
+        self._value = {domain: dict(values) for domain, values in index.topology.apart.items()}
+        """Domain → host → value."""
+        self._slots_in: dict[str, dict[str, int]] = {domain: {} for domain in self._value}
+        """Domain → value → the slots there, as a bit set."""
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._key_of: dict[str, tuple[str, str]] = {}
+        self._version = 0
+        self._codes: dict[str, Ints] = {}
+        self._coded = (-1, -1)
+
+    def take(self, groups: Iterable[ServerGroup]) -> None:
+        """These groups, as they are; without ``topology.server_groups`` none binds."""
+        for given in groups if self._binds_groups else ():
+            for vm, host in given.members.items():
+                self._put(vm, (given.name, given.policy), host)
+            group = self._groups[given.name, given.policy]
+            group.least_need = max(group.least_need, given.need)
+
+    def put(self, vm: VmView, need: int) -> None:
+        """The VM is here now, in this group or in none, and needs so many slots."""
+        key = binding_group(vm) if self._binds_groups else None
+        if key is None:
+            self.forget(vm.id)
+            return
+        self._put(vm.id, key, vm.host)
+        self._groups[key].needs[vm.id] = need
+
+    def forget(self, vm: str) -> None:
+        """The VM is in no group any more."""
+        key = self._key_of.get(vm)
+        if key is None:
+            return
+        for slot in self._index.slots_by_name(vm):
+            self.left(vm, slot)
+        group = self._groups[key]
+        _less(group.uses, self._index.host(group.members.pop(vm)))
+        group.needs.pop(vm, None)
+        del self._key_of[vm]
+        if not group.members:
+            del self._groups[key]
+
+    def group(self, vm: str) -> ServerGroup | None:
+        """The VM's group as plain data; ``None`` where nobody else is in it."""
+        group = self._find(vm)
+        if group is None:
+            return None
+        name, policy = self._key_of[vm]
+        return ServerGroup(name=name, policy=policy, members=dict(sorted(group.members.items())), need=group.need)
+
+    def among(self, vm: str, slots: int) -> int:
+        """Of these slots, a bit set, those that separation allows the VM to join."""
+        if not self._key_of and not self._value:
+            return slots
+        if self._value and slots:
+            slots &= ~self._near(self._own_hosts(vm))
+        group = self._find(vm)
+        if group is None or not slots:
+            return slots
+        if group.policy == AFFINITY:
+            used = self._used(group)
+            return slots if used is None else slots & self._index.placed_on(used)
+        return slots & ~self._index.placed_on(self._peers(vm, group))
+
+    def closed(self, vm: str) -> NDArray[np.bool_] | None:
+        """By host number, whether separation keeps a slot of the VM off the host; ``None`` where it asks nothing."""
+        group, index = self._find(vm), self._index
+        if group is None and not self._value:
+            return None
+        used = self._used(group) if group is not None and group.policy == AFFINITY else None
+        peers = self._peers(vm, group) if group is not None and group.policy != AFFINITY else set[int]()
+        own = index.hosts(self._own_hosts(vm)) if self._value else []
+        found = np.full(len(index.host_names), used is not None, dtype=bool)
+        if used is not None:
+            found[list(used)] = False
+        found[list(peers)] = True
+        for domain in self._value:
+            codes = self._codes_of(domain)
+            for code in {int(codes[host]) for host in own} - {-1}:
+                found |= codes == code
+        return found
+
+    def allows(self, vm: str, host: str) -> bool:
+        """Whether the VM may have a further slot on the host, as far as separation goes."""
+        number = self._index.host(host)
+        closed = self.closed(vm)
+        return closed is None or not closed[number]
+
+    def why(self, vm: str, host: str) -> str:
+        """What closes the host to the VM, in words; empty where nothing does."""
+        for domain, values in self._value.items():
+            value = values.get(host)
+            for other in self._own_hosts(vm) if value is not None else ():
+                if values.get(other) == value:
+                    return f"{host} is in {domain} {value} like {other}"
+        group = self._find(vm)
+        if group is None or self.allows(vm, host):
+            return ""
+        name = self._key_of[vm][0]
+        if group.policy == AFFINITY:
+            return f"{host} has no slot of affinity group {name}, which uses {group.need} hosts already"
+        return f"{host} has a VM of anti-affinity group {name}, or a slot of one"
+
+    # What the conflict index reports
+
+    def joined(self, vm: str, slot: int) -> None:
+        """The VM is a member of the slot now."""
+        key = self._key_of.get(vm)
+        if key is not None:
+            group, host = self._groups[key], self._index.slot_host(slot)
+            group.uses[host] = group.uses.get(host, 0) + 1
+            group.slots[slot] = group.slots.get(slot, 0) + 1
+
+    def left(self, vm: str, slot: int) -> None:
+        """The VM is a member of the slot no more."""
+        key = self._key_of.get(vm)
+        if key is not None:
+            group = self._groups[key]
+            _less(group.uses, self._index.slot_host(slot))
+            _less(group.slots, slot)
+
+    def add_slot(self, bit: int, host: str) -> None:
+        """These slots, a bit set, are on the host."""
+        for domain, values in self._value.items():
+            value = values.get(host)
+            if value is not None:
+                known = self._slots_in[domain]
+                known[value] = known.get(value, 0) | bit
+
+    def remove_slot(self, bit: int, host: str) -> None:
+        """These slots are on the host no more."""
+        for domain, values in self._value.items():
+            value = values.get(host)
+            if value is not None:
+                self._slots_in[domain][value] &= ~bit
+
+    def relabel(self, host: str, values: Mapping[str, str], slots: int) -> bool:
+        """The host is in these domains now; ``slots`` are on it. Whether that is new."""
+        if all(known.get(host) == values.get(domain) for domain, known in self._value.items()):
+            return False
+        self.remove_slot(slots, host)
+        for domain, known in self._value.items():
+            known.pop(host, None)
+            if domain in values:
+                known[host] = values[domain]
+        self.add_slot(slots, host)
+        self._version += 1
+        return True
+
+    def _put(self, vm: str, key: tuple[str, str], host: str) -> None:
+        if self._key_of.get(vm) != key:
+            self.forget(vm)
+        group = self._groups.setdefault(key, _Group(key[1]))
+        before = group.members.get(vm)
+        if before == host:
+            return
+        place = self._index.host(host)
+        if before is not None:
+            _less(group.uses, self._index.host(before))
+        group.uses[place] = group.uses.get(place, 0) + 1
+        group.members[vm] = host
+        if before is None:
+            self._key_of[vm] = key
+            for slot in self._index.slots_by_name(vm):
+                self.joined(vm, slot)
+
+    def _find(self, vm: str) -> _Group | None:
+        """The VM's group, if there is anybody else in it."""
+        key = self._key_of.get(vm)
+        group = self._groups[key] if key is not None else None
+        return group if group is not None and len(group.members) > 1 else None
+
+    def _peers(self, vm: str, group: _Group) -> set[int]:
+        """The hosts where other members of the VM's group run or have slots."""
+        own = {self._index.host(group.members[vm]): 1}
+        for slot in self._index.slots_by_name(vm):
+            host = self._index.slot_host(slot)
+            own[host] = own.get(host, 0) + 1
+        return {host for host, count in group.uses.items() if count > own.get(host, 0)}
+
+    def _used(self, group: _Group) -> set[int] | None:
+        """The hosts with ready slots of an affinity group, or ``None`` while it may use more."""
+        index = self._index
+        found = {index.slot_host(slot) for slot in group.slots if index.slot_ready(slot)}
+        return found if group.need and len(found) >= group.need else None
+
+    def _own_hosts(self, vm: str) -> list[str]:
+        """Where the VM runs and where its slots are."""
+        index = self._index
+        return [index.location(vm), *(index.host_names[index.slot_host(slot)] for slot in index.slots_by_name(vm))]
+
+    def _near(self, hosts: Iterable[str]) -> int:
+        """The slots that are in a domain with any of these hosts."""
+        names = list(hosts)
+        return union(
+            self._slots_in[domain].get(value, 0)
+            for domain, values in self._value.items()
+            for value in {values.get(host) for host in names}
+            if value is not None
+        )
+
+    def _codes_of(self, domain: str) -> Ints:
+        """By host number, a number for the host's value; -1: it has none."""
+        names = self._index.host_names
+        if self._coded != (len(names), self._version):
+            self._codes, self._coded = {}, (len(names), self._version)
+        codes = self._codes.get(domain)
+        if codes is None:
+            numbers: dict[str, int] = {}
+            values = map(self._value[domain].get, names)
+            found = [-1 if value is None else numbers.setdefault(value, len(numbers)) for value in values]
+            codes = self._codes[domain] = np.array(found, dtype=np.int64)
+        return codes
+
+
+def _less(counts: dict[int, int], key: int) -> None:
+    if counts[key] > 1:
+        counts[key] -= 1
+    else:
+        del counts[key]
