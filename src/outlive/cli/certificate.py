@@ -45,7 +45,7 @@ async def certify(
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
     import sys
 
-    from outlive.drivers.outputs import check_output, write_output
+    from outlive.drivers.files import check_output, write_output
     from outlive.failover.certificate.document import encode_certificate
 
     if out is not None:
@@ -163,8 +163,7 @@ async def verify(
 ) -> ExitCode | None:
     """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
     from outlive.base.pausing import collector_paused
-    from outlive.drivers.files import read_input
-    from outlive.drivers.outputs import check_output
+    from outlive.drivers.files import check_output, read_input
     from outlive.failover.verify.check import Options, check
     from outlive.failover.verify.document import read_certificate
     from outlive.resources.state import read_facts, state_facts
@@ -190,7 +189,7 @@ async def verify(
 def _checked(checking: Callable[[Callable[[Landing], None] | None], Verdict], landings: Path | None) -> Verdict:
     import msgspec
 
-    from outlive.drivers.outputs import open_output
+    from outlive.drivers.files import open_output
 
     with progress("checking"):
         if landings is None:

@@ -112,7 +112,7 @@ async def import_openstack(
 async def import_database(
     access: Access,
     output: Report,
-    address: Annotated[str, typer.Argument(metavar="URL", help="Such as postgresql://user@host/nova or sqlite:///f.")],
+    address: Annotated[str, typer.Argument(metavar="URL", help="Such as postgresql://user@host/db or sqlite:///f.")],
     hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
     host_map: HostMap = None,
     domains: Domains = None,
@@ -120,7 +120,10 @@ async def import_database(
     prune: Prune = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Import servers and flavors from Nova's tables; hosts come from --hosts, or are known already."""
+    """Import servers and flavors from the reference's synchronised tables, which are not Nova's own.
+
+    Hosts come from --hosts, or are known already.
+    """
     from outlive.drivers import csv_inventory as source
     from outlive.drivers.database_inventory import read_database
 

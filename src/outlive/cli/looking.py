@@ -33,9 +33,9 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
     with progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
             return await gather(store, StoreVMs(store, access.clock), settings, k=k)
-        from outlive.drivers.nova_database import DBVMSource
+        from outlive.drivers.synced_tables import SyncedTables
 
-        source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
+        source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
         try:
             return await gather(store, source, settings, k=k)
         finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def check_picture(path: Path | None) -> None:
     """Refuse a path that cannot become a file, before anything is computed."""
-    from outlive.drivers.outputs import check_output
+    from outlive.drivers.files import check_output
 
     if path is not None:
         check_output(path)
@@ -24,7 +24,7 @@ def check_picture(path: Path | None) -> None:
 
 def picture_coverage(path: Path, access: Access, gathered: Gathered, result: CoverageResult) -> None:
     """Write the report of a coverage."""
-    from outlive.drivers.outputs import write_output
+    from outlive.drivers.files import write_output
     from outlive.roles.picturing import coverage_picture
 
     write_output(path, coverage_picture(gathered, result, source=_source(access), when=_now(access)))
@@ -34,7 +34,7 @@ def picture_survival(
     path: Path, access: Access, gathered: Gathered, question: Question, given: FailuresInput, result: FailuresResult
 ) -> None:
     """Write the report of a question about failures."""
-    from outlive.drivers.outputs import write_output
+    from outlive.drivers.files import write_output
     from outlive.roles.picturing import survival_picture
 
     content = survival_picture(gathered, question, given, result, source=_source(access), when=_now(access))

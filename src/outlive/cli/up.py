@@ -196,9 +196,9 @@ def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     closing.push_async_callback(computer.close)
     source = placement = None
     if settings.upkeep.vm_source == "database":
-        from outlive.drivers.nova_database import DBVMSource
+        from outlive.drivers.synced_tables import SyncedTables
 
-        source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
+        source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
         closing.push_async_callback(source.close)
     if settings.upkeep.placement == "http":
         from outlive.drivers.scheduler_client import SchedulerClient

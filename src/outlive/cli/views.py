@@ -109,9 +109,9 @@ async def _inventory(access: Access, store: Store) -> Inventory:
     choice = settings.topology_choice
     if settings.upkeep.vm_source == "resources":
         return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)], demands, choice)
-    from outlive.drivers.nova_database import DBVMSource
+    from outlive.drivers.synced_tables import SyncedTables
 
-    source = DBVMSource(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
+    source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
     servers = None
     try:
         servers = await source.list_servers()

@@ -1,4 +1,4 @@
-"""An inventory from Nova's tables in a database: servers and flavors. The tables list no hosts.
+"""An inventory from the reference's synchronised tables: servers and flavors. The tables list no hosts.
 
 Hosts come from a file, or are known already (docs/reference/cli.md#import-database). Everything is read before
 anything is made of it: a database that goes away midway leaves nothing half imported. Servers without a host, and
@@ -9,7 +9,7 @@ rows that cannot be read and further rows of the same server.
 from __future__ import annotations
 
 from outlive.base.errors import Unavailable
-from outlive.drivers.nova_database import DBVMSource
+from outlive.drivers.synced_tables import SyncedTables
 from outlive.failover.model import VmView
 from outlive.failover.vms import FlavorRow, parse_extra_specs
 from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
@@ -20,7 +20,7 @@ MIB = 2**20
 
 async def read_database(address: str) -> Inventory:
     """All servers and flavors of the database; ``Unavailable`` if it cannot be read to the end."""
-    source = DBVMSource(address)
+    source = SyncedTables(address)
     try:
         listed = await source.list_vms()
         flavors = await source.list_flavors()

@@ -178,9 +178,9 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
     """Section ``failoverUpkeep``: what only Outlive's failover has."""
 
     vm_source: Literal["resources", "database"] = "resources"
-    """Where VMs are read from: our own ``VirtualMachine`` objects, or Nova's tables in a database."""
+    """Where VMs are read from: our own ``VirtualMachine`` objects, or the reference's synchronised tables."""
     database_url: str = ""
-    """SQLAlchemy address of that database, such as ``postgresql+psycopg://user@host/nova``."""
+    """SQLAlchemy address of that database, such as ``postgresql+psycopg://user@host/db``."""
     data_sources: dict[str, str] = {}
     """Name of a data source → address, for ``failover.datasourceName`` to choose from; the default name means
     ``databaseUrl`` where it is not listed here."""

@@ -1,7 +1,7 @@
 """VMs and hosts as decisions see them, made from rows of a database and from our own objects.
 
-A VM source is Nova's database or our own ``VirtualMachine`` objects. Nothing here reads a database or a store, and
-nothing is dropped without being counted. Where a VM is believed to be is the source's word alone; what hosts report is
+A VM source is the reference's synchronised tables or our own ``VirtualMachine`` objects. Nothing here reads
+a database or a store, and nothing is dropped without being counted. Where a VM is believed to be is the source's word alone; what hosts report is
 merged with it in ``outlive.failover.whereabouts``.
 """
 
@@ -21,7 +21,7 @@ DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrat
 
 
 class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, as Nova's table has it; null columns read as empty text."""
+    """A server, as the synchronised table has it; null columns read as empty text."""
 
     id: str
     name: str = ""
@@ -35,7 +35,7 @@ class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlavorRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A flavor, as Nova's table has it. ``ram_mib`` is MiB, whatever Nova calls it; ``extra_specs`` is JSON text."""
+    """A flavor, as the synchronised table has it. ``ram_mib`` is MiB, ``extra_specs`` is JSON text."""
 
     name: str
     vcpus: int = 0

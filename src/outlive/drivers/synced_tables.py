@@ -1,21 +1,26 @@
-"""VMs from Nova's tables in a database: PostgreSQL, or the same tables in SQLite.
+"""VMs from the synchronised tables of the reference: its copy of an OpenStack's servers and flavors.
 
-The tables are filled by a sync job that replaces each of them as a whole (docs/reference/failover.md#vm-source);
-here they are only read. The connection is opened on first use, because the address may not be known at start. A read
-runs in a thread under a deadline and gives all or nothing: a database that goes away midway is one ``Unavailable``
-that names the step and the server, never the password. A row that cannot be read is left out and counted, and costs no
-other row anything. What is *not* promised: servers and flavors are two reads, so a
-flavor may have been renamed in between; its VMs are then counted as having an unknown flavor.
+These are not Nova's own tables. A job of the reference asks OpenStack's API and replaces each table as a whole, in
+PostgreSQL or SQLite (docs/reference/failover.md#vm-source); here they are only read. The connection is opened on first
+use, because the address may not be known at start. A read runs in a thread under a deadline and gives all or nothing: a
+database that goes away midway is one ``Unavailable`` that names the step and the server, never the password.
+
+SQLite keeps any value in any column: a column that decides something (id, host, zone, project, flavor, size) must be
+readable, or its row is left out and counted; one that is only shown never costs a VM its place. What is *not* promised:
+servers and flavors are two reads, so a flavor may have been renamed in between; its VMs are then counted as having an
+unknown flavor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -23,7 +28,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
-from outlive.drivers.nova_columns import flavor_row, readable, server_row
 from outlive.failover.model import VmView
 from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_row, join_rows, parse_extra_specs, vm_of_row
 
@@ -33,6 +37,12 @@ ROWS_LIMIT = 2_000_000
 """Rows of one table at most; more is refused rather than swallowing all memory."""
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 30.0
+VCPUS_MOST: Final = 2**20
+"""More cores of a flavor than this are a damaged row."""
+RAM_MIB_MOST: Final = 2**32
+"""The same for memory: 4 PiB."""
+TEXT_MOST: Final = 2**20
+"""Characters of one column that are taken over at most."""
 
 _metadata = sa.MetaData()
 SERVERS = sa.Table(
@@ -76,7 +86,7 @@ READ_FAILURES = (
 """What reading may raise: the database, its driver, and values that neither expects."""
 
 
-class DBVMSource:
+class SyncedTables:
     """VMs from a database, read in one thread of its own."""
 
     def __init__(self, address: str, *, timeout_s: float = READ_TIMEOUT_S) -> None:
@@ -144,7 +154,7 @@ class DBVMSource:
             if self._engine is None:
                 self._engine = _engine(self._url, self._timeout_s)
             if self._thread is None:
-                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nova-database")
+                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="synced-tables")
             return self._engine, self._thread
 
     async def _abandon(self) -> None:
@@ -159,7 +169,7 @@ class DBVMSource:
     def _unavailable(self, step: str, why: str) -> Unavailable:
         return Unavailable(
             f"cannot {step}: {why}",
-            place=_shown(self._url),
+            place=_place(self._url),
             remedy="check that the database runs and that failoverUpkeep.databaseUrl is right",
         )
 
@@ -180,7 +190,7 @@ def _parse(address: str) -> URL:
     return url
 
 
-def _shown(url: URL) -> str:
+def _place(url: URL) -> str:
     """The address without user, password and query."""
     if url.drivername == "sqlite":
         return f"sqlite database {url.database or ':memory:'}"
@@ -271,3 +281,111 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "orig", None) or error
     text = str(cause).strip()
     return text.splitlines()[0][:200] if text else type(cause).__name__
+
+
+# Columns, whatever a row really holds.
+
+
+def readable(rows: Iterable[Mapping[Any, Any]], make: Callable[[Mapping[str, Any]], T]) -> tuple[tuple[T, ...], int]:
+    """What the rows say, and how many of them cannot be read."""
+    made: list[T] = []
+    unreadable = 0
+    for row in rows:
+        try:
+            made.append(make(row))
+        except ValueError:
+            unreadable += 1
+    return tuple(made), unreadable
+
+
+def server_row(columns: Mapping[Any, Any]) -> ServerRow:
+    """A row of servers; ``ValueError`` where one that matters cannot be read, or the id is missing."""
+    return ServerRow(
+        id=_named(columns["id"]),
+        name=_shown(columns["name"]),
+        status=_shown(columns["status"]),
+        project_id=_text(columns["tenant_id"]),
+        host=_text(columns["os_ext_srv_attr_host"]),
+        zone=_text(columns["os_ext_az_availability_zone"]),
+        created=_shown(columns["created"]),
+        flavor_name=_text(columns["flavor_name"]),
+        os_type=_shown(columns["os_type"]),
+    )
+
+
+def flavor_row(columns: Mapping[Any, Any]) -> FlavorRow:
+    """A row of flavors; ``ValueError`` where its name or size cannot be read."""
+    return FlavorRow(
+        name=_named(columns["name"]),
+        vcpus=_count(columns["vcpus"], VCPUS_MOST),
+        ram_mib=_count(columns["ram"], RAM_MIB_MOST),
+        disk_gib=_count_or_none(columns["disk"]),
+        extra_specs=_json(columns["extra_specs"]),
+    )
+
+
+def _named(value: Any) -> str:
+    text = _text(value)
+    if not text:
+        raise ValueError("no name")
+    return text
+
+
+def _text(value: Any) -> str:
+    """Text, also from bytes and whole numbers; null is empty."""
+    match value:
+        case None:
+            return ""
+        case str():
+            text = value
+        case bytes() | memoryview():
+            text = bytes(value).decode()
+        case int() if not isinstance(value, bool):
+            text = str(value)
+        case _:
+            raise ValueError(f"{type(value).__name__} is no text")
+    if len(text) > TEXT_MOST or any("\ud800" <= char <= "\udfff" for char in text):
+        raise ValueError("no text that can be passed on")
+    return text
+
+
+def _shown(value: Any) -> str:
+    """What can be shown of it."""
+    text = bytes(value).decode(errors="replace") if isinstance(value, bytes | memoryview) else str(value or "")
+    return text[:TEXT_MOST].encode(errors="replace").decode()
+
+
+def _count(value: Any, most: int) -> int:
+    """A whole number from 0; null is 0."""
+    match value:
+        case None:
+            return 0
+        case int():
+            number = value
+        case float() | Decimal() if math.isfinite(value) and value == int(value):
+            number = int(value)
+        case str() | bytes() if len(value) <= len(str(most)):
+            number = int(value)
+        case _:
+            raise ValueError("no whole number")
+    if not 0 <= number <= most:
+        raise ValueError(f"{number} is out of range")
+    return number
+
+
+def _count_or_none(value: Any) -> int:
+    """A disk's size, which nothing is decided by; 0 where it cannot be read."""
+    try:
+        return _count(value, RAM_MIB_MOST)
+    except ValueError:
+        return 0
+
+
+def _json(value: Any) -> str:
+    """The text of a JSON document, also from a column that the database gives as a document."""
+    if value is None or isinstance(value, str | bytes | memoryview):
+        return _shown(value)
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError):
+        return _shown(repr(value))

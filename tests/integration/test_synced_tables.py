@@ -12,8 +12,8 @@ from tests.support import postgres
 from tests.support.loops import run_real
 
 from outlive.base.errors import BadInput, LimitExceeded, Unavailable
-from outlive.drivers import nova_database
-from outlive.drivers.nova_database import FLAVORS, SERVERS, DBVMSource
+from outlive.drivers import synced_tables
+from outlive.drivers.synced_tables import FLAVORS, SERVERS, SyncedTables
 
 GIB = 2**30
 
@@ -69,7 +69,7 @@ def pg() -> Iterator[postgres.Postgres]:
 
 
 async def listed(address: str):
-    source = DBVMSource(address)
+    source = SyncedTables(address)
     try:
         return await source.list_vms()
     finally:
@@ -77,7 +77,7 @@ async def listed(address: str):
 
 
 async def got(address: str, vm: str):
-    source = DBVMSource(address)
+    source = SyncedTables(address)
     try:
         return await source.get_vm(vm)
     finally:
@@ -143,7 +143,7 @@ def test_a_database_killed_during_a_read_is_one_clear_error_and_reading_goes_on_
         fill(server_.address, [server(n) for n in range(10_000)], [flavor(n) for n in range(4)])
 
         async def story() -> None:
-            source = DBVMSource(server_.address, timeout_s=20)
+            source = SyncedTables(server_.address, timeout_s=20)
             try:
                 assert len((await source.list_vms()).vms) == 10_000
                 reading = asyncio.create_task(_slow_read(source))
@@ -162,10 +162,10 @@ def test_a_database_killed_during_a_read_is_one_clear_error_and_reading_goes_on_
         run_real(story())
 
 
-async def _slow_read(source: DBVMSource) -> object:
+async def _slow_read(source: SyncedTables) -> object:
     """A read of the servers that is still under way half a second later."""
     slow = sa.select(sa.func.pg_sleep(0.001), *SERVERS.c).order_by(SERVERS.c.id)
-    return await source._run("list the servers", lambda connection: nova_database._rows(connection, slow, "servers"))
+    return await source._run("list the servers", lambda connection: synced_tables._rows(connection, slow, "servers"))
 
 
 def _restarted(server_: postgres.Postgres) -> None:
@@ -178,7 +178,7 @@ def _restarted(server_: postgres.Postgres) -> None:
 @pytest.mark.slow
 def test_a_read_that_takes_too_long_is_given_up(pg: postgres.Postgres):
     async def story() -> None:
-        source = DBVMSource(pg.address, timeout_s=0.5)
+        source = SyncedTables(pg.address, timeout_s=0.5)
         try:
             with pytest.raises(Unavailable, match=r"0\.5 s|statement timeout"):
                 await source._run("list the servers", lambda c: c.execute(sa.select(sa.func.pg_sleep(5))).all())
@@ -194,7 +194,7 @@ def test_the_connection_can_only_read(pg: postgres.Postgres):
     fill(pg.address, [server(1)], [flavor(1)])
 
     async def story() -> None:
-        source = DBVMSource(pg.address)
+        source = SyncedTables(pg.address)
         try:
             with pytest.raises(Unavailable, match="read-only"):
                 await source._run("delete", lambda c: c.execute(sa.delete(SERVERS)))
@@ -237,7 +237,7 @@ def test_an_empty_database_is_an_empty_list_not_an_error(sqlite: str):
 
 def test_a_table_over_the_limit_is_refused(sqlite: str, monkeypatch: pytest.MonkeyPatch):
     fill(sqlite, [server(n) for n in range(20)], [flavor(0)])
-    monkeypatch.setattr(nova_database, "ROWS_LIMIT", 10)
+    monkeypatch.setattr(synced_tables, "ROWS_LIMIT", 10)
     with pytest.raises(LimitExceeded, match="openstack_servers_v4"):
         run_real(listed(sqlite))
 
@@ -245,14 +245,14 @@ def test_a_table_over_the_limit_is_refused(sqlite: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("address", ["not an address", "mysql://root@db/nova", "postgresql+asyncpg://x@y/z"])
 def test_an_address_of_another_kind_is_refused_before_anything_is_opened(address: str):
     with pytest.raises(BadInput):
-        DBVMSource(address)
+        SyncedTables(address)
 
 
 def test_servers_of_one_project(sqlite: str):
     fill(sqlite, [server(n) for n in range(9)], [flavor(n) for n in range(4)])
 
     async def story() -> list[str]:
-        source = DBVMSource(sqlite)
+        source = SyncedTables(sqlite)
         try:
             return [row.id for row in await source.list_project("p1")]
         finally:
@@ -284,7 +284,7 @@ def test_all_servers_are_given_for_showing(sqlite: str):
     )
 
     async def all_servers():
-        source = DBVMSource(sqlite)
+        source = SyncedTables(sqlite)
         try:
             return await source.list_servers()
         finally:

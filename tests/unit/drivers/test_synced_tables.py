@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.drivers.nova_columns import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
+from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
 from outlive.failover.vms import join_rows
 
 SERVER = {
