@@ -414,11 +414,14 @@ def test_openapi_describes_every_kind_and_refers_to_nothing_that_is_not_there() 
 def test_the_status_page_shows_the_coverage_in_a_browser(tmp_path: Path) -> None:
     async def claim() -> None:
         async with api() as server:
-            for number in range(3):
-                status = CoverageStatus(required=1, covered=number > 0, reason="no-host", remedy="add <b>hosts</b>")
+            for number, slots in enumerate(((), ("a",), ("a", "b"))):
+                status = CoverageStatus(
+                    required=2, slots=slots, covered=len(slots) > 1, reason="no-host", remedy="add <b>hosts</b>"
+                )
                 await server.store.create(Coverage(metadata=ObjectMeta(name=f"vm-{number}"), status=status))
             text = await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
-            assert "1 of 3 protected VMs have no place to go." in text
+            assert "2 of 3 VMs that need slots do not have all of them: 1 has none." in text
+            assert "<td>1 of 2</td>" in text
             assert "add &lt;b&gt;hosts&lt;/b&gt;" in text
             refused = await dumped(server, tmp_path, "/#token=wrong-wrong-wrong")
             assert "the token is not known" in refused
