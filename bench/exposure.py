@@ -2,22 +2,23 @@
 
 A fleet of random sizes is protected in full, hosts die, their VMs land in their slots, and then a planner with a
 bounded number of VMs in each step gives everybody new ones. Exposure is what is missing, summed over VMs and steps; the
-steps are the same, the rules are the same, and only the order differs (deviation D19 of docs/reference/failover.md).
+steps are the same, the rules are the same, and only the order differs (docs/reference/failover.md#scarce-capacity).
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from bench.figures import Figure
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Need, Offer
 from outlive.failover.planning.assign import AssignInput, assign
-from outlive.failover.planning.select import SelectInput, select
+from outlive.failover.planning.select import Missing, SelectInput, SelectResult, select
 from outlive.failover.sizing import resolve_size
 
 GIB: Final = 2**30
@@ -31,8 +32,13 @@ IDLE_STEPS: Final = 3 * ROTATION
 """After so many steps in which nobody was given anything, nothing more can be given."""
 STEPS: Final = 1_000
 """After so many the planner is given up."""
-BY_EXPOSURE: Final = Compat()
-BY_MEMORY: Final = Compat.parse(["D19"])
+
+
+class Order(enum.Enum):
+    """Who is served first."""
+
+    EXPOSURE = "the fewest slots first, and in rounds where room is scarce"
+    MEMORY = "the largest memory first, each VM all its slots at its turn"
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +89,7 @@ def after_failure(seed: int, *, cores: int = 128) -> Fleet:
             )
         )
     whole = Fleet(hosts=hosts, cores=cores, vms=tuple(vms))
-    covered = _served(whole, BY_EXPOSURE, limit=0)
+    covered = _served(whole, Order.EXPOSURE, limit=0)
     return _without(covered, tuple(random.sample(hosts, random.randint(1, 2))))
 
 
@@ -108,11 +114,22 @@ def _without(fleet: Fleet, dead: tuple[str, ...]) -> Fleet:
     return Fleet(hosts=hosts, cores=fleet.cores, vms=tuple(landed), slots=tuple(one for one in left if one.members))
 
 
-def _served(fleet: Fleet, compat: Compat, *, limit: int, cycle: int = 1, draw: float = 0.0) -> Fleet:
+def _served(fleet: Fleet, order: Order, *, limit: int, cycle: int = 1, draw: float = 0.0) -> Fleet:
     """After one step in which at most ``limit`` VMs are served; 0: all."""
+    if order is Order.EXPOSURE:
+        chosen = _select(fleet, limit=limit, cycle=cycle, draw=draw).selected
+        return _given(fleet, chosen) if chosen else fleet
+    sizes = {vm.id: vm.memory_bytes for vm in fleet.vms}
+    missing = sorted(_select(fleet, limit=0).missing, key=lambda one: (-sizes[one.vm], one.vm))
+    start = int(draw * len(missing)) if cycle % ROTATION == 0 and 0 < limit < len(missing) else 0
+    for one in (missing[start:] + missing[:start])[: limit or None]:
+        fleet = _given(fleet, [one])
+    return fleet
+
+
+def _select(fleet: Fleet, *, limit: int, cycle: int = 1, draw: float = 0.0) -> SelectResult:
     required = {vm.id: K for vm in fleet.vms}
-    views = {vm.id: vm for vm in fleet.vms}
-    chosen = select(
+    return select(
         SelectInput(
             vms=fleet.vms,
             slots=fleet.slots,
@@ -121,26 +138,26 @@ def _served(fleet: Fleet, compat: Compat, *, limit: int, cycle: int = 1, draw: f
             rotation=ROTATION,
             cycle=cycle,
             draw=draw,
-            compat=compat,
         )
     )
-    if not chosen.selected:
-        return fleet
+
+
+def _given(fleet: Fleet, chosen: Sequence[Missing]) -> Fleet:
+    """After these have been served together."""
+    views = {vm.id: vm for vm in fleet.vms}
     offer = {"c": Offer(hosts=fleet.hosts)}
     result = assign(
         AssignInput(
             slots=fleet.slots,
             vms=fleet.vms,
             needs=tuple(
-                Need(vm=one.vm, needed=one.needed, size=resolve_size(views[one.vm]), offer_class="c")
-                for one in chosen.selected
+                Need(vm=one.vm, needed=one.needed, size=resolve_size(views[one.vm]), offer_class="c") for one in chosen
             ),
             new=offer,
             reuse=offer,
             free=fleet.free(),
             hosts=fleet.hosts,
             key_prefix=f"n{len(fleet.slots)}-",
-            compat=compat,
         )
     )
     changed = {slot.name: slot for slot in result.slots}
@@ -157,7 +174,7 @@ def held(fleet: Fleet) -> dict[str, int]:
     return found
 
 
-def course(fleet: Fleet, compat: Compat, *, limit: int) -> list[tuple[int, int]]:
+def course(fleet: Fleet, order: Order, *, limit: int) -> list[tuple[int, int]]:
     """Slots that are missing and VMs without any, before each step and after the last one."""
     found: list[tuple[int, int]] = []
     random = Random(len(fleet.vms)).fork("turns")
@@ -166,13 +183,13 @@ def course(fleet: Fleet, compat: Compat, *, limit: int) -> list[tuple[int, int]]
         found.append((sum(K - one for one in has if one < K), sum(one == 0 for one in has)))
         if found[-1][0] == 0 or found[-1:] * IDLE_STEPS == found[-IDLE_STEPS:]:
             break
-        fleet = _served(fleet, compat, limit=limit, cycle=cycle, draw=random.random())
+        fleet = _served(fleet, order, limit=limit, cycle=cycle, draw=random.random())
     return found
 
 
 def exposures(fleet: Fleet, *, limit: int) -> tuple[Exposure, Exposure]:
     """In our order, and with the largest memory first, over the same time."""
-    ours, theirs = course(fleet, BY_EXPOSURE, limit=limit), course(fleet, BY_MEMORY, limit=limit)
+    ours, theirs = course(fleet, Order.EXPOSURE, limit=limit), course(fleet, Order.MEMORY, limit=limit)
     longest = max(len(ours), len(theirs))
     return _sum(ours, longest), _sum(theirs, longest)
 

@@ -44,7 +44,7 @@ class Cloud:
             used[vm.host] += vm.cpu_milli
         for name in self.names:
             self.fleet.upsert_host(hypervisor(name, used[name]))
-        self.engine = Engine(self.fleet, PipelineTable.shipped(self.fleet.settings))
+        self.engine = Engine(self.fleet, PipelineTable.shipped())
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         return self.engine.rank(request, why=why)

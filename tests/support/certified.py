@@ -99,7 +99,7 @@ async def _planned(objects: Sequence[Resource], using: RoleSettings, seed: int) 
     store = _store(objects, seed)
     gathered = await gather(store, StoreVMs(store, SystemClock()), using)
     result = plan(await plan_input(gathered))
-    writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(Random(seed)), creator="test", compat=using.compat)
+    writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(Random(seed)), creator="test")
     await write_plan(writer, result, gathered.observation.objects)
     return [item for kind in DUMPED async for item in list_all(store, kind)]
 

@@ -221,10 +221,9 @@ class Cloud:
         keys = {"limitOneNewReservationPerHypervisor": False, "maxVMsToProcess": -1, **self.config}
         self.failover = msgspec.convert(keys, FailoverConfig).apply_defaults()
         self.upkeep_settings = msgspec.convert(dict(self.settings), FailoverUpkeepSettings)
-        compat = self.failover.deviations
-        placement = PlacementSettings().with_compat(compat.ids)
+        placement = PlacementSettings()
         self.fleet = Fleet(placement)
-        self.ranker = DirectRanker(Engine(self.fleet, PipelineTable.shipped(placement)))
+        self.ranker = DirectRanker(Engine(self.fleet, PipelineTable.shipped()))
         self.events = EventList()
         self.metrics = Metrics()
         self.decisions = DecisionLog(self.clock)
@@ -232,13 +231,12 @@ class Cloud:
             world=StoreWorld(self.own),
             source=self.source or StoreVMs(self.own, self.clock),
             placement=self.port or InProcessPlacement(self.ranker, self.fleet),
-            free=lambda: free_amounts(self.fleet, keep_unknown=compat.reverted("D13")),
+            free=lambda: free_amounts(self.fleet),
             writer=SlotWriter(
                 self.own,
                 clock=self.clock,
                 ids=self.ids,
                 creator=self.failover.creator,
-                compat=compat,
                 shown=FleetShown(self.fleet),
             ),
             decider=Decider(self.decisions, Inline(), clock=self.clock),

@@ -331,7 +331,7 @@ class RecoveryCloud:
         RecoveryControllers(
             recovery,
             informers,
-            placement=InProcessPlacement(DirectRanker(Engine(fleet, PipelineTable.shipped(settings))), fleet),
+            placement=InProcessPlacement(DirectRanker(Engine(fleet, PipelineTable.shipped())), fleet),
             free=lambda: free_amounts(fleet),
             demands=Demands({}),
             caller=Caller(),

@@ -64,8 +64,8 @@ class Answering:
 class Bench:
     """A cloud of three hosts with the validation of its slots."""
 
-    def __init__(self, locations: Locations, *, compat: list[str] | None = None, port: Any = None) -> None:
-        self.cloud = Cloud({"compat": compat or [], "revalidationInterval": "30m"}, port=port)
+    def __init__(self, locations: Locations, *, port: Any = None) -> None:
+        self.cloud = Cloud({"revalidationInterval": "30m"}, port=port)
         cloud = self.cloud
         self.locations = locations
         self.budget = RemovalBudget(share=0.2, number=50)

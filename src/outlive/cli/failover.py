@@ -71,7 +71,6 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
             slots=observation.slots,
             required=gathered.required,
             topology=gathered.topology,
-            compat=gathered.settings.compat,
         )
     )
 

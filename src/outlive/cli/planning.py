@@ -138,7 +138,7 @@ def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
     from outlive.failover.keeping.writes import SlotWriter
 
     creator = settings.failover.creator
-    return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator, compat=settings.compat)
+    return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator)
 
 
 def plan_document(

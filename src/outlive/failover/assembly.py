@@ -93,30 +93,26 @@ class Failover:
         if placement.needs_candidates:
             placement = WithCandidates(placement, fleet)
         config = config.apply_defaults().for_profile(settings.profile)
-        compat = config.deviations
         own_vms = source is None
         self._workers = settings.validation_workers
         self._informers = informers
-        self._crowding = None if compat.reverted("D11") else Crowding(self._slots_on, fleet.overbooked)
-        """Which slots have no room (deviation D11: such slots go)."""
+        self._crowding = Crowding(self._slots_on, fleet.overbooked)
+        """Which slots have no room; such slots go."""
         turn = asyncio.Lock()
-        budget = RemovalBudget(
-            share=settings.brake_share, number=settings.brake_number, unlimited=compat.reverted("D12")
-        )
+        budget = RemovalBudget(share=settings.brake_share, number=settings.brake_number)
         state = KeptState(
             Demands(config.requirements, protection),
             trust_hosts=config.trust_hypervisor_location,
             choice=settings.topology_choice,
-            compat=compat,
         )
-        writing = partial(SlotWriter, store, clock=clock, ids=ids, creator=config.creator, compat=compat)
+        writing = partial(SlotWriter, store, clock=clock, ids=ids, creator=config.creator)
         writer = writing()
         reporter = Reporter(metrics, events)
         parts = Parts(
             world=CachedWorld(informers.hypervisors, informers.reservations, informers.groups),
             source=source or CachedVMs(informers.vms),
             placement=placement,
-            free=lambda: free_amounts(fleet, keep_unknown=compat.reverted("D13")),
+            free=lambda: free_amounts(fleet),
             writer=writer,
             decider=Decider(decisions, computer, clock=clock, inline_needs=settings.inline_planning_vms),
             coverage=CoverageWriter(

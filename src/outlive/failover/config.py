@@ -16,7 +16,6 @@ import msgspec
 
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
-from outlive.failover.compat import Compat
 from outlive.failover.topology import HOST_UNIT, TopologyChoice
 
 DEFAULT_REQUIREMENTS = {"*": 2}
@@ -84,17 +83,11 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Name of the data source that VMs are read from where they come from a database. Absent: ``nova-servers``."""
     scheduler_url: str = msgspec.field(default="", name="schedulerURL")
     """Where placement requests go when they travel over HTTP. Absent: ``http://localhost:8080/scheduler/nova/external``."""
-    compat: Literal["reference"] | list[str] = msgspec.field(default_factory=list)
-    """Deviations from the reference that are switched back: a list such as ``["D3", "D11"]``, or ``reference``: all."""
     repack: RepackSettings = RepackSettings()
 
     def __post_init__(self) -> None:
         for name in ("reconcile_interval", "short_reconcile_interval", "revalidation_interval"):
             _check_duration(_key(self, name), getattr(self, name))
-        try:
-            Compat.parse(self.compat)
-        except BadInput as error:
-            raise ValueError(str(error)) from None
         for pattern, count in (self.flavor_failover_requirements or {}).items():
             if count > MOST_SLOTS:
                 raise ValueError(f"flavorFailoverRequirements: {pattern!r} needs {count} slots; at most {MOST_SLOTS}")
@@ -106,20 +99,11 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         """Everything at its default."""
         return cls().apply_defaults()
 
-    @property
-    def deviations(self) -> Compat:
-        """The deviations that are switched back, as decisions take them."""
-        return Compat.parse(self.compat)
-
-    def reverts(self, deviation: str) -> bool:
-        """Whether that deviation is switched back to what the reference does."""
-        return self.deviations.reverted(deviation)
-
     def apply_defaults(self) -> FailoverConfig:
         """The same with absent values filled.
 
         Empty text, a zero duration, null and 0 for ``maxVMsToProcess`` count as absent; the nullable numbers keep an
-        explicit 0. Deviation D6: a zero short pause is a wish, and an absent one-per-host limit means true.
+        explicit 0. A zero short pause is a wish, and an absent one-per-host limit means true.
         """
         requirements = self.flavor_failover_requirements
         one_each = self.limit_one_new_reservation_per_hypervisor
@@ -132,7 +116,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
             max_failures_for_short_interval=_or(self.max_failures_for_short_interval, DEFAULT_MAX_FAILURES),
             max_vms_to_process=self.max_vms_to_process or DEFAULT_MAX_VMS,
             vm_selection_rotation_interval=_or(self.vm_selection_rotation_interval, DEFAULT_ROTATION),
-            limit_one_new_reservation_per_hypervisor=not self.reverts("D6") if one_each is None else one_each,
+            limit_one_new_reservation_per_hypervisor=True if one_each is None else one_each,
             revalidation_interval=_filled(self.revalidation_interval, DEFAULT_REVALIDATION_INTERVAL),
             creator=self.creator or DEFAULT_CREATOR,
             datasource_name=self.datasource_name or DEFAULT_DATASOURCE,
@@ -147,10 +131,7 @@ class FailoverConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return self
 
     def _short_interval(self) -> str:
-        short = self.short_reconcile_interval
-        if not short:
-            return DEFAULT_SHORT_INTERVAL
-        return _filled(short, DEFAULT_SHORT_INTERVAL) if self.reverts("D6") else short
+        return self.short_reconcile_interval or DEFAULT_SHORT_INTERVAL
 
     @property
     def requirements(self) -> dict[str, int]:
@@ -195,11 +176,11 @@ class FailoverUpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, rename="
     scheduler_token_file: str = ""
     """File that holds that token, white space around it aside; read at start."""
     brake_share: float = 0.20
-    """Deviation D12: a cycle that would drop more than this share of all memberships …"""
+    """A cycle that would drop more than this share of all memberships …"""
     brake_number: int = 50
     """… and more than this number of them drops none."""
     grace_pauses: float = 2.0
-    """Deviation D7: a slot without a status is deleted when it is older than this many normal pauses."""
+    """A slot without a status is deleted when it is older than this many normal pauses."""
     inline_planning_vms: int = 200
     """Cycles that place more VMs than this are computed in a child process, so that the event loop stays free."""
     events_react: bool = True

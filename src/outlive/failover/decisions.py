@@ -14,7 +14,6 @@ from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, c
 from outlive.failover.assurance.failures import FailuresInput, FailuresResult, survive
 from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.certificate.making import CertifyInput, CertifyResult, certify
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, CheckResult, check
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.explaining.explain import explain
@@ -24,7 +23,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
-from outlive.failover.topology import Topology, in_force
+from outlive.failover.topology import Topology
 from outlive.failover.verify.check import Verdict, VerifyInput
 from outlive.failover.verify.check import decide as verify
 from outlive.failover.whatif.ordering import order_drain
@@ -40,7 +39,6 @@ class EligibleInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     slot: SlotView
     slots: tuple[SlotView, ...] = ()
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class EligibleResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -55,7 +53,6 @@ class FindInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     vm: VmView
     slots: tuple[SlotView, ...] = ()
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class FindResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -82,18 +79,17 @@ class ResolveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     vm: VmView
     groups: tuple[FlavorGroupSpec, ...] | None = None
-    compat: Compat = Compat()
 
 
 def _eligible(given: EligibleInput) -> EligibleResult:
-    topology = in_force(given.topology, given.compat)
-    answer = is_vm_eligible_for_reservation(given.vm, given.slot, given.slots, compat=given.compat, topology=topology)
+    topology = given.topology
+    answer = is_vm_eligible_for_reservation(given.vm, given.slot, given.slots, topology=topology)
     return EligibleResult(eligible=answer)
 
 
 def _find(given: FindInput) -> FindResult:
-    topology = in_force(given.topology, given.compat)
-    found = find_eligible_reservations(given.vm, given.slots, compat=given.compat, topology=topology)
+    topology = given.topology
+    found = find_eligible_reservations(given.vm, given.slots, topology=topology)
     return FindResult(slots=tuple(slot.name for slot in found))
 
 
@@ -103,7 +99,7 @@ def _required(given: RequiredInput) -> RequiredResult:
 
 def _resolve_size(given: ResolveInput) -> ResolvedSize:
     groups = None if given.groups is None else groups_by_flavor(given.groups)
-    return resolve_size(given.vm, groups, whole_mib=given.compat.reverted("D13"))
+    return resolve_size(given.vm, groups)
 
 
 PLAN: Final = Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet")

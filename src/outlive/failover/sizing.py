@@ -63,18 +63,12 @@ def groups_by_flavor(groups: Iterable[FlavorGroupSpec]) -> dict[str, FlavorGroup
     return found
 
 
-def resolve_size(
-    vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None = None, *, whole_mib: bool = False
-) -> ResolvedSize:
-    """The size of the VM's slot; ``groups`` (flavor name → group) is ``None`` where group sizing is off.
-
-    ``whole_mib`` cuts the VM's own memory down to whole MiB, as the reference does (deviation D13 switched back);
-    otherwise it is kept to the byte.
-    """
+def resolve_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None = None) -> ResolvedSize:
+    """The size of the VM's slot, to the byte; ``groups`` (flavor name → group) is ``None`` where group sizing is
+    off."""
     group = groups.get(vm.flavor) if groups else None
     if group is None:
-        memory = vm.memory_bytes // MIB * MIB if whole_mib else vm.memory_bytes
-        return ResolvedSize(flavor_name=vm.flavor, cpu_milli=vm.cpu_milli, memory_bytes=memory)
+        return ResolvedSize(flavor_name=vm.flavor, cpu_milli=vm.cpu_milli, memory_bytes=vm.memory_bytes)
     largest = group.largest_flavor
     return ResolvedSize(
         flavor_name=largest.name,

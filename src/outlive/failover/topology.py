@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.model import HostView
 
 HOST_UNIT = "host"
@@ -70,15 +69,6 @@ class TopologyChoice(msgspec.Struct, frozen=True, kw_only=True):
         if not self.domains:
             return Topology(server_groups=self.server_groups)
         return topology_of(hosts, unit=self.unit, apart=self.apart, server_groups=self.server_groups)
-
-    def in_force(self, compat: Compat) -> TopologyChoice:
-        """Nothing where deviation D20 is switched back."""
-        return TopologyChoice(server_groups=False) if compat.reverted("D20") else self
-
-
-def in_force(topology: Topology, compat: Compat) -> Topology:
-    """What binds a decision: with deviation D20 switched back units are hosts and nothing is kept apart."""
-    return Topology(server_groups=False) if compat.reverted("D20") else topology
 
 
 def unit_of(domains: Mapping[str, str], domain: str) -> str | None:

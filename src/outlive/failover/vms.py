@@ -1,8 +1,8 @@
 """VMs and hosts as decisions see them, made from rows of a database and from our own objects.
 
 A VM source is the reference's synchronised tables or our own ``VirtualMachine`` objects. Nothing here reads
-a database or a store, and nothing is dropped without being counted. Where a VM is believed to be is the source's word alone; what hosts report is
-merged with it in ``outlive.failover.whereabouts``.
+a database or a store, and nothing is dropped without being counted. Where a VM is believed to be is the source's word
+alone; what hosts report is merged with it in ``outlive.failover.whereabouts``.
 """
 
 from __future__ import annotations

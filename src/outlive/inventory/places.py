@@ -95,9 +95,9 @@ def in_order(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:
 
 def pipelines_in_use(pipelines: Iterable[Pipeline], settings: PlacementSettings | None = None) -> PipelineTable:
     """The shipped pipelines, and over them those of the store."""
-    table = PipelineTable.shipped(settings)
+    table = PipelineTable.shipped()
     for pipeline in pipelines:
-        table.put(pipeline, settings)
+        table.put(pipeline)
     return table
 
 

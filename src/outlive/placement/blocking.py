@@ -65,11 +65,11 @@ def capacity_query(
     )
 
 
-def is_ready(reservation: Reservation, *, slots_without_condition: bool = True) -> bool:
+def is_ready(reservation: Reservation) -> bool:
     """Whether the reservation is confirmed; a failover slot without a condition counts as such."""
     found = condition(reservation.status.conditions, "Ready")
     if found is None:
-        return slots_without_condition and reservation.spec.type == FAILOVER
+        return reservation.spec.type == FAILOVER
     return found.status == "True"
 
 
@@ -118,7 +118,6 @@ def verdict(
     reservation: Reservation,
     query: CapacityQuery,
     *,
-    slots_without_condition: bool = True,
     instances: Container[str] = (),
 ) -> Verdict:
     """What the reservation does to a request on a host that reports these VMs; the first rule that applies decides."""
@@ -131,7 +130,7 @@ def verdict(
         details = reservation.spec.in_flight_reservation
         own = details is not None and details.vm_id != "" and details.vm_id == query.vm
         return Verdict.UNLOCKED if own else _held(reservation)
-    if not is_ready(reservation, slots_without_condition=slots_without_condition):
+    if not is_ready(reservation):
         return _held(reservation)
     if kind == FAILOVER:
         return _failover(reservation, query)

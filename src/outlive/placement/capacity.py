@@ -56,12 +56,11 @@ class CapacityView:
             return None
         left = self._left(row)
         fits = min((left.get(resource, 0) // amount for resource, amount in self._needed.items()), default=0)
-        ready = fleet.settings.slots_ready_without_condition
         instances = {one.id for one in record.status.instances}
         held = tuple(
             Held(
                 reservation=reservation.name,
-                verdict=verdict(reservation, query, slots_without_condition=ready, instances=instances),
+                verdict=verdict(reservation, query, instances=instances),
                 amounts=unused(reservation, ignore_allocations=query.ignore_allocations),
             )
             for reservation in fleet.reservations_on(name)

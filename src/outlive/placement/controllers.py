@@ -63,7 +63,7 @@ class PipelineController:
         if pipeline is None or pipeline.spec.scheduling_domain != DOMAIN:
             self._table.remove(key)
             return None
-        result = self._table.put(pipeline, self._settings)
+        result = self._table.put(pipeline)
         now = as_datetime(self._clock.now())
         conditions = _timed(pipeline.status.conditions, with_outcome(pipeline.status.conditions, result), now)
         if conditions == pipeline.status.conditions:

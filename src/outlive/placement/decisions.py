@@ -117,12 +117,12 @@ def _fleet(given: PlacementInput) -> Fleet:
 
 
 def _ranking(given: PlacementInput) -> Ranking:
-    table = PipelineTable.shipped(given.settings)
+    table = PipelineTable.shipped()
     for pipeline in given.pipelines:
         admission = admit(pipeline)
         if admission.errors:
             raise PipelineNotReady("; ".join(admission.errors), place=f"pipelines: {pipeline.name}")
-        table.put(pipeline, given.settings)
+        table.put(pipeline)
     request = given.request
     if not request.pipeline and len(given.pipelines) == 1:
         request = msgspec.structs.replace(request, pipeline=given.pipelines[0].name)

@@ -151,7 +151,7 @@ class Engine:
 
         Otherwise a slot could be made on a host that its VM may not use (docs/reference/placement.md#tenants-of-slots).
         """
-        if request.intent not in FAILOVER_SEARCH or not self.settings.failover_checks_tenants:
+        if request.intent not in FAILOVER_SEARCH:
             return pipeline.filters
         return pipeline.filters + pipeline.tenant_filters
 
@@ -164,7 +164,7 @@ class Engine:
         if not pipeline.gathers_hosts:
             return False
         validation = request.intent is Intent.EVACUATE and request.options.read_only and bool(request.hosts)
-        return not (validation and self.settings.validation_keeps_to_named_hosts)
+        return not validation
 
     def start(self, request: PlacementRequest, pipeline: BuiltPipeline) -> Run:
         """The run with its candidates."""

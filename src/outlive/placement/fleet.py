@@ -69,9 +69,7 @@ class Fleet:
         self._row_names: list[str] = []
         self._unused_rows: list[int] = []
         self._view: tuple[int, tuple[str, ...], dict[str, int], Rows] | None = None
-        self.ledger = Ledger(
-            2, self.columns.rows, slots_ready_without_condition=self.settings.slots_ready_without_condition
-        )
+        self.ledger = Ledger(2, self.columns.rows)
 
     # -- changes ---------------------------------------------------------------------------------------
 
@@ -260,9 +258,8 @@ class Fleet:
         known = self.columns.present("capacity")
         if ignore_allocations:
             return self.columns.amounts("capacity"), known
-        if self.settings.overbooked_hosts == "drop":
-            known = known & self.columns.flag("counted")
-        return self.columns.amounts("capacity") - self.columns.amounts("allocation"), known
+        counted = known & self.columns.flag("counted")
+        return self.columns.amounts("capacity") - self.columns.amounts("allocation"), counted
 
     def available(self, query: CapacityQuery) -> IntVector:
         """(resources, rows): free for a request with this query, before what it may unlock. Shared: copy to change."""

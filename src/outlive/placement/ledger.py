@@ -117,8 +117,7 @@ class Buckets:
 class Ledger:
     """All reservations: totals per host row, and the indexes from which a request finds what it may use."""
 
-    def __init__(self, width: int, rows: int, *, slots_ready_without_condition: bool = True) -> None:
-        self._slots_ready = slots_ready_without_condition
+    def __init__(self, width: int, rows: int) -> None:
         self._used = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
         self._full = {kind: np.zeros((width, rows), dtype=np.int64) for kind in _TYPES}
         self._ready_slots = np.zeros((width, rows), dtype=np.int64)
@@ -173,7 +172,7 @@ class Ledger:
         self.drop(reservation.name)
         entry = Entry(
             reservation=reservation,
-            ready=is_ready(reservation, slots_without_condition=self._slots_ready),
+            ready=is_ready(reservation),
             rows=rows,
             host_row=host_row,
             blocks=False,

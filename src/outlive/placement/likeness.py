@@ -18,8 +18,7 @@ from outlive.resources.codec import encode_canonical
 def likeness(fleet: Fleet, request: PlacementRequest) -> Hashable | None:
     """A key: requests with the same one have the same answer at the same moment. ``None``: none is like this one."""
     hosts = request.hosts or ()
-    named_only = fleet.settings.validation_keeps_to_named_hosts
-    if len(hosts) != 1 or request.intent is not Intent.EVACUATE or not request.options.read_only or not named_only:
+    if len(hosts) != 1 or request.intent is not Intent.EVACUATE or not request.options.read_only:
         return None
     if request.group is not None:
         return None  # a host that runs the VM itself is judged by other rules

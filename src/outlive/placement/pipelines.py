@@ -15,7 +15,6 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.placement.catalogue import FILTERS, TENANT_FILTERS, WEIGHERS, parameters
-from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
 from outlive.placement.steps import Filter, OnError, Weigher
 from outlive.resources import Condition, Pipeline, pipelines, with_condition
@@ -104,9 +103,8 @@ def admit(pipeline: Pipeline) -> Admission:
     return Admission(errors=(*errors, *result.failed, *result.dropped), warnings=warnings)
 
 
-def build(pipeline: Pipeline, settings: PlacementSettings | None = None) -> BuildResult:
+def build(pipeline: Pipeline) -> BuildResult:
     """Set up every step: unknown ones are left out, a failing weigher is dropped, a failing filter is fatal."""
-    settings = settings or PlacementSettings()
     spec = pipeline.spec
     filters: list[BoundFilter] = []
     weighers: list[BoundWeigher] = []
@@ -121,7 +119,7 @@ def build(pipeline: Pipeline, settings: PlacementSettings | None = None) -> Buil
         except BadInput as error:
             failed.append(str(error))
             continue
-        filters.append(BoundFilter(bound, _on_error(step, kind.on_error, settings)))
+        filters.append(BoundFilter(bound, _on_error(step, kind.on_error)))
     for step in spec.weighers:
         weigher = WEIGHERS.get(step.name)
         if weigher is None:
@@ -133,13 +131,13 @@ def build(pipeline: Pipeline, settings: PlacementSettings | None = None) -> Buil
         except BadInput as error:
             dropped.append(str(error))
             continue
-        weighers.append(BoundWeigher(made, step.multiplier, _on_error(step, weigher.on_error, settings)))
+        weighers.append(BoundWeigher(made, step.multiplier, _on_error(step, weigher.on_error)))
     built = BuiltPipeline(
         pipeline.name,
         tuple(filters),
         tuple(weighers),
         spec.ignore_preselection,
-        _tenant_filters(filters, settings),
+        _tenant_filters(filters),
     )
     return BuildResult(None if failed else built, tuple(unknown), tuple(dropped), tuple(failed))
 
@@ -152,22 +150,16 @@ def _check_multiplier(step: pipelines.Step) -> None:
         )
 
 
-def _tenant_filters(listed: list[BoundFilter], settings: PlacementSettings) -> tuple[BoundFilter, ...]:
+def _tenant_filters(listed: list[BoundFilter]) -> tuple[BoundFilter, ...]:
     """What complements the listed filters on tenants; a pipeline that lists none of them is left as it is."""
     names = {bound.step.name for bound in listed}
     if names.isdisjoint(kind.name for kind in TENANT_FILTERS):
         return ()
-    return tuple(
-        BoundFilter(kind(), kind.on_error if settings.fail_closed else "skip")
-        for kind in TENANT_FILTERS
-        if kind.name not in names
-    )
+    return tuple(BoundFilter(kind(), kind.on_error) for kind in TENANT_FILTERS if kind.name not in names)
 
 
-def _on_error(step: pipelines.Step, default: OnError, settings: PlacementSettings) -> OnError:
-    if step.on_error is not None:
-        return step.on_error
-    return default if settings.fail_closed else "skip"
+def _on_error(step: pipelines.Step, default: OnError) -> OnError:
+    return default if step.on_error is None else step.on_error
 
 
 def with_outcome(conditions: tuple[Condition, ...], result: BuildResult) -> tuple[Condition, ...]:
@@ -208,16 +200,16 @@ class PipelineTable(Mapping[str, BuiltPipeline]):
         self._broken: frozenset[str] = frozenset()
 
     @classmethod
-    def shipped(cls, settings: PlacementSettings | None = None) -> PipelineTable:
+    def shipped(cls) -> PipelineTable:
         """All shipped pipelines that rank hosts."""
         table = cls()
         for pipeline in shipped_pipelines():
-            table.put(pipeline, settings)
+            table.put(pipeline)
         return table
 
-    def put(self, pipeline: Pipeline, settings: PlacementSettings | None = None) -> BuildResult:
+    def put(self, pipeline: Pipeline) -> BuildResult:
         """Build a pipeline and swap it in; one that cannot be used, or is not for us, is taken out."""
-        result = build(pipeline, settings)
+        result = build(pipeline)
         ours = pipeline.spec.scheduling_domain == DOMAIN and pipeline.spec.type == "filter-weigher"
         if result.pipeline is None or not ours:
             self.remove(pipeline.name)

@@ -96,7 +96,7 @@ class PlacementService:
         """A pipeline appeared, changed or went; calls in progress keep theirs."""
         if new is not None:
             if old is None or old.spec != new.spec:
-                self.pipelines.put(new, self.settings)
+                self.pipelines.put(new)
         elif old is not None:
             self.pipelines.remove(old.name)
 
@@ -188,5 +188,4 @@ class PlacementService:
             own,
             first=settings.evacuation_shuffle_k,
             random=self._random,
-            across_classes=settings.shuffle_across_classes,
         )

@@ -11,21 +11,11 @@ from collections.abc import Collection, Sequence
 from outlive.base.random import Random
 
 
-def shuffled(
-    hosts: Sequence[str], own: Collection[str], *, first: int, random: Random, across_classes: bool = False
-) -> list[str]:
+def shuffled(hosts: Sequence[str], own: Collection[str], *, first: int, random: Random) -> list[str]:
     """The hosts with the first few permuted: places of own hosts among themselves, the others likewise."""
     result = list(hosts)
     head = range(min(first, len(result)))
-    classes = (
-        (list(head),)
-        if across_classes
-        else (
-            [at for at in head if result[at] in own],
-            [at for at in head if result[at] not in own],
-        )
-    )
-    for places in classes:
+    for places in ([at for at in head if result[at] in own], [at for at in head if result[at] not in own]):
         names = [result[at] for at in places]
         random.shuffle(names)
         for at, name in zip(places, names, strict=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from outlive.failover.assurance.costs import CostInput, CostResult, costs
 from outlive.failover.assurance.coverage import CoverageResult
 from outlive.failover.assurance.tolerance import tolerances
-from outlive.failover.topology import in_force
 from outlive.roles.planning import Gathered
 
 
@@ -19,7 +18,7 @@ def costs_of(gathered: Gathered, covered: CoverageResult) -> CostResult:
     needing = [vm for vm in observation.vms if gathered.required.get(vm.id, 0) > 0]
     uncovered = {one.vm for one in covered.uncovered}
     levels = {vm.id: protection.of(vm).name for vm in observation.vms}
-    units = in_force(gathered.topology, gathered.settings.compat).units
+    units = gathered.topology.units
     return costs(
         CostInput(
             vms=observation.vms,

@@ -58,7 +58,7 @@ async def drain_input(gathered: Gathered, drained: Sequence[str], *, keep: int |
         for vm in observation.vms
         if vm.id in gathered.required
     ]
-    caller = Caller(profile=settings.upkeep.profile, compat=settings.compat)
+    caller = Caller(profile=settings.upkeep.profile)
     offers = []
     for empty in (False, True):
         ranker: Ranker = _Asked(gathered.engine, empty=empty)
@@ -78,7 +78,6 @@ async def drain_input(gathered: Gathered, drained: Sequence[str], *, keep: int |
         free=free_table(gathered.fleet),
         keep=keep,
         topology=gathered.topology,
-        compat=settings.compat,
     )
 
 

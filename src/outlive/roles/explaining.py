@@ -24,7 +24,7 @@ class EngineAnswers(Answers):
 
     def __init__(self, gathered: Gathered) -> None:
         self._engine = gathered.engine
-        self._caller = Caller(profile=gathered.settings.upkeep.profile, compat=gathered.settings.compat)
+        self._caller = Caller(profile=gathered.settings.upkeep.profile)
         self._with_project = pins_projects(gathered.observation.hypervisors)
         self._known: dict[str, Answer] = {}
 
@@ -55,7 +55,7 @@ def state_of(gathered: Gathered, *, now: float = 0.0) -> State:
         slots=observation.slots,
         sizes=gathered.sizes,
         hosts=observation.hosts,
-        free=free_capacity(gathered.fleet, keep_unknown=settings.compat.reverted("D13")),
+        free=free_capacity(gathered.fleet),
         capacity=capacity,
         topology=gathered.topology,
         limit=settings.failover.max_vms_to_process,
@@ -63,7 +63,6 @@ def state_of(gathered: Gathered, *, now: float = 0.0) -> State:
         now=now,
         brake_share=settings.upkeep.brake_share,
         brake_number=settings.upkeep.brake_number,
-        compat=settings.compat,
     )
 
 

@@ -53,7 +53,6 @@ def survival_picture(
             slots=gathered.observation.slots,
             hosts=gathered.observation.hosts,
             topology=gathered.topology,
-            compat=gathered.settings.compat,
         )
     )
     uncovered = {vm: status.host for vm, status in told.items() if not status.covered}

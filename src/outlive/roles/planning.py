@@ -79,15 +79,14 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
     demanded = whole(demands.among(observation.vms))
     grouped = settings.failover.use_flavor_group_resources
     groups = groups_by_flavor(await world.groups()) if grouped else None
-    whole_mib = settings.compat.reverted("D13")
-    sizes = {vm.id: enough_for(vm, resolve_size(vm, groups, whole_mib=whole_mib)) for vm in observation.vms}
+    sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
     await _book(store, fleet)
-    pipelines = PipelineTable.shipped(settings.scheduler)
+    pipelines = PipelineTable.shipped()
     async for pipeline in list_all(store, Pipeline):
-        pipelines.put(pipeline, settings.scheduler)
+        pipelines.put(pipeline)
     return Gathered(
         observation=observation,
         required=demanded.required,
@@ -125,7 +124,7 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
     if wishes:
         offers = await gather_offers(
             placement or InProcessPlacement(_Local(gathered.engine), gathered.fleet),
-            Caller(profile=settings.upkeep.profile, compat=settings.compat),
+            Caller(profile=settings.upkeep.profile),
             wishes,
             requests={},
             request_id="",
@@ -139,10 +138,9 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
         classes={wish.vm.id: wish.offer_class for wish in wishes},
         reuse=offers.reuse,
         new=offers.new,
-        free=free_capacity(gathered.fleet, keep_unknown=settings.compat.reverted("D13")),
+        free=free_capacity(gathered.fleet),
         hosts=gathered.fleet.names,
         topology=gathered.topology,
-        compat=settings.compat,
     )
 
 
@@ -163,7 +161,7 @@ async def repack_input(gathered: Gathered, *, limit: int, effort_s: float, seed:
     if wishes:
         offers = await gather_offers(
             InProcessPlacement(_Local(gathered.engine), gathered.fleet),
-            Caller(profile=settings.upkeep.profile, compat=settings.compat),
+            Caller(profile=settings.upkeep.profile),
             wishes,
             requests={},
             request_id="",
@@ -191,7 +189,6 @@ def _wishes(gathered: Gathered) -> list[Wanted]:
             slots=observation.slots,
             required=gathered.required,
             priorities=gathered.priorities,
-            compat=gathered.settings.compat,
         )
     ).missing
     views = {vm.id: vm for vm in observation.vms}
@@ -208,6 +205,5 @@ def coverage_of(gathered: Gathered, slots: Iterable[SlotView], fails: Iterable[F
         hosts=gathered.observation.hosts,
         fails=tuple(fails),
         topology=gathered.topology,
-        compat=gathered.settings.compat,
     )
     return coverage(given)

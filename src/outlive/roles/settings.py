@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.protection import ProtectionSettings, check_protection
 from outlive.failover.requirements import Requirements
@@ -90,14 +89,9 @@ class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.upkeep.address_of(self.failover.datasource_name)
 
     @property
-    def compat(self) -> Compat:
-        """Deviations of failover that are switched back."""
-        return Compat.parse(self.failover.compat)
-
-    @property
     def topology_choice(self) -> TopologyChoice:
         """Units of failure and separation, as they are in force."""
-        return self.upkeep.topology_choice.in_force(self.compat)
+        return self.upkeep.topology_choice
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
@@ -113,7 +107,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         failover=failover,
         upkeep=upkeep,
         protection=protection,
-        scheduler=sections["scheduler"].with_compat(Compat.parse(failover.compat).ids),
+        scheduler=sections["scheduler"],
         node=sections["node"],
         election=sections["election"],
         metrics=sections["metrics"],
@@ -122,9 +116,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
 
 
 def check_requirements(failover: FailoverConfig) -> None:
-    """``BadInput`` for a malformed pattern or a negative count; the reference skips such a pattern silently."""
-    if failover.compat == "reference":
-        return
+    """``BadInput`` for a malformed pattern or a negative count."""
     place = "failover.flavorFailoverRequirements"
     for pattern, why in Requirements(failover.requirements).malformed.items():
         raise BadInput(why, place=f"{place}.{pattern}", remedy="see docs/reference/failover.md#patterns")

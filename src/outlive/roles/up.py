@@ -202,7 +202,6 @@ class UpRole:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""
         settings, informers = self.settings, self.informers
         config = settings.failover.apply_defaults()
-        compat = config.deviations
         placement = ports.placement or InProcessPlacement(self.placement, self.placement.fleet)
         recovery = RecoveryControllers(
             ports.recovery_store or self._store,
@@ -214,9 +213,9 @@ class UpRole:
                 clusters=self._informer(Cluster),
             ),
             placement=WithCandidates(placement, self.fleet) if placement.needs_candidates else placement,
-            free=lambda: free_amounts(self.fleet, keep_unknown=compat.reverted("D13")),
+            free=lambda: free_amounts(self.fleet),
             demands=Demands(config.requirements, settings.protection),
-            caller=Caller(profile=settings.upkeep.profile, compat=compat),
+            caller=Caller(profile=settings.upkeep.profile),
             metrics=self.metrics,
             events=self._events,
             decisions=self.decisions,

@@ -18,7 +18,7 @@ from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.plan import PlanResult, plan
-from outlive.failover.topology import HOST_UNIT, in_force
+from outlive.failover.topology import HOST_UNIT
 from outlive.failover.whatif.ordering import order_drain
 from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
 from outlive.resources import ZONE_LABEL, Hypervisor
@@ -187,7 +187,7 @@ def check_hosts(now: Altered, hosts: Sequence[str]) -> None:
 
 def _tolerated(what: Seen) -> Tolerated:
     gathered = what.gathered
-    units = in_force(gathered.topology, gathered.settings.compat).units
+    units = gathered.topology.units
     found = tolerance(
         ToleranceInput(vms=gathered.vms, required=gathered.required, slots=what.slots, units=units, weakest=0)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +10,9 @@ from tests.support import fleets
 
 from outlive.base.errors import BadInput
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Fail, Join, Need, Offer, Open
+from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.assign import AssignInput, AssignResult, assign
 from outlive.failover.planning.reasons import Reason
 from outlive.failover.sizing import ResolvedSize, resolve_size
@@ -83,8 +83,6 @@ def test_a_slot_without_a_host_is_never_reused() -> None:
 def test_a_slot_that_is_too_small_or_not_ready_is_not_reused() -> None:
     slots = [slot("small", "h4"), slot("sick", "h5", 2, ready=False)]
     assert isinstance(assign(given_([vm("v", "h1", 2)], slots)).actions[0], Open)
-    literal = assign(given_([vm("v", "h1", 2)], slots, compat=Compat.parse(["D10"])))
-    assert isinstance(literal.actions[0], Join)
 
 
 def test_a_new_slot_goes_to_the_best_host_that_the_rules_allow() -> None:
@@ -147,9 +145,6 @@ def test_a_slot_whose_write_failed_is_not_joined_and_still_counts() -> None:
     reuse, new = Offer(hosts=("h6",)), Offer(hosts=("h4",))
     kept = assign(given_([vm("d", "h2")], slots, reuse=reuse, new=new, excluded_slots=("r",)))
     assert [type(one) for one in kept.actions] == [Open]
-    as_reference = Compat(ids=("D8",))
-    back = assign(given_([vm("d", "h2")], slots, reuse=reuse, new=new, excluded_slots=("r",), compat=as_reference))
-    assert [type(one) for one in back.actions] == [Join]
 
 
 def test_the_rules_exclude_hosts_and_the_reason_says_which() -> None:
@@ -189,7 +184,6 @@ def test_reuse_without_an_answer_falls_through_to_a_new_slot() -> None:
 def test_a_vm_without_size_is_refused() -> None:
     bare = VmView(id="v", host="h1", flavor="f")
     assert one_fail(assign(given_([bare], []))).reason == Reason.ZERO_SIZE
-    assert isinstance(assign(given_([bare], [], compat=Compat.parse(["D13"]))).actions[0], Open)
 
 
 def test_a_vm_whose_memberships_clash_gets_nothing_new() -> None:
@@ -218,7 +212,7 @@ def literal_assignment(given: AssignInput) -> list[tuple[str, str, str]]:
     """The same greedy order, spelt out with nothing but the public questions."""
     slots = sorted(given.slots, key=lambda one: one.name)
     free, views, done = dict(given.free), {view.id: view for view in given.vms}, []
-    for wanted in given.needs:
+    for turn, wanted in enumerate(given.needs):
         view = views[wanted.vm]
         for _ in range(wanted.needed):
             fitting = [
@@ -245,7 +239,7 @@ def literal_assignment(given: AssignInput) -> list[tuple[str, str, str]]:
                 done.append(("fail", view.id, ""))
                 break
             free[host] = (free[host][0] - wanted.size.cpu_milli, free[host][1] - wanted.size.memory_bytes)
-            key = f"new-{1 + sum(kind == 'open' for kind, _, _ in done)}"
+            key = f"~{turn:03}-{1 + sum(kind == 'open' and who == view.id for kind, who, _ in done)}"
             slots.append(
                 SlotView(
                     name=key,
@@ -257,6 +251,25 @@ def literal_assignment(given: AssignInput) -> list[tuple[str, str, str]]:
             )
             done.append(("open", view.id, host))
     return done
+
+
+def one_by_one(given: AssignInput) -> list[Action]:
+    """Each VM is served alone, so that nothing has to be shared out in rounds."""
+    actions: list[Action] = []
+    slots, free = {one.name: one for one in given.slots}, dict(given.free)
+    for turn, wanted in enumerate(given.needs):
+        prefix = f"~{turn:03}-"
+        alone = msgspec.structs.replace(
+            given, needs=(wanted,), slots=tuple(slots.values()), free=dict(free), key_prefix=prefix
+        )
+        result = assign(alone)
+        actions += result.actions
+        slots |= {one.name: one for one in result.slots}
+        for action in result.actions:
+            if isinstance(action, Open):
+                cpu, memory = free[action.host]
+                free[action.host] = (cpu - action.cpu_milli, memory - action.memory_bytes)
+    return actions
 
 
 @pytest.mark.slow
@@ -278,16 +291,14 @@ def test_without_rounds_the_assignment_is_the_literal_greedy_one(seed: int) -> N
         reuse={"c": Offer(hosts=offered)},
         free=free,
         hosts=tuple(on),
-        compat=Compat.parse(["D19"]),
     )
-    result = assign(given_state)
     found = [
         ("join", action.vm, action.slot)
         if isinstance(action, Join)
         else ("open", action.vm, action.host)
         if isinstance(action, Open)
         else ("fail", action.vm, "")
-        for action in result.actions
+        for action in one_by_one(given_state)
     ]
     assert found == literal_assignment(given_state)
 
@@ -300,20 +311,3 @@ def test_group_sized_slots_carry_the_group() -> None:
     (action,) = result.actions
     assert isinstance(action, Open)
     assert (action.group, action.cpu_milli) == ("g", 8000)
-
-
-def test_with_d1_and_d2_switched_back_slots_are_found_as_the_reference_finds_them() -> None:
-    """A probe on a host that the VM already uses spoils every later verdict, so a new slot is opened instead."""
-    mine, probed, good = slot("a", "h2", v="h1"), slot("b", "h2", w="h4"), slot("c", "h3", x="h5")
-    wanted = [vm("v", "h1")]
-    reuse, new = Offer(hosts=("h2", "h3")), Offer(hosts=("h6",))
-    product = assign(given_(wanted, [mine, probed, good], reuse=reuse, new=new))
-    assert [(type(one), getattr(one, "slot", "")) for one in product.actions] == [(Join, "c")]
-    compat = Compat(ids=("D1", "D2"))
-    assert find_eligible_reservations(wanted[0], [mine, probed, good], compat=compat) == []
-    back = assign(given_(wanted, [mine, probed, good], reuse=reuse, new=new, compat=compat))
-    assert [type(one) for one in back.actions] == [Open]
-    twice = assign(
-        given_([vm("p", "h1"), vm("q", "h2")], [], reuse=Offer(hosts=("h5",)), new=Offer(hosts=("h5",)), compat=compat)
-    )
-    assert [type(one) for one in twice.actions] == [Open, Join], "a slot that was opened is found as well"

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from outlive.base.errors import Refused
-from outlive.failover.compat import Compat
 from outlive.failover.keeping.calls import (
     GENERAL_PIPELINE,
     HANA_PIPELINE,
@@ -93,20 +92,16 @@ def test_dedicated_calls_have_their_own_pipelines_and_no_options_image_or_group(
         assert (request.need, request.flavor_name) == (Amounts(cpu=2500, memory=4 * GIB), "m4")
 
 
-def test_d5_new_uses_the_pipeline_of_the_vm_unless_switched_back():
+def test_new_uses_the_pipeline_of_the_vm():
     size = resolve_size(HANA)
     assert Caller().new(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
     assert Caller().reuse(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
     assert Caller().validate(HANA, "h7").request.pipeline == HANA_PIPELINE
-    back = Caller(compat=Compat.parse(["D5"]))
-    assert back.new(HANA, size, ignore=[]).request.pipeline == GENERAL_PIPELINE
-    assert back.reuse(HANA, size, ignore=[]).request.pipeline == HANA_PIPELINE
     assert Caller().new(vm(extra_specs={HANA_SPEC: "forbidden"}), size, ignore=[]).request.pipeline == GENERAL_PIPELINE
 
 
-def test_d16_a_missing_hypervisor_type_is_filled_in_and_its_spelling_can_be_switched_back():
+def test_a_missing_hypervisor_type_is_filled_in():
     assert Caller().validate(vm(), "h7").request.extra_specs == {TYPE: "QEMU"}
-    assert Caller(compat=Compat.parse("reference")).validate(vm(), "h7").request.extra_specs == {TYPE: "qemu"}
     assert Caller().validate(vm(extra_specs={TYPE: "CH"}), "h7").request.extra_specs == {TYPE: "CH"}
 
 

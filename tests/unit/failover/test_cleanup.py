@@ -8,13 +8,10 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
 from outlive.failover.planning.suspects import suspects
 from outlive.failover.portions import whole as whole_of
-
-REFERENCE = Compat.parse("reference")
 
 
 def vm(name: str, host: str) -> VmView:
@@ -79,8 +76,6 @@ def test_a_slot_without_status_is_deleted_only_after_its_grace() -> None:
     result = clean(asked)
     assert [(one.slot, one.cause) for one in result.deleted] == [("old", Cause.NEVER_INITIALISED)]
     assert result.waiting == ("young",)
-    literal = clean(CleanInput(vms=(), slots=(young, old), now=120.0, grace_s=60.0, compat=Compat.parse(["D7"])))
-    assert [one.slot for one in literal.deleted] == ["old", "young"]
 
 
 def test_a_slot_changed_by_both_steps_counts_twice() -> None:
@@ -99,12 +94,10 @@ def test_members_at_fault_by_themselves_leave_with_their_own_cause() -> None:
     assert causes(result) == [("s1", "a", Cause.OWN_HOST), ("s2", "b", Cause.SAME_HOST)]
 
 
-def test_the_reference_evicts_everybody_of_a_slot_at_fault() -> None:
+def test_only_the_member_at_fault_leaves_a_slot() -> None:
     slots = (slot("s", "h5", a="h1", z="h5"),)
     vms = (vm("a", "h1"), vm("z", "h5"))
     assert causes(clean(CleanInput(vms=vms, slots=slots))) == [("s", "z", Cause.OWN_HOST)]
-    literal = clean(CleanInput(vms=vms, slots=slots, compat=REFERENCE))
-    assert [drop.vm for drop in literal.dropped] == ["a", "z"]
 
 
 def fleet_that_moved(count: int) -> CleanInput:
@@ -127,12 +120,6 @@ def test_the_brake_needs_both_the_share_and_the_number() -> None:
     assert len(clean(fleet_that_moved(400)).dropped) == 60
     few = CleanInput(vms=(), slots=(slot("s", "h2", a="h1"),))
     assert clean(few).brake is None
-
-
-def test_the_brake_can_be_switched_back() -> None:
-    asked = fleet_that_moved(100)
-    literal = CleanInput(vms=asked.vms, slots=asked.slots, compat=Compat.parse(["D12"]))
-    assert len(clean(literal).dropped) == 60
 
 
 def test_slots_that_were_empty_before_go_even_under_the_brake() -> None:
@@ -171,11 +158,6 @@ def test_a_vm_that_moved_has_moved_whatever_its_size() -> None:
     assert {drop.cause for drop in clean(moved).dropped} == {Cause.MOVED}
 
 
-def test_d18_outgrown_slots_are_kept_when_switched_back_and_where_sizes_are_cut() -> None:
-    for compat in (["D18"], ["D13"], "reference"):
-        assert clean(msgspec.structs.replace(OUTGROWN, compat=Compat.parse(compat))).dropped == ()
-
-
 def test_the_brake_counts_those_that_outgrew_their_slots() -> None:
     slots = tuple(held(f"s{n:03}", "x", 1, 1, **{f"v{n:03}": "h1"}) for n in range(100))
     result = clean(CleanInput(vms=tuple(sized(f"v{n:03}", "h1", 2) for n in range(100)), slots=slots))
@@ -196,8 +178,8 @@ def test_what_a_vm_gives_reason_to_leave_is_what_clean_up_would_take() -> None:
     assert left.slots == tuple(one for one in whole.slots if one.name in left.changed)
 
 
-@given(st.integers(0, 2**32), st.sampled_from([[], ["D3"], ["D18"], ["D3", "D1"]]))
-def test_on_the_suspects_alone_clean_up_says_what_it_says_on_everything(seed: int, compat: list[str]) -> None:
+@given(st.integers(0, 2**32))
+def test_on_the_suspects_alone_clean_up_says_what_it_says_on_everything(seed: int) -> None:
     random = Random(seed)
     on = fleets.hosts(8)
     vms = fleets.vms(random, 14, on, sizes=(1, 2))
@@ -214,9 +196,8 @@ def test_on_the_suspects_alone_clean_up_says_what_it_says_on_everything(seed: in
         hosts=(HostView(name="any", active=tuple(active)),),
         slots=tuple(slots),
         brake_number=random.choice([0, 3, 50]),
-        compat=Compat.parse(compat),
     )
-    found = whole_of(suspects(slots, {one.id: one for one in listed}, set(active), whole.compat))
+    found = whole_of(suspects(slots, {one.id: one for one in listed}, set(active)))
     part = clean(msgspec.structs.replace(whole, slots=found.slots, memberships=found.memberships))
     everything = clean(whole)
     assert (part.dropped, part.deleted, part.changed) == (everything.dropped, everything.deleted, everything.changed)

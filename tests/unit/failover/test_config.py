@@ -68,17 +68,15 @@ def test_a_negative_number_of_vms_means_all_and_zero_means_absent():
     assert load(maxVMsToProcess=0).apply_defaults().max_vms_to_process == 30
 
 
-def test_d6_a_zero_short_pause_is_a_wish_unless_switched_back():
+def test_a_zero_short_pause_is_a_wish():
     assert load(shortReconcileInterval="0s").apply_defaults().short_reconcile_interval_s == 0.0
-    assert load(shortReconcileInterval="0s", compat=["D6"]).apply_defaults().short_reconcile_interval_s == 0.1
     assert load(shortReconcileInterval="").apply_defaults().short_reconcile_interval_s == 0.1
 
 
-def test_d6_an_absent_limit_means_one_new_slot_a_host_unless_switched_back():
+def test_an_absent_limit_means_one_new_slot_a_host():
     assert load().apply_defaults().limit_one_new_reservation_per_hypervisor is True
-    assert load(compat="reference").apply_defaults().limit_one_new_reservation_per_hypervisor is False
-    reference = load(compat="reference", limitOneNewReservationPerHypervisor=True).apply_defaults()
-    assert reference.limit_one_new_reservation_per_hypervisor is True
+    given = load(limitOneNewReservationPerHypervisor=False).apply_defaults()
+    assert given.limit_one_new_reservation_per_hypervisor is False
 
 
 def test_filling_twice_changes_nothing():
@@ -92,7 +90,7 @@ def test_filling_twice_changes_nothing():
         ({"reconcileInterval": "5 minutes"}, "reconcileInterval"),
         ({"shortReconcileInterval": "x"}, "shortReconcileInterval"),
         ({"reconcileInterval": "-5m"}, "reconcileInterval is -5m"),
-        ({"compat": ["D99"]}, "D99"),
+        ({"compat": "reference"}, "compat"),
         ({"reconcileintervall": "5m"}, "reconcileintervall"),
         ({"maxVMsToProcess": "many"}, "maxVMsToProcess"),
         ({"repack": {"max_changes_per_cycle": -1}}, "max_changes_per_cycle"),
@@ -143,14 +141,6 @@ def test_one_token_is_given_in_one_way():
         msgspec.convert({"schedulerToken": "t", "schedulerTokenFile": "f"}, FailoverUpkeepSettings)
 
 
-def test_a_list_of_deviations_switches_back_only_those():
-    config = load(compat=["D3", "D11"])
-    assert config.reverts("D3")
-    assert config.reverts("D11")
-    assert not config.reverts("D12")
-    assert load(compat="reference").reverts("D12")
-
-
 def test_the_settings_of_a_role_are_those_of_its_profile():
     sections = {name: struct() for name, struct in SECTIONS.items()}
     sections["failover"] = load(useFlavorGroupResources=True)
@@ -172,14 +162,6 @@ def test_units_and_separation_are_read_and_wrong_names_are_told():
     ):
         with pytest.raises(msgspec.ValidationError, match=words):
             msgspec.convert(wrong, FailoverUpkeepSettings)
-
-
-def test_with_d20_switched_back_a_role_has_no_units_and_keeps_nothing_apart():
-    sections = {name: kind() for name, kind in SECTIONS.items()}
-    sections["failoverUpkeep"] = msgspec.convert({"failureUnit": "rack"}, FailoverUpkeepSettings)
-    assert role_settings(sections).topology_choice.unit == "rack"
-    sections["failover"] = load(compat=["D20"])
-    assert role_settings(sections).topology_choice == TopologyChoice(server_groups=False)
 
 
 def test_a_pattern_that_asks_for_more_slots_than_any_fleet_has_hosts_is_an_error():

@@ -12,7 +12,6 @@ from tests.support.failover import GIB
 from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.rules import counts
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import slot_view
@@ -318,7 +317,7 @@ def exposure(order: list[VmView], present: dict[str, int], k: int) -> int:
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 64), st.integers(0, 2)), min_size=1, max_size=30))
 def test_exposure_is_never_more_than_with_the_largest_memory_first(lacking: list[tuple[int, int, int]]) -> None:
     levels = {f"p{n}": LevelSettings(slots=2, priority=n) for n in range(3)}
-    state = KeptState(Demands({}, ProtectionSettings(levels=levels)), trust_hosts=True, compat=Compat())
+    state = KeptState(Demands({}, ProtectionSettings(levels=levels)), trust_hosts=True)
     vms: list[VmView] = []
     present: dict[str, int] = {}
     for number, (has, memory, priority) in enumerate(lacking):

@@ -122,7 +122,7 @@ class Truth:
     def refusal(self, host: str, *, reuse: bool) -> tuple[str, str, str]:
         """(step, code, message) of the first step of placement against a host, looked at by itself."""
         settings = self.gathered.settings
-        caller = Caller(profile=settings.upkeep.profile, compat=settings.compat)
+        caller = Caller(profile=settings.upkeep.profile)
         call = (caller.reuse if reuse else caller.new)(self.vm, self.size, ignore=(self.vm.host,))
         request: PlacementRequest = call.request
         engine = self.gathered.engine

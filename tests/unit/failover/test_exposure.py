@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.exposure import BY_EXPOSURE, BY_MEMORY, K, after_failure, course, exposures, held
+from bench.exposure import K, Order, after_failure, course, exposures, held
 
 from outlive.failover.eligibility.check import CheckInput, check
 
@@ -28,7 +28,7 @@ def test_what_is_measured_is_a_fleet_after_a_failure_under_the_same_rules() -> N
     assert check(CheckInput(vms=fleet.vms, slots=fleet.slots)).violations == ()
     has = held(fleet)
     assert {0, 1, K} <= set(has.values())
-    for compat in (BY_EXPOSURE, BY_MEMORY):
-        found = course(fleet, compat, limit=10)
+    for order in Order:
+        found = course(fleet, order, limit=10)
         assert found[0] == (sum(K - one for one in has.values()), sum(one == 0 for one in has.values()))
         assert [slots for slots, _ in found] == sorted((slots for slots, _ in found), reverse=True)

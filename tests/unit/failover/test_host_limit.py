@@ -42,10 +42,10 @@ from outlive.recovery.model import (
     Action,
     ActionKind,
     HolderState,
+    HostHealth,
     HostState,
     RecoveryView,
     SlotState,
-    Standing,
     VmState,
 )
 from outlive.recovery.plan import plan_recovery
@@ -219,7 +219,7 @@ def recovered(
         hosts=tuple(
             HostState(
                 name=host,
-                standing=Standing.DEAD if host in failed else Standing.LIVE,
+                health=HostHealth.DEAD if host in failed else HostHealth.LIVE,
                 refuses="it is to be emptied" if host in closed else "",
             )
             for host in on

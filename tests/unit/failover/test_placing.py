@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.support.loops import run
 
-from outlive.failover.compat import Compat
 from outlive.failover.keeping.calls import Call, Caller
 from outlive.failover.keeping.placing import WithCandidates, gather_offers, wanted
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Fail, Need, Offer, Open
+from outlive.failover.planning.actions import Fail, Need, Offer
 from outlive.failover.planning.assign import AssignInput, assign
 from outlive.failover.sizing import resolve_size
 from outlive.placement.fleet import Fleet
@@ -52,18 +50,16 @@ def test_an_answer_about_one_host_is_judged_by_whoever_asked():
     assert run(port.offer(Caller().validate(VM, "h3"))).hosts == ("h2", "h3")
 
 
-@pytest.mark.parametrize(("compat", "opened"), [(Compat(), False), (Compat.parse(["D13"]), True)])
-def test_a_host_that_nobody_knows_has_room_only_as_the_reference_has_it(compat: Compat, opened: bool):
+def test_a_host_that_nobody_knows_has_no_room():
     given = AssignInput(
         slots=(),
         vms=(VM,),
         needs=(Need(vm="v", needed=1, size=SIZE, offer_class="c"),),
         new={"c": Offer(hosts=("ghost",))},
         free={"h2": (8000, 8 * GIB)},
-        compat=compat,
     )
     (action,) = assign(given).actions
-    assert isinstance(action, Open if opened else Fail)
+    assert isinstance(action, Fail)
 
 
 def test_where_there_is_nobody_to_ask_about_nobody_is_offered():

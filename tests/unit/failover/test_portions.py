@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.failover.compat import Compat
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Need, Offer
 from outlive.failover.planning.assign import AssignInput
@@ -31,7 +30,6 @@ inputs = st.one_of(
         slots=st.lists(slots, max_size=4).map(tuple),
         hosts=st.lists(st.builds(HostView, name=st.text(max_size=2)), max_size=2).map(tuple),
         now=st.sampled_from([0.0, 1.5]),
-        compat=st.sampled_from([Compat(), Compat.parse(["D3"])]),
     ),
     st.builds(
         SelectInput,

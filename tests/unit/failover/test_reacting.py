@@ -8,7 +8,6 @@ from tests.support import fleets
 
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.keeping.decide import Decider
@@ -277,12 +276,3 @@ def test_only_vms_that_give_reason_are_looked_at() -> None:
     assert {(drop.vm, drop.cause) for drop in left.dropped} == {("v1", Cause.OUTGROWN)}
     assert not world.state.idle("v0")
     assert len(world.state.idle("v1")) == 2
-
-
-def test_with_d18_switched_back_nobody_outgrows_a_slot() -> None:
-    state = KeptState(Demands({"*": 1}), trust_hosts=True, compat=Compat.parse(["D18"]))
-    state.see_host("h1", host("h1", "a"))
-    state.see_vm("a", vm("a", "h1", cpu=2000))
-    state.see_slot("s", slot("s", "h2", 1000, {"a": "h1"}))
-    assert not state.departs("a")
-    assert state.counters.misses("a") == 1

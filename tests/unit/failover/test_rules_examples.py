@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from outlive.base.errors import BadInput
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.eligibility.rules import (
     check_vms_still_eligible,
@@ -117,16 +116,6 @@ def test_find_all_keeps_the_order_and_skips_slots_that_are_too_small() -> None:
     assert [slot.name for slot in found] == ["c", "b"]
 
 
-def test_reference_find_all_forgets_a_host_after_probing_it() -> None:
-    used = SlotView(name="a", host="h5", members={"v": "h1"})
-    same_host, free = SlotView(name="b", host="h5"), SlotView(name="c", host="h6")
-    names = lambda slots, compat: [s.name for s in find_eligible_reservations(vm("v", "h1"), slots, compat=compat)]  # noqa: E731
-    reference = Compat.parse("reference")
-    assert names([used, same_host, free], Compat()) == ["c"]
-    assert names([used, same_host, free], reference) == []
-    assert names([used, free, same_host], reference) == ["c"]
-
-
 def test_vm_that_declares_nothing_fits_anywhere() -> None:
     assert fits(vm("v", "h1"), SlotView(name="s"))
     assert not fits(vm("v", "h1", cpu_milli=1), SlotView(name="s", memory_bytes=9))
@@ -140,30 +129,26 @@ def test_unknown_member_is_kept_and_counts() -> None:
 def test_of_two_clashing_members_the_smaller_id_goes() -> None:
     slot = SlotView(name="s", host="h5", members={"b": "h1", "a": "h1"})
     now = {"a": vm("a", "h1"), "b": vm("b", "h1")}
-    for compat in (Compat(), Compat.parse("reference")):
-        assert check_vms_still_eligible(now, [slot], compat=compat) == {"s": ["a"]}
+    assert check_vms_still_eligible(now, [slot]) == {"s": ["a"]}
 
 
 def test_of_two_vms_that_share_two_slots_one_leaves_the_first() -> None:
     members = {"a": "h1", "b": "h2"}
     slots = [SlotView(name="s1", host="h5", members=members), SlotView(name="s2", host="h6", members=members)]
     now = {"a": vm("a", "h1"), "b": vm("b", "h2")}
-    for compat in (Compat(), Compat.parse("reference")):
-        assert check_vms_still_eligible(now, slots, compat=compat) == {"s1": ["a"]}
+    assert check_vms_still_eligible(now, slots) == {"s1": ["a"]}
 
 
-def test_innocent_member_stays_where_the_reference_evicts_it() -> None:
+def test_innocent_member_stays() -> None:
     slot = SlotView(name="s", host="h5", members={"a": "h1", "z": "h5"})
     now = {"a": vm("a", "h1"), "z": vm("z", "h5")}
     assert check_vms_still_eligible(now, [slot]) == {"s": ["z"]}
-    assert check_vms_still_eligible(now, [slot], compat=Compat.parse("reference")) == {"s": ["a", "z"]}
 
 
-def test_one_of_two_slots_on_one_host_stays_where_the_reference_drops_both() -> None:
+def test_one_of_two_slots_on_one_host_stays() -> None:
     slots = [SlotView(name=name, host="h5", members={"a": "h1"}) for name in ("s1", "s2")]
     now = {"a": vm("a", "h1")}
     assert check_vms_still_eligible(now, slots) == {"s1": ["a"]}
-    assert check_vms_still_eligible(now, slots, compat=Compat.parse("reference")) == {"s1": ["a"], "s2": ["a"]}
 
 
 def test_graph_equals_another_whose_leftovers_are_empty() -> None:
@@ -172,14 +157,6 @@ def test_graph_equals_another_whose_leftovers_are_empty() -> None:
     graph.remove("t", "ra", "h5")
     assert graph == DependencyGraph.build(STATE)
     assert graph != DependencyGraph.build(JOINED)
-
-
-def test_uncounted_graph_forgets_a_host_that_is_still_used() -> None:
-    slots = [SlotView(name=name, host="h5", members={"a": "h1"}) for name in ("s1", "s2")]
-    for counted, left in ((True, {"h5": 1}), (False, {})):
-        graph = DependencyGraph.build(slots, counted=counted)
-        graph.remove("a", "s1", "h5")
-        assert dict(graph.vm_slot_hosts["a"]) == left
 
 
 def reservation(**amounts: int) -> Reservation:
@@ -195,9 +172,3 @@ def test_slot_may_hold_cpu_and_memory_of_any_amount() -> None:
 def test_illegal_resource_of_a_slot_is_named() -> None:
     with pytest.raises(BadInput, match="vcpus"):
         validate_failover_reservation_resources(reservation(vcpus=4, memory=1))
-
-
-def test_unknown_deviation_is_named() -> None:
-    with pytest.raises(BadInput, match="D99"):
-        Compat.parse(["D99"])
-    assert Compat.parse(["D3", "D1"]).ids == ("D1", "D3")

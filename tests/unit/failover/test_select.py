@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.select import PauseInput, SelectInput, SelectResult, next_pause_s, select, short
 from outlive.failover.portions import whole
@@ -36,21 +35,15 @@ def test_largest_memory_comes_first_then_the_smaller_id() -> None:
     assert ids(chosen()) == ["b", "d", "e", "c", "a"]
 
 
-def exposed(compat: list[str]) -> list[str]:
+def exposed() -> list[str]:
     """``a`` has the highest priority, ``b`` one slot already."""
     slots = (SlotView(name="x", host="x", memory_bytes=9, members={"b": "h1"}),)
-    given = SelectInput(
-        vms=FLEET, slots=slots, required=NEEDS, priorities={"a": 3, "c": -1}, limit=4, compat=Compat.parse(compat)
-    )
+    given = SelectInput(vms=FLEET, slots=slots, required=NEEDS, priorities={"a": 3, "c": -1}, limit=4)
     return ids(select(given))
 
 
 def test_the_highest_priority_comes_first_then_whoever_has_the_fewest_slots() -> None:
-    assert exposed([]) == ["a", "d", "e", "b"]
-
-
-def test_with_d19_switched_back_only_memory_counts() -> None:
-    assert exposed(["D19"]) == ["b", "d", "e", "c"]
+    assert exposed() == ["a", "d", "e", "b"]
 
 
 def test_no_limit_is_hit_when_everybody_is_served() -> None:
@@ -84,8 +77,6 @@ def test_a_slot_that_is_not_ready_or_too_small_is_not_present() -> None:
     )
     given = SelectInput(vms=FLEET, slots=slots, required={"b": 4})
     assert [(one.present, one.needed) for one in select(given).missing] == [(2, 2)]
-    literal = SelectInput(vms=FLEET, slots=slots, required={"b": 4}, compat=Compat.parse(["D10"]))
-    assert select(literal).missing == ()
 
 
 def pause(**changes: float) -> float:
@@ -112,8 +103,8 @@ def test_the_short_pause_is_for_catching_up_that_goes_well() -> None:
     assert pause(short_s=0.0) == 30.0
 
 
-@given(st.integers(0, 2**32), st.sampled_from([[], ["D10"], ["D4"]]))
-def test_those_who_miss_slots_and_their_slots_are_enough_to_select_from(seed: int, compat: list[str]) -> None:
+@given(st.integers(0, 2**32))
+def test_those_who_miss_slots_and_their_slots_are_enough_to_select_from(seed: int) -> None:
     random = Random(seed)
     on = fleets.hosts(6)
     vms = fleets.vms(random, 12, on, sizes=(1, 2))
@@ -126,7 +117,6 @@ def test_those_who_miss_slots_and_their_slots_are_enough_to_select_from(seed: in
         limit=random.randrange(5),
         rotation=random.randrange(2),
         draw=random.random(),
-        compat=Compat.parse(compat),
     )
-    some, theirs = whole(short(vms, slots, everything.required, everything.compat))
+    some, theirs = whole(short(vms, slots, everything.required))
     assert select(msgspec.structs.replace(everything, vms=some, slots=theirs)) == select(everything)

@@ -61,11 +61,10 @@ def test_a_ratio_over_flavors_without_memory_is_inconsistent():
     assert groups_by_flavor([group("g", ("m8", 8, 32768), ("m0", 1, 0))])
 
 
-def test_own_memory_is_kept_to_the_byte_unless_switched_back():
+def test_own_memory_is_kept_to_the_byte():
     odd = vm(memory=GIB + 5)
     assert resolve_size(odd).memory_bytes == GIB + 5
     assert resolve_size(odd).memory_mib == 1025
-    assert resolve_size(odd, whole_mib=True).memory_bytes == GIB
 
 
 def test_fractions_of_cores_are_rounded_up_on_the_wire():

@@ -11,7 +11,6 @@ from outlive.base.random import Random
 from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.assurance.tolerated import Tolerating, judge_broken
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.portions import whole
 from outlive.failover.topology import topology_of
@@ -26,7 +25,7 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
             topology = topology_of(hosts, unit=unit)
             columns = Columns(slots, {vm.id: vm.host for vm in vms}, topology)
             broken = frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist())
-            division = whole(dividing(vms, slots, Compat()))
+            division = whole(dividing(vms, slots))
             views = {vm.id: vm for vm in vms}
             telling = Tolerating(unit, broken, whole(judge_broken(broken, required, views, slots, topology)))
             telling.add(vms, assess(vms, required, division, broken=broken, fails={}))

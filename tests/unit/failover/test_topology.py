@@ -9,7 +9,6 @@ import pytest
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.check import CheckInput, Fault, check
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.counters import Counters
@@ -24,7 +23,7 @@ from outlive.failover.planning.plan import PlanInput, PlanResult, plan
 from outlive.failover.planning.separating import Separating
 from outlive.failover.separation import barred, groups_of, separations
 from outlive.failover.sizing import resolve_size
-from outlive.failover.topology import Topology, TopologyChoice, in_force, topology_of
+from outlive.failover.topology import Topology, topology_of
 
 GIB = 2**30
 BIG = 64
@@ -391,7 +390,6 @@ def test_a_check_tells_when_a_peer_moves_onto_the_host_of_a_slot_and_clean_up_le
     assert found.remove == {}
     given = CleanInput(vms=(a, moved), slots=(slot("s", "h3", a), slot("t", "h4", moved)))
     assert clean(given).dropped == ()
-    assert check(CheckInput(vms=(a, moved), slots=slots[:1], compat=Compat.parse(["D20"]))).holds
 
 
 def test_a_check_tells_of_slots_in_one_domain_and_of_groups_that_would_not_land_together() -> None:
@@ -425,17 +423,6 @@ def test_peers_with_affinity_land_together_and_peers_with_anti_affinity_never_me
     (fail,) = [action for action in crowded.actions if isinstance(action, Fail)]
     assert "anti-affinity group f" in fail.detail
     assert planned(far, hosts[:5], dict.fromkeys("abc", 1), Topology(server_groups=False)).failed == 0
-    reference = planned(far, hosts[:5], dict.fromkeys("abc", 1), Topology(), compat=Compat.parse("reference"))
-    assert reference.failed == 0
-
-
-def test_with_d20_switched_back_hosts_are_the_units() -> None:
-    choice = TopologyChoice(unit="rack", apart=("power",))
-    assert choice.in_force(Compat.parse(["D20"])).of([HostView(name="h", domains={"rack": "r"})]) == Topology(
-        server_groups=False
-    )
-    assert in_force(RACKS, Compat.parse(["D20"])) == Topology(server_groups=False)
-    assert in_force(RACKS, Compat()) is RACKS
 
 
 @pytest.mark.parametrize("seed", range(20))

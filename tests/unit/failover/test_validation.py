@@ -183,25 +183,23 @@ def test_whoever_cannot_be_asked_changes_nothing(who: str):
     run(story())
 
 
-def test_d11_the_member_at_fault_leaves_and_the_others_stay_unless_switched_back():
-    async def story(compat: list[str]) -> tuple[Bench, dict[str, Any]]:
-        b = await bench(compat=compat)
+def test_the_member_at_fault_leaves_and_the_others_stay():
+    async def story() -> tuple[Bench, dict[str, Any]]:
+        b = await bench()
         b.locations.vms["a"] = msgspec.structs.replace(b.locations.vms["a"], memory_bytes=500 * GIB)
         await b.cloud.slot("s", "h3", {"a": "h1", "b": "h2"})
         requeue = await b.look()
         assert requeue is None or requeue.after_s == 0
         return b, await b.cloud.members()
 
-    b, members = run(story([]))
+    b, members = run(story())
     assert members == {"s": {"b": "h2"}}
     (event,) = b.cloud.events.of("MemberRemoved")
     assert "VM a left: validation failed" in event.note
     assert "filter_has_enough_capacity" in event.note
-    _, members = run(story(["D11"]))
-    assert members == {}
 
 
-def test_d11_a_slot_that_nobody_is_left_in_goes():
+def test_a_slot_that_nobody_is_left_in_goes():
     async def story() -> None:
         b = await bench()
         b.locations.vms["a"] = msgspec.structs.replace(b.locations.vms["a"], memory_bytes=500 * GIB)
@@ -213,7 +211,7 @@ def test_d11_a_slot_that_nobody_is_left_in_goes():
     run(story())
 
 
-def test_d11_a_slot_on_an_unusable_host_goes_as_a_whole():
+def test_a_slot_on_an_unusable_host_goes_as_a_whole():
     async def story() -> None:
         b = await bench()
         await b.cloud.slot("s", "h3", {"a": "h1", "b": "h2"})
@@ -238,18 +236,17 @@ def test_a_slot_with_members_and_no_host_goes():
     run(story())
 
 
-def test_d15_an_answer_that_is_not_trimmed_still_proves_the_host_unless_switched_back():
+def test_an_answer_that_is_not_trimmed_still_proves_the_host():
     def untrimmed(_: Call) -> Offer:
         return Offer(hosts=("h2", "h3", "h9"))
 
-    async def story(compat: list[str]) -> dict[str, Any]:
-        b = await bench(compat=compat, port=Answering(untrimmed))
+    async def story() -> dict[str, Any]:
+        b = await bench(port=Answering(untrimmed))
         await b.cloud.slot("s", "h3", {"a": "h1"})
         await b.look()
         return await b.cloud.members()
 
-    assert run(story([])) == {"s": {"a": "h1"}}
-    assert run(story(["D15"])) == {}
+    assert run(story()) == {"s": {"a": "h1"}}
 
 
 def test_an_answer_without_the_host_is_invalid():
@@ -262,9 +259,9 @@ def test_an_answer_without_the_host_is_invalid():
     run(story())
 
 
-def test_d10_illegal_resources_are_told_and_taken_back_once_legal_unless_switched_back():
-    async def story(compat: list[str]) -> tuple[str, str]:
-        b = await bench(compat=compat)
+def test_illegal_resources_are_told_and_taken_back_once_legal():
+    async def story() -> tuple[str, str]:
+        b = await bench()
         await b.cloud.slot("s", "h3", {"a": "h1"}, resources=Amounts(cpu=2000, memory=4 * GIB, vcpus=2))
         assert later(await b.look())
         slot = await b.slot()
@@ -284,8 +281,7 @@ def test_d10_illegal_resources_are_told_and_taken_back_once_legal_unless_switche
         assert ready is not None
         return ready.status, ready.reason
 
-    assert run(story([])) == ("True", "ReservationActive")
-    assert run(story(["D10"])) == ("False", "InvalidResources")
+    assert run(story()) == ("True", "ReservationActive")
 
 
 def test_a_slot_that_changed_meanwhile_is_looked_at_again():
@@ -320,7 +316,7 @@ def test_a_write_that_fails_is_raised_for_the_queue_to_retry():
     run(story())
 
 
-def test_d12_validation_does_not_dissolve_the_fleet_either():
+def test_validation_does_not_dissolve_the_fleet_either():
     async def story() -> None:
         b = await bench()
         b.budget = b.validation._budget = RemovalBudget(share=0.2, number=2)

@@ -28,7 +28,7 @@ def reason(
 ) -> tuple[str, str] | None:
     table = PipelineTable()
     step = Step(name="filter_has_enough_capacity", params=(Parameter(key="lockReserved", bool_value=lock),))
-    table.put(Pipeline(metadata=ObjectMeta(name="one"), spec=PipelineSpec(filters=(step,))), fleet.settings)
+    table.put(Pipeline(metadata=ObjectMeta(name="one"), spec=PipelineSpec(filters=(step,))))
     options = fields.pop("options", {})
     asked = request(pipeline="one", intent=intent.value, **fields)
     ranking = Engine(fleet, table).rank(replace(asked, options=Options(**options)), why=True)
@@ -99,8 +99,6 @@ def test_all_instances_must_fit_on_one_host_and_none_counts_as_one() -> None:
 
 def test_a_vm_of_no_size_is_refused_and_says_so() -> None:
     assert reason(fleet_of(host()), need={"cpu": "0", "memory": "1Gi"})[0] == "zero-size"  # type: ignore[index]
-    reference = PlacementSettings().with_compat(["D13"])
-    assert fits(fleet_of(host(), settings=reference), need={"cpu": "0", "memory": "1Gi"})
 
 
 @pytest.mark.parametrize(
@@ -116,10 +114,9 @@ def test_a_host_whose_figure_is_missing_or_negative_is_dropped(code: str, fields
     found = reason(fleet_of(host(**fields)))
     assert found is not None
     assert found[0] == code
-    assert fits(fleet_of(host(**fields), settings=PlacementSettings().with_compat(["D13"])))
 
 
-def test_memory_is_compared_in_bytes_unless_the_reference_is_wanted() -> None:
+def test_memory_is_compared_in_bytes_and_a_megabyte_is_a_setting() -> None:
     tight = host(effectiveCapacity={"cpu": "16", "memory": str(16 * 1024 * 10**6)})
     assert not fits(fleet_of(tight))
     assert fits(fleet_of(tight, settings=PlacementSettings(flavor_memory_unit="mb")))
@@ -145,11 +142,8 @@ def test_an_unconfirmed_slot_blocks_wherever_it_may_be_and_is_never_unlocked() -
 
 
 def test_a_failover_slot_without_condition_counts_as_ready() -> None:
-    def fleet(settings: PlacementSettings) -> Fleet:
-        return fleet_of(host(), slot("f", ready=None, cpu="16", members=("vm-1",)), settings=settings)
-
-    assert fits(fleet(PlacementSettings()), intent=Intent.EVACUATE)
-    assert not fits(fleet(PlacementSettings().with_compat(["D10"])), intent=Intent.EVACUATE)
+    fleet = fleet_of(host(), slot("f", ready=None, cpu="16", members=("vm-1",)))
+    assert fits(fleet, intent=Intent.EVACUATE)
 
 
 def test_a_slot_on_its_way_blocks_both_hosts() -> None:

@@ -127,7 +127,7 @@ def answers(raw: bytes, *, seed: int) -> tuple[ExternalAnswer, ExternalAnswer]:
     metrics = Metrics()
 
     async def ask() -> tuple[ExternalAnswer, ExternalAnswer]:
-        fleet, table = random_fleet(Random(seed), rules), PipelineTable.shipped(rules)
+        fleet, table = random_fleet(Random(seed), rules), PipelineTable.shipped()
         service = PlacementService(fleet, table, clock=LoopClock(), random=Random(seed), metrics=metrics)
         return await service.external(raw), await service.explain(raw)
 

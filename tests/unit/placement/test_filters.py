@@ -32,7 +32,7 @@ def run(
     settings = settings or PlacementSettings()
     table = PipelineTable()
     spec = PipelineSpec(filters=(Step(name=name, params=params),))
-    table.put(Pipeline(metadata=ObjectMeta(name="one"), spec=spec), settings)
+    table.put(Pipeline(metadata=ObjectMeta(name="one"), spec=spec))
     fields.setdefault("hosts", sorted([one.name for one in hosts] + ["stranger"]))
     asked = replace(request(pipeline="one", **fields), **(also or {}))
     return Engine(fleet_of(*hosts, settings=settings), table).rank(asked, why=True)
@@ -113,10 +113,8 @@ def test_capabilities_are_compared_exactly(wanted: dict[str, str], left: list[st
     assert kept("filter_capabilities", *hosts, extraSpecs=wanted) == left
 
 
-def test_capability_operators_silence_the_filter_under_the_reference() -> None:
-    old = PlacementSettings(capability_operators="skip")
+def test_capability_operators_are_evaluated() -> None:
     specs = {"capabilities:hypervisor_type": "s== CH"}
-    assert kept("filter_capabilities", host("a"), extraSpecs=specs, settings=old) == ["a", "stranger"]
     assert kept("filter_capabilities", host("a"), extraSpecs=specs) == []
 
 
@@ -223,11 +221,9 @@ def test_allowed_projects_and_aggregates_pin_hosts() -> None:
 
 @pytest.mark.parametrize("intent", [Intent.RESERVE_FOR_FAILOVER, Intent.REUSE_FAILOVER_RESERVATION])
 @pytest.mark.parametrize("name", TENANT_FILTERS)
-def test_searches_for_slots_respect_pinning_unless_switched_back(name: str, intent: Intent) -> None:
+def test_searches_for_slots_respect_pinning(name: str, intent: Intent) -> None:
     closed = host("a", allowedProjects=["q"], aggregates=[{"name": "x", "metadata": {"filter_tenant_id": "q"}}])
     assert kept(name, closed, intent=intent.value) == ["stranger"]
-    reference = PlacementSettings().with_compat(["D17"])
-    assert kept(name, closed, intent=intent.value, settings=reference) == ["a", "stranger"]
     assert kept(name, closed, intent="capacity_probe") == ["a", "stranger"]
 
 

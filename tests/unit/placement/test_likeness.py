@@ -91,7 +91,3 @@ def test_what_gives_way_to_a_vm_on_that_host_makes_it_different() -> None:
 def test_questions_that_are_not_about_one_host_are_like_no_other(changes: dict[str, object]) -> None:
     asked = msgspec.structs.replace(asked_by("a", request(), hosts=("h1",)), **changes)
     assert likeness(fleet(), asked) is None
-
-
-def test_nothing_is_alike_where_validations_look_at_all_hosts() -> None:
-    assert key(fleet(PlacementSettings().with_compat(("D15",))), "a") is None

@@ -101,9 +101,7 @@ def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(se
         for needs in ({"f*": 1, "one*": 1}, {"f*": 2, "one*": 1}):
             using = settings(needs, unit=unit)
             gathered = await look(store, using)
-            writer = SlotWriter(
-                store, clock=SystemClock(), ids=SeededIds(random.fork(str(made))), creator="test", compat=using.compat
-            )
+            writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(random.fork(str(made))), creator="test")
             result = plan(await plan_input(gathered))
             await write_plan(writer, result, gathered.observation.objects)
             has: dict[str, int] = {}

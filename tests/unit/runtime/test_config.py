@@ -270,10 +270,10 @@ def test_the_sections_of_failover_load_and_are_described():
     loaded = load_settings(
         FAILOVER_SECTIONS,
         file=None,
-        environ={"OUTLIVE_FAILOVER__COMPAT": "D3", "OUTLIVE_FAILOVER__RECONCILE_INTERVAL": "45s"},
+        environ={"OUTLIVE_FAILOVER__CREATOR": "us", "OUTLIVE_FAILOVER__RECONCILE_INTERVAL": "45s"},
         flags={},
     )
-    assert loaded["failover"].compat == ["D3"]
+    assert loaded["failover"].creator == "us"
     assert loaded["failover"].reconcile_interval_s == 45.0
     page = reference_page(FAILOVER_SECTIONS)
     empty = [line for line in page.splitlines() if line.startswith("| `") and line.endswith("|  |")]

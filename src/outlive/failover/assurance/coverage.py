@@ -16,14 +16,13 @@ import msgspec
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.assurance.tolerance import tolerances
 from outlive.failover.assurance.worth import why_worthless
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Fail
 from outlive.failover.planning.reasons import Reason
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
-from outlive.failover.topology import Topology, in_force
+from outlive.failover.topology import Topology
 from outlive.resources import Amounts, CoverageStatus
 
 
@@ -37,7 +36,6 @@ class CoverageInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     hosts: tuple[HostView, ...] = ()
     fails: tuple[Fail, ...] = ()
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class Uncovered(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -93,7 +91,7 @@ def coverage(given: CoverageInput) -> CoverageResult:
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     told = assess_state(given)
     uncovered = [_uncovered(told[vm.id], vm.id) for vm in needing if not told[vm.id].covered]
-    topology = in_force(given.topology, given.compat)
+    topology = given.topology
     least = bound(BoundInput(vms=given.vms, required=given.required, hosts=given.hosts, topology=topology))
     units = topology.units
     levels = tolerances(needing, given.slots, {vm.id: vm.host for vm in given.vms}, units)
@@ -124,12 +122,12 @@ def coverage(given: CoverageInput) -> CoverageResult:
 
 def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
-    topology = in_force(given.topology, given.compat)
+    topology = given.topology
     columns = Columns(given.slots, {vm.id: vm.host for vm in given.vms}, topology)
     return assess(
         given.vms,
         given.required,
-        whole(dividing(given.vms, given.slots, given.compat)),
+        whole(dividing(given.vms, given.slots)),
         broken=frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist()),
         fails={fail.vm: fail for fail in given.fails},
     )
@@ -168,13 +166,12 @@ def assess(
     }
 
 
-def dividing(vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat) -> Portions[Division]:
+def dividing(vms: Iterable[VmView], slots: Iterable[SlotView]) -> Portions[Division]:
     """Which slots count for whom, in portions."""
     views: dict[str, VmView] = {}
     for listed in portioned(vms):
         views.update((vm.id, vm) for vm in listed)
         yield
-    literal = compat.reverted("D10")
     counting: dict[str, list[str]] = {}
     idle: dict[str, list[SlotView]] = {}
     for portion in portioned(sorted(slots, key=lambda one: one.name), SLOTS):
@@ -183,7 +180,7 @@ def dividing(vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat) -
                 vm = views.get(member)
                 if vm is None:
                     continue
-                if counts(vm, slot, literal=literal):
+                if counts(vm, slot):
                     counting.setdefault(member, []).append(slot.name)
                 else:
                     idle.setdefault(member, []).append(slot)

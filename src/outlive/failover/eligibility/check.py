@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from outlive.failover.breaches import Breach
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.graph import with_hosts
 from outlive.failover.eligibility.meetings import find_meetings
 from outlive.failover.eligibility.rules import check_vms_still_eligible, fits, may_run_on
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.separation import Separation, separations
-from outlive.failover.topology import HOSTS_ALONE, Topology, in_force
+from outlive.failover.topology import HOSTS_ALONE, Topology
 
 
 class Fault(enum.StrEnum):
@@ -59,7 +58,6 @@ class CheckInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     required: dict[str, int] = {}
     """VM → slots that it needs; affinity groups are not judged without."""
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -77,7 +75,7 @@ def check(given: CheckInput) -> CheckResult:
     """Look at every allocation. Rules are judged with current locations, recorded ones where a VM is unknown."""
     views = {vm.id: vm for vm in given.vms}
     locations = {vm.id: vm.host for vm in given.vms}
-    topology = in_force(given.topology, given.compat)
+    topology = given.topology
     found = [
         *_stale(given.slots, views),
         *(_violation(breach) for breach in breaches(given.slots, locations, topology)),
@@ -88,7 +86,7 @@ def check(given: CheckInput) -> CheckResult:
         slots=len(given.slots),
         holds=not found,
         violations=tuple(found),
-        remove=check_vms_still_eligible(views, given.slots, compat=given.compat, topology=topology) if found else {},
+        remove=check_vms_still_eligible(views, given.slots, topology=topology) if found else {},
     )
 
 

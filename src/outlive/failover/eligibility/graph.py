@@ -40,12 +40,10 @@ class DependencyGraph:
     """VM → slots, VM → host, VM → slot hosts, slot → VMs, slot → host.
 
     Hosts are there as units of failure, by name; without ``topology.units`` these are the hosts themselves. Empty
-    entries and absent ones mean the same. ``counted=False`` keeps a VM's slot hosts as a set, as the reference
-    does: removing one of two memberships on one host then forgets the host (deviation D1 switched back).
+    entries and absent ones mean the same.
     """
 
-    def __init__(self, *, counted: bool = True, topology: Topology = HOSTS_ALONE) -> None:
-        self.counted = counted
+    def __init__(self, *, topology: Topology = HOSTS_ALONE) -> None:
         self._unit = topology.unit
         self.vm_slots: dict[str, set[str]] = {}
         self.vm_host: dict[str, str] = {}
@@ -58,7 +56,6 @@ class DependencyGraph:
         cls,
         slots: Iterable[SlotView],
         *,
-        counted: bool = True,
         locations: Mapping[str, str] | None = None,
         topology: Topology = HOSTS_ALONE,
     ) -> DependencyGraph:
@@ -66,7 +63,7 @@ class DependencyGraph:
 
         A VM's host is the one in ``locations``, else the one recorded by the last slot in the list.
         """
-        graph = cls(counted=counted, topology=topology)
+        graph = cls(topology=topology)
         known = locations or {}
         for slot in slots:
             graph.slot_vms.setdefault(slot.name, set())
@@ -80,7 +77,7 @@ class DependencyGraph:
         vm_host, slot_host = self._unit(vm_host), self._unit(slot_host)
         hosts = self.vm_slot_hosts.setdefault(vm, Counter())
         if slot not in self.vm_slots.setdefault(vm, set()) or slot_host not in hosts:
-            hosts[slot_host] = hosts[slot_host] + 1 if self.counted else 1
+            hosts[slot_host] = hosts[slot_host] + 1
         self.vm_slots[vm].add(slot)
         self.vm_host[vm] = vm_host
         self.slot_vms.setdefault(slot, set()).add(vm)
@@ -133,13 +130,10 @@ class DependencyGraph:
                 yield Breach(rule=5, vm=vm, host=place, slots=tuple(via_all), others=tuple(others))
 
     def _shared_slot_hosts(self, vm: str, slots: list[str], hosts: Counter[str]) -> Iterator[Breach]:
-        if self.counted:
-            for host, count in sorted(hosts.items()):
-                if count > 1:
-                    there = tuple(slot for slot in slots if self.slot_host[slot] == host)
-                    yield Breach(rule=2, vm=vm, host=host, slots=there)
-        elif len(hosts) != len(slots):
-            yield Breach(rule=2, vm=vm, host="", slots=tuple(slots))
+        for host, count in sorted(hosts.items()):
+            if count > 1:
+                there = tuple(slot for slot in slots if self.slot_host[slot] == host)
+                yield Breach(rule=2, vm=vm, host=host, slots=there)
 
     def holds_for(self, vm: str) -> bool:
         """Whether all five rules hold for this VM."""

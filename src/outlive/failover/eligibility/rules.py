@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from outlive.base.errors import BadInput
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.culprits import find_culprits
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import SlotView, VmView
@@ -74,14 +73,11 @@ def serves(vm: VmView, slot: SlotView) -> bool:
     return slot.ready is not False and fits(vm, slot) and may_run_on(vm, slot.host)
 
 
-def counts(vm: VmView, slot: SlotView, *, literal: bool = False) -> bool:
-    """Whether the slot counts for the VM: it serves it, and lists it where it runs.
-
-    ``literal``: every slot that lists the VM counts, as with deviation D10 switched back
+def counts(vm: VmView, slot: SlotView) -> bool:
+    """Whether the slot counts for the VM: it serves it, and lists it where it runs
     (docs/reference/failover.md#checking-and-coverage).
     """
-    recorded = slot.members.get(vm.id)
-    return recorded is not None if literal else recorded == vm.host and serves(vm, slot)
+    return slot.members.get(vm.id) == vm.host and serves(vm, slot)
 
 
 def is_vm_eligible_for_reservation(
@@ -89,7 +85,6 @@ def is_vm_eligible_for_reservation(
     reservation: SlotView,
     all_reservations: Sequence[SlotView],
     *,
-    compat: Compat | None = None,
     topology: Topology = HOSTS_ALONE,
 ) -> bool:
     """Whether the VM may join the slot, all five rules holding for every member afterwards.
@@ -102,7 +97,7 @@ def is_vm_eligible_for_reservation(
         return False
     listed = any(slot.name == reservation.name for slot in all_reservations)
     slots = all_reservations if listed else [*all_reservations, reservation]
-    graph = DependencyGraph.build(slots, counted=not (compat or Compat()).reverted("D1"), topology=topology)
+    graph = DependencyGraph.build(slots, topology=topology)
     graph.add(vm.id, vm.host, reservation.name, reservation.host)
     return graph.holds_in(reservation.name)
 
@@ -111,23 +106,17 @@ def find_eligible_reservations(
     vm: VmView,
     reservations: Sequence[SlotView],
     *,
-    compat: Compat | None = None,
     topology: Topology = HOSTS_ALONE,
 ) -> list[SlotView]:
     """The slots that the VM fits into, on hosts where it may run, and that it may join, in the order of the list.
 
-    The verdict on each slot is that of ``is_vm_eligible_for_reservation``, whatever the order (deviation D2). With D2
-    switched back one graph is probed slot after slot as the reference does, and with D1 switched back as well, a probe
-    on a host that the VM already uses makes every later verdict a no.
+    The verdict on each slot is that of ``is_vm_eligible_for_reservation``, whatever the order.
     """
-    compat = compat or Compat()
-    graph = DependencyGraph.build(reservations, counted=not compat.reverted("D1"), topology=topology)
+    graph = DependencyGraph.build(reservations, topology=topology)
     found = []
     for slot in reservations:
         if not fits(vm, slot) or not may_run_on(vm, slot.host) or vm.id in slot.members:
             continue
-        if not compat.reverted("D2"):
-            graph = _fresh_if_uncounted(graph, reservations, topology)
         graph.add(vm.id, vm.host, slot.name, slot.host)
         if graph.holds_in(slot.name):
             found.append(slot)
@@ -135,54 +124,22 @@ def find_eligible_reservations(
     return found
 
 
-def _fresh_if_uncounted(graph: DependencyGraph, slots: Sequence[SlotView], topology: Topology) -> DependencyGraph:
-    """Removing is exact on a counted graph; an uncounted one has to be built again for each probe."""
-    return graph if graph.counted else DependencyGraph.build(slots, counted=False, topology=topology)
-
-
 def check_vms_still_eligible(
     vms: Mapping[str, VmView],
     reservations: Sequence[SlotView],
     *,
-    compat: Compat | None = None,
     topology: Topology = HOSTS_ALONE,
 ) -> dict[str, list[str]]:
     """Slot name → ids of the members to remove, by id; slots that keep everybody are left out.
 
-    A member that ``vms`` does not have is kept and still counts as a co-user. The culprits go first (deviation D3,
-    docs/reference/failover.md#culprits); with D3 switched back, slots are walked in list order and a member goes
-    whenever any member of its slot is at fault.
+    A member that ``vms`` does not have is kept and still counts as a co-user. The culprits go first
+    (docs/reference/failover.md#culprits).
     """
-    compat = compat or Compat()
-    if compat.reverted("D3"):
-        return check_in_order(vms, reservations, counted=not compat.reverted("D1"), topology=topology)
     removed: dict[str, list[str]] = {}
     locations = {vm_id: vm.host for vm_id, vm in vms.items()}
     for culprit in find_culprits(reservations, locations, topology):
         removed.setdefault(culprit.slot, []).append(culprit.vm)
     return {slot: sorted(ids) for slot, ids in sorted(removed.items())}
-
-
-def check_in_order(
-    vms: Mapping[str, VmView],
-    reservations: Sequence[SlotView],
-    *,
-    counted: bool = True,
-    topology: Topology = HOSTS_ALONE,
-) -> dict[str, list[str]]:
-    """The reference's walk: slots as listed, members by id, each removal seen by the checks after it."""
-    graph = DependencyGraph.build(reservations, counted=counted, topology=topology)
-    removed: dict[str, list[str]] = {}
-    for slot in reservations:
-        for member in sorted(slot.members):
-            vm = vms.get(member)
-            if vm is None:
-                continue
-            if topology.unit(vm.host) == graph.vm_host[member] and graph.holds_in(slot.name):
-                continue
-            removed.setdefault(slot.name, []).append(member)
-            graph.remove(member, slot.name, slot.host)
-    return removed
 
 
 def illegal_resource(names: Mapping[str, object] | None) -> str | None:

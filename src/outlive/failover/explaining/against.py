@@ -44,14 +44,12 @@ class Against:
         self.size = size
         self.answer = answer
         self.rules: Standpoint = ground.at(vm)
-        self._literal = state.compat.reverted("D10")
-        self._unlimited = state.compat.reverted("D13")
         self._last = self._whole()
 
     def _whole(self) -> Finding:
         """What stands against the VM itself, wherever the slot would be."""
         sizes = (self.vm.cpu_milli, self.vm.memory_bytes, self.size.cpu_milli, self.size.memory_bytes)
-        if min(sizes) <= 0 and not self._unlimited:
+        if min(sizes) <= 0:
             return Finding(Why.ZERO_SIZE)
         breach = self.ground.breaches.get(self.vm.id)
         return _NOTHING if breach is None else Finding(Why.OWN_CLASH, text=breach.sentence())
@@ -106,8 +104,7 @@ class Against:
         found = np.where(obstacles >= 0, numbers[obstacles], found)
         member, not_ready, small = (kinds.number(Finding(why)) for why in (Why.MEMBER, Why.NOT_READY, Why.TOO_SMALL))
         found = np.where(table.smaller_than(vm.cpu_milli, vm.memory_bytes), small, found)
-        if not self._literal:
-            found = np.where(table.ready, found, not_ready)
+        found = np.where(table.ready, found, not_ready)
         found = np.where(table.these(rules.mine), member, found)
         kinds.of = dict(zip(table.names, found.tolist(), strict=True))
         return kinds
@@ -145,7 +142,7 @@ class Against:
             return True
         free = self.state.free.get(host)
         if free is None:
-            return self._unlimited
+            return False
         return free[0] >= self.size.cpu_milli and free[1] >= self.size.memory_bytes
 
     # Room.
@@ -246,7 +243,7 @@ class Against:
     def membership(self, slot: SlotView) -> str:
         """What a slot that lists the VM is worth to it."""
         vm = self.vm
-        if counts(vm, slot, literal=self._literal):
+        if counts(vm, slot):
             return "it is a member, and the slot counts"
         why = why_worthless(vm, slot)
         return f"it is a member, but the slot {why.text if why is not None else 'does not count'}"

@@ -26,7 +26,6 @@ from outlive.failover.planning.actions import Action, Fail
 from outlive.failover.planning.reasons import Reason as CoverageReason
 from outlive.failover.planning.reasons import amounts
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
-from outlive.failover.topology import in_force
 
 CO_USERS_NAMED = 3
 """Other members of a slot that are named."""
@@ -54,7 +53,7 @@ class Explainer:
         self.state = state
         self.answers = answers
         names = (host.name for host in state.hosts)
-        topology = in_force(state.topology, state.compat)
+        topology = state.topology
         with collector_paused():
             self.ground = Ground(state.slots, state.vms, names, topology, state.required)
 
@@ -110,9 +109,8 @@ class Explainer:
 
     def is_covered(self, vm: VmView) -> bool:
         """Whether the VM has as many slots as it needs, and no rule is broken for it."""
-        literal = self.state.compat.reverted("D10")
         slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]
-        present = sum(counts(vm, slot, literal=literal) for slot in slots)
+        present = sum(counts(vm, slot) for slot in slots)
         return is_covered(self.state.required.get(vm.id, 0), present, broken=vm.id in self.ground.breaches)
 
     def against(self, vm: VmView) -> Against | None:
@@ -126,8 +124,7 @@ class Explainer:
         return tuple(self._promise(vm, slot) for slot in slots)
 
     def _promise(self, vm: VmView, slot: SlotView) -> Promise:
-        literal = self.state.compat.reverted("D10")
-        worth = counts(vm, slot, literal=literal)
+        worth = counts(vm, slot)
         why = None if worth else why_worthless(vm, slot)
         if why is not None:
             text = f"does not count: it {why.text}"

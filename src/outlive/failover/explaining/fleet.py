@@ -158,7 +158,6 @@ def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wi
             wish.vm,
             priority=state.priorities.get(wish.vm.id, 0),
             present=model.present(wish.vm),
-            compat=state.compat,
         )
     )
     text = "placement says nothing about them"

@@ -6,7 +6,6 @@ from typing import Protocol
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.explaining.remedies import Remedy
 from outlive.failover.explaining.words import Reason, Refusal, Tally
 from outlive.failover.model import HostView, SlotView, VmView
@@ -79,7 +78,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """Seconds since 1970."""
     brake_share: float = 0.20
     brake_number: int = 50
-    compat: Compat = Compat()
 
 
 class ExplainInput(State, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

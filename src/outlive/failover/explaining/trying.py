@@ -69,22 +69,20 @@ class Model:
 
     def present(self, vm: VmView) -> int:
         """Slots that count for the VM."""
-        literal = self.state.compat.reverted("D10")
-        return sum(counts(vm, self.slots[slot], literal=literal) for slot in self.slots_of(vm.id))
+        return sum(counts(vm, self.slots[slot]) for slot in self.slots_of(vm.id))
 
     @cached_property
     def order(self) -> dict[str, int]:
         """VM that misses slots → how many are served before it."""
         state = self.state
         counting: dict[str, int] = {}
-        literal = state.compat.reverted("D10")
         for slot in self.slots.values():
             for member in slot.members:
                 view = self._views.get(member)
-                if view is not None and counts(view, slot, literal=literal):
+                if view is not None and counts(view, slot):
                     counting[member] = counting.get(member, 0) + 1
         ranked = sorted(
-            (service_rank(vm, priority=state.priorities.get(vm.id, 0), present=present, compat=state.compat), vm.id)
+            (service_rank(vm, priority=state.priorities.get(vm.id, 0), present=present), vm.id)
             for vm in state.vms
             if state.required.get(vm.id, 0) > (present := counting.get(vm.id, 0))
         )
@@ -171,8 +169,8 @@ class Model:
         return greedy
 
     def _fresh_planner(self) -> Greedy:
-        separating, compat = self._separating, self.state.compat
-        return Greedy(self.counters, reuse={}, new={}, free={}, separating=separating, compat=compat)
+        separating = self._separating
+        return Greedy(self.counters, reuse={}, new={}, free={}, separating=separating)
 
     def _grant(self, greedy: Greedy, free: Mapping[str, tuple[int, int]]) -> None:
         """So much is free on these hosts, whatever was."""
@@ -318,7 +316,6 @@ def _cleaned(state: State, ground: Ground) -> dict[str, SlotView]:
         brake_share=state.brake_share,
         brake_number=state.brake_number,
         topology=state.topology,
-        compat=state.compat,
     )
     return {slot.name: slot for slot in clean(given).slots}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
+from outlive.failover.eligibility.rules import serves
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.model import VmView
@@ -110,7 +111,7 @@ class Audit:
             return [f"slots of VM {vm_id}"]
         if found is None:
             return []
-        counting = sum(state.counts(found, state.slots[name]) for name in mine if name in state.slots)
+        counting = sum(serves(found, state.slots[name]) for name in mine if name in state.slots)
         if state.counters.misses(vm_id) != max(0, state.required(found) - counting):
             return [f"missing slots of VM {vm_id}"]
         if state.counters.holds_for(vm_id) != self._rules_hold(found, mine):

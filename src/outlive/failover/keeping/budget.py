@@ -1,4 +1,4 @@
-"""The mass-removal brake for whatever removes members one at a time (deviation D12).
+"""The mass-removal brake for whatever removes members one at a time.
 
 A cycle sees all its removals at once and may refuse them together. Upkeep and validation see them one after the other;
 they draw from this budget, which is filled again by every cycle. So a source that loses its VMs piecemeal, or a mirror
@@ -11,10 +11,9 @@ from __future__ import annotations
 class RemovalBudget:
     """Memberships that may still be removed before the next cycle."""
 
-    def __init__(self, *, share: float, number: int, unlimited: bool = False) -> None:
+    def __init__(self, *, share: float, number: int) -> None:
         self._share = share
         self._number = number
-        self._unlimited = unlimited
         self._memberships = 0
         self._spent = 0
         self._held = False
@@ -34,8 +33,6 @@ class RemovalBudget:
         The first slot after a refill may go whole, however many members it has: a slot on a dead host must not stay
         for ever because it is popular.
         """
-        if self._unlimited:
-            return True
         after = self._spent + count
         beyond = after > self._number and after > self._share * self._memberships
         if self._held or (beyond and self._spent > 0):

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Sequence
 import msgspec
 
 from outlive.base.errors import Refused
-from outlive.failover.compat import Compat
 from outlive.failover.config import Profile
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize, resource_group
@@ -59,7 +58,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Builds the calls of one profile."""
 
     profile: Profile = "general"
-    compat: Compat = Compat()
 
     def reuse(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
         """On which hosts may a slot be that this VM joins?"""
@@ -74,10 +72,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Which hosts can hold a new slot of this size?"""
         options = msgspec.structs.replace(SILENT, lock_reservations=True)
         request = self._search(vm, size, intent=Intent.RESERVE_FOR_FAILOVER, ignore=ignore, req=req, greq=greq)
-        routed = self._routed(request, vm, options, NEW_PIPELINE)
-        if self.profile == "general" and self.compat.reverted("D5"):
-            routed = msgspec.structs.replace(routed, pipeline=GENERAL_PIPELINE)
-        return Call(kind=CallKind.NEW, request=routed)
+        return Call(kind=CallKind.NEW, request=self._routed(request, vm, options, NEW_PIPELINE))
 
     def validate(self, vm: VmView, slot_host: str, *, greq: str = "") -> Call:
         """Could this VM be evacuated to the host of its slot, now? Asked with the VM's own size."""
@@ -126,10 +121,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def extra_specs(self, vm: VmView) -> dict[str, str]:
-        """The VM's own extra specs; a missing hypervisor type is filled in (deviation D16 says how it is spelt)."""
+        """The VM's own extra specs; a missing hypervisor type is filled in as ``QEMU``."""
         if HYPERVISOR_TYPE in vm.extra_specs:
             return dict(vm.extra_specs)
-        return {**vm.extra_specs, HYPERVISOR_TYPE: "qemu" if self.compat.reverted("D16") else "QEMU"}
+        return {**vm.extra_specs, HYPERVISOR_TYPE: "QEMU"}
 
 
 def forced_hosts(vm: VmView) -> tuple[str, ...] | None:

@@ -1,7 +1,7 @@
 """Carrying a clean-up out, write by write, with what each failure means.
 
 A decision was made on what was seen; the cluster may have moved on. Each write therefore replaces exactly the version
-that was seen, and a ``Conflict`` is answered by reading that slot again and deciding again about it (deviation D8).
+that was seen, and a ``Conflict`` is answered by reading that slot again and deciding again about it.
 What else fails is counted as docs/reference/failover.md#cycle says and left to a later cycle. Stopping after any write
 is safe: taking memberships away never breaks a rule. A ``Turn`` says what may have happened since the decision.
 """

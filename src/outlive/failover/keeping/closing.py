@@ -46,7 +46,6 @@ class Closing:
         self._turn = turn
         self._topology = topology
         self._unit = unit
-        self._compat = parts.config.deviations
 
     async def tell(
         self,
@@ -85,7 +84,7 @@ class Closing:
     ) -> list[str]:
         """Coverage and tolerance of all VMs; those that need slots and have them."""
         parts, required = self._parts, demanded.required
-        division = await self._share(dividing(seen.vms, slots, self._compat))
+        division = await self._share(dividing(seen.vms, slots))
         judged = await self._share(judge_broken(broken, required, views, slots, self._topology))
         tolerating = Tolerating(self._unit, broken, judged)
         reasons = Counter[str]()

@@ -2,7 +2,7 @@
 
 A decision was made on what was seen; the cluster may have moved on. Each write therefore replaces exactly the version
 that was seen. After a ``Conflict`` the slot is read again, and the VM joins it as it is now, if the rules allow that;
-else the rest of the answer is decided about again (deviation D8). What else fails is counted as
+else the rest of the answer is decided about again. What else fails is counted as
 docs/reference/failover.md#cycle says and left to a later cycle. A ``Turn`` says what may have happened since.
 """
 

@@ -52,7 +52,6 @@ class Judging:
                 {host for slot in slots for host in (slot.host, *slot.members.values())}
                 | {self.views[vm].host for vm in members if vm in self.views}
             ),
-            compat=self._config.deviations,
         )
         return await self._parts.decider.clean(given)
 

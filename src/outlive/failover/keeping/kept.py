@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
 from contextlib import contextmanager, nullcontext
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import serves
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
@@ -36,7 +35,6 @@ class KeptState:
         *,
         trust_hosts: bool,
         choice: TopologyChoice = TopologyChoice(),
-        compat: Compat = Compat(),
     ) -> None:
         self.sightings = Sightings()
         self.slots: dict[str, SlotView] = {}
@@ -44,7 +42,7 @@ class KeptState:
         self.written: dict[str, SlotView] = {}
         """As they are written."""
         self.located: dict[str, VmView] = {}
-        self._choice = choice.in_force(compat)
+        self._choice = choice
         self._racks = Racks(self._choice)
         self.counters = Counters(self._racks.topology())
         self.separating = self.counters.separation
@@ -52,8 +50,6 @@ class KeptState:
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
         self._demands = demands
         self._trust_hosts = trust_hosts
-        self._compat = compat
-        self._literal = compat.reverted("D10")
         self._attributes: dict[str, VmView] = {}
         self._touched: dict[str, None] = {}
         self._newer: set[str] = set()
@@ -207,15 +203,12 @@ class KeptState:
         """
         vm = self.located[vm_id]
         present = self.required(vm) - self.counters.misses(vm_id)
-        ranked = service_rank(vm, priority=self._demands.priority(vm), present=present, compat=self._compat)
+        ranked = service_rank(vm, priority=self._demands.priority(vm), present=present)
         priority, exposed, memory, last = ranked
         return (exposed, priority, memory, last)
 
     def exposed_first(self, vms: Sequence[str]) -> list[str]:
-        """Those that miss slots in the order of service, then the others as they are; with deviation D19 switched back
-        all as they are."""
-        if self._compat.reverted("D19"):
-            return list(vms)
+        """Those that miss slots in the order of service, then the others as they are."""
         lacking = {vm for vm in vms if vm in self.located and self.counters.misses(vm)}
         return [*sorted(lacking, key=self.rank), *(vm for vm in vms if vm not in lacking)]
 
@@ -251,21 +244,17 @@ class KeptState:
         """The VM where it is by its attributes and what hosts report, worked out anew."""
         return self.sightings.located(self._attributes.get(vm_id), trust_hosts=self._trust_hosts)
 
-    def counts(self, vm: VmView, slot: SlotView) -> bool:
-        """Whether a slot that lists the VM counts for it, wherever the slot believes it."""
-        return self._literal or serves(vm, slot)
-
     def counting(self, vm_id: str) -> list[str]:
         """The slots that count for the VM, in name order."""
         vm = self.located.get(vm_id)
         if vm is None or not self.counters.has_vm(vm_id):
             return []
-        return [name for name in self.counters.slots_of(vm_id) if self.counts(vm, self.slots[name])]
+        return [name for name in self.counters.slots_of(vm_id) if serves(vm, self.slots[name])]
 
     def idle(self, vm_id: str) -> list[SlotView]:
         """The slots that list the VM and do not count for it, in name order."""
         vm = self.located.get(vm_id)
-        return [] if vm is None else [slot for slot in self.slots_of([vm_id]) if not self.counts(vm, slot)]
+        return [] if vm is None else [slot for slot in self.slots_of([vm_id]) if not serves(vm, slot)]
 
     def misplaced(self, vm_id: str) -> bool:
         """Whether some membership of the VM has to be judged again."""
@@ -277,8 +266,7 @@ class KeptState:
             return False
         vm, active = self.located.get(vm_id), self.sightings.first(vm_id) is not None
         return any(
-            departure(vm_id, self.slots[name], vm, active=active, compat=self._compat) is not None
-            for name in self.counters.slots_of(vm_id)
+            departure(vm_id, self.slots[name], vm, active=active) is not None for name in self.counters.slots_of(vm_id)
         )
 
     def at_fault(self, vm_id: str) -> bool:

@@ -11,7 +11,6 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.failover.compat import Compat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.covering import CoverageWriter
 from outlive.failover.keeping.decide import Decider
@@ -121,9 +120,7 @@ class Watcher:
         """A cycle ran to its end."""
 
 
-def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None, compat: Compat) -> ResolvedSize:
-    """The size of the VM's slots; never below the VM's own, except as the reference has it (deviation D13)."""
-    if compat.reverted("D13"):
-        return resolve_size(vm, groups, whole_mib=True)
+def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None) -> ResolvedSize:
+    """The size of the VM's slots; never below the VM's own."""
     size = resolve_size(vm, groups)
     return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size

@@ -56,10 +56,9 @@ class PeriodicCycle:
     def __init__(self, parts: Parts, *, watcher: Watcher | None = None) -> None:
         self._parts = parts
         self._config = parts.config.apply_defaults()
-        self._compat = self._config.deviations
         self._demands = Demands(self._config.requirements, parts.protection)
         self._watcher = watcher or Watcher()
-        self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
+        self._caller = Caller(profile=parts.settings.profile)
         self._looking = Looking(
             parts.world, parts.source, trust_hosts=self._config.trust_hypervisor_location, clock=parts.clock
         )
@@ -69,7 +68,7 @@ class PeriodicCycle:
             leave=self._watcher.take_over,
             free_on=lambda host: parts.free().of_host(host),
         )
-        self._choice = parts.settings.topology_choice.in_force(self._compat)
+        self._choice = parts.settings.topology_choice
         self._topology = Topology()
         """Of the hosts that this cycle has seen."""
         self._cycle = 0
@@ -93,8 +92,7 @@ class PeriodicCycle:
                 summary = await self._cycle_once(greq)
             except Aborted as error:
                 _log.error("cycle.aborted", step=error.step.value, error=str(error))
-                if not self._compat.reverted("D14"):
-                    parts.reporter.cycle_aborted(error.step)
+                parts.reporter.cycle_aborted(error.step)
                 return self._config.reconcile_interval_s
             took_s = parts.clock.monotonic() - started
             parts.reporter.cycle_done(summary, took_s)
@@ -143,7 +141,7 @@ class PeriodicCycle:
         """What was taken out, and for which VMs a rule did not hold before."""
         parts = self._parts
         judging = Judging(parts, self._config, seen, views, self._topology)
-        found = await self._share(suspects(seen.slots, views, seen.active, self._compat, self._topology))
+        found = await self._share(suspects(seen.slots, views, seen.active, self._topology))
         result = await self._decided(judging.about(found.slots, memberships=found.memberships))
         parts.reporter.brake(result.brake)
         if result.brake is not None:
@@ -164,7 +162,7 @@ class PeriodicCycle:
             {vm: number for vm, number in demanded.required.items() if vm not in away} if away else demanded.required
         )
         priorities = demanded.priorities
-        vms, slots = await self._share(short(seen.vms, hand.views, required, self._compat))
+        vms, slots = await self._share(short(seen.vms, hand.views, required))
         given = SelectInput(
             vms=vms,
             slots=slots,
@@ -174,7 +172,6 @@ class PeriodicCycle:
             rotation=self._config.vm_selection_rotation_interval or 0,
             cycle=self._cycle,
             draw=self._parts.random.random(),
-            compat=self._compat,
         )
         return await self._decided(self._parts.decider.select(given))
 
@@ -194,7 +191,7 @@ class PeriodicCycle:
             return Summary()
         with_project = pins_projects(seen.hypervisors)
         wishes = [
-            wanted(views[one.vm], one.needed, slot_size(views[one.vm], groups, self._compat), with_project=with_project)
+            wanted(views[one.vm], one.needed, slot_size(views[one.vm], groups), with_project=with_project)
             for one in selected
         ]
         requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}
@@ -212,7 +209,6 @@ class PeriodicCycle:
             key_prefix=KEY_PREFIX,
             groups=groups_of(seen.vms, demanded.required, requests) if self._topology.server_groups else (),
             topology=self._topology,
-            compat=self._compat,
         )
         return await self._rounds(given, hand, wishes, requests, greq)
 
@@ -281,9 +277,7 @@ class PeriodicCycle:
         vms = {vm.id: vm for vm in seen.vms}
         members = [vm for vm in concerned(hand.views) if vm in vms]
         with_project = pins_projects(seen.hypervisors)
-        wishes = [
-            wanted(vms[vm], 1, slot_size(vms[vm], groups, self._compat), with_project=with_project) for vm in members
-        ]
+        wishes = [wanted(vms[vm], 1, slot_size(vms[vm], groups), with_project=with_project) for vm in members]
         offers = await gather_offers(
             parts.placement, self._caller, wishes, requests={}, request_id=greq, with_new=False
         )

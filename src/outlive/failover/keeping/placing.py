@@ -109,21 +109,17 @@ def offer_of(ranking: Ranking) -> Offer:
     return Offer(hosts=ranking.hosts, scores=ranking.scores, rejected=refused)
 
 
-def free_capacity(fleet: Fleet, *, keep_unknown: bool = False) -> dict[str, tuple[int, int]]:
+def free_capacity(fleet: Fleet) -> dict[str, tuple[int, int]]:
     """``free_amounts`` as a table: host → free milli-cores and bytes."""
-    return free_amounts(fleet, keep_unknown=keep_unknown).table()
+    return free_amounts(fleet).table()
 
 
-def free_amounts(fleet: Fleet, *, keep_unknown: bool = False) -> FreeAmounts:
+def free_amounts(fleet: Fleet) -> FreeAmounts:
     """Free milli-cores and bytes of each host after VMs and all reservations.
 
-    A host with a missing or negative figure has nothing free (deviation D13); with ``keep_unknown`` it is left out,
-    which means no limit, as the reference has it.
+    A host with a missing or negative figure has nothing free.
     """
     left, names = fleet.free(), fleet.names
-    if keep_unknown:
-        known = np.asarray((left >= 0).all(axis=1))
-        return FreeAmounts(tuple(name for name, here in zip(names, known.tolist(), strict=True) if here), left[known])
     return FreeAmounts(names, np.maximum(left, 0))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted
@@ -31,10 +30,9 @@ KEY_PREFIX = "+new-"
 class Reactions:
     """Decides about the VMs that changes concerned."""
 
-    def __init__(self, state: KeptState, decider: Decider, *, compat: Compat = Compat()) -> None:
+    def __init__(self, state: KeptState, decider: Decider) -> None:
         self._state = state
         self._decider = decider
-        self._compat = compat
         self._kept: Greedy | None = None
 
     def leaving(self, vms: Iterable[str], *, now: float) -> CleanResult:
@@ -48,7 +46,6 @@ class Reactions:
             gone=tuple(vm for vm in departing if vm not in state.located),
             slots=tuple(state.slots_of(departing)),
             now=now,
-            compat=self._compat,
         )
         return self._decider.leave(given)
 
@@ -56,7 +53,7 @@ class Reactions:
         """What each of these gets, in this order, each beside those before it."""
         greedy = self._greedy()
         greedy.renew(reuse=offers.reuse, new=offers.new, free=free, hosts=self._state.sightings.names)
-        record = _Record(self._state, self._decider, offers, free, self._compat)
+        record = _Record(self._state, self._decider, offers, free)
         actions: list[Action] = []
         for number, wish in enumerate(wishes):
             if not self._state.counters.has_vm(wish.vm.id):
@@ -74,7 +71,7 @@ class Reactions:
         counters = self._state.counters
         if self._kept is None or self._kept.counters is not counters:
             separating = self._state.separating
-            self._kept = Greedy(counters, reuse={}, new={}, free={}, separating=separating, compat=self._compat)
+            self._kept = Greedy(counters, reuse={}, new={}, free={}, separating=separating)
         return self._kept
 
     def _undo(self, actions: Iterable[Action]) -> None:
@@ -93,12 +90,11 @@ class Reactions:
 class _Record:
     """Keeps what was decided in one pass."""
 
-    def __init__(self, state: KeptState, decider: Decider, offers: Offers, free: FreeAmounts, compat: Compat) -> None:
+    def __init__(self, state: KeptState, decider: Decider, offers: Offers, free: FreeAmounts) -> None:
         self._state = state
         self._decider = decider
         self._offers = offers
         self._free = free
-        self._compat = compat
         self._pending: dict[str, SlotView] = {}
         """Slots as the actions so far leave them."""
         self._explained: set[str] = set()
@@ -130,7 +126,6 @@ class _Record:
             excluded_slots=tuple(sorted(theirs)),
             key_prefix=prefix,
             groups=(group,) if group is not None else (),
-            compat=self._compat,
         )
         given = msgspec.structs.replace(given, topology=self._state.topology(_hosts_in(given)))
         self._decider.assigned(given, result, subject=wish.vm.id)

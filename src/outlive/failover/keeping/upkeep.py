@@ -53,10 +53,9 @@ class Upkeep(Watcher):
         self._audit = Audit(self._state)
         self._budget = budget
         self._config = parts.config.apply_defaults()
-        self._compat = self._config.deviations
-        self._caller = Caller(profile=parts.settings.profile, compat=self._compat)
+        self._caller = Caller(profile=parts.settings.profile)
         self._reacts = parts.settings.events_react
-        self._reactions = Reactions(self._state, parts.decider, compat=self._compat)
+        self._reactions = Reactions(self._state, parts.decider)
         self._wake = asyncio.Event()
         self._since: float | None = None
         self._faulty: list[str] = []
@@ -180,9 +179,7 @@ class Upkeep(Watcher):
             self._noticed()
 
     async def locate(self, vm_id: str) -> VmView | None:
-        """Where the VM is, by the word that cycles trust (deviation D9), or by the source's."""
-        if self._compat.reverted("D9"):
-            return await self._parts.source.get_vm(vm_id)
+        """Where the VM is, by the word that cycles trust, or by the source's."""
         await self._following.follow()
         known = self._state.located.get(vm_id)
         return known if known is not None and self._following.vms is not None else await self._located_now(vm_id)
@@ -276,7 +273,6 @@ class Upkeep(Watcher):
                 {host for slot in slots for host in (slot.host, *slot.members.values())}
                 | {state.located[vm].host for vm in members if vm in state.located}
             ),
-            compat=self._compat,
         )
 
     def _reports(self, members: Iterable[str]) -> tuple[HostView, ...]:
@@ -305,7 +301,7 @@ class Upkeep(Watcher):
         groups = await parts.groups()
         with_project = pins_projects(self._following.hypervisors.items())
         wishes = [
-            wanted(vm, state.counters.misses(vm.id), slot_size(vm, groups, self._compat), with_project=with_project)
+            wanted(vm, state.counters.misses(vm.id), slot_size(vm, groups), with_project=with_project)
             for vm in (state.located[name] for name in missing)
         ]
         requests = {wish.vm.id: parts.ids.uuid() for wish in wishes}

@@ -47,7 +47,7 @@ _log = get_logger("failover.validation")
 
 
 class Locator(Protocol):
-    """Where a VM is, by the same word that cycles trust (deviation D9)."""
+    """Where a VM is, by the same word that cycles trust."""
 
     async def locate(self, vm_id: str) -> VmView | None:
         """The VM, or ``None`` where a cycle would not see it. ``Unavailable`` where that cannot be told."""
@@ -98,8 +98,7 @@ class SlotValidation:
         self._reporter = reporter
         self._budget = budget
         self._config = config.apply_defaults()
-        self._compat = config.deviations
-        self._caller = Caller(profile=profile, compat=self._compat)
+        self._caller = Caller(profile=profile)
         self._clock = clock
         self._random = random
         self._ids = ids
@@ -192,7 +191,7 @@ class SlotValidation:
             return SlotInvalid("the slot has members but is on no host")
         if why := self._doubt():
             return Transient(why)
-        if not self._compat.reverted("D11") and (reason := unusable(host, self._hosts.get(host))):
+        if reason := unusable(host, self._hosts.get(host)):
             return SlotInvalid(reason)
         asked: dict[Hashable, Offer] = {}
         for vm_id in members:
@@ -235,7 +234,7 @@ class SlotValidation:
         if not offer.hosts:
             refused = ", ".join(sorted(offer.rejected)) or "placement"
             return MemberInvalid(vm_id, f"{host} is refused for VM {vm_id} by {refused}")
-        if host == offer.hosts[0] or (host in offer.hosts and not self._compat.reverted("D15")):
+        if host in offer.hosts:
             return Valid()
         _log.error("validation.other_host", vm=vm_id, asked=host, answered=list(offer.hosts[:5]))
         return MemberInvalid(vm_id, f"asked about {host}, placement offers {offer.hosts[0]} for VM {vm_id}")
@@ -259,11 +258,11 @@ class SlotValidation:
         return self._later()
 
     async def _legal(self, slot: Reservation) -> Reservation:
-        """Take back what was said of illegal resources (deviation D10), or of room that is there again."""
+        """Take back what was said of illegal resources, or of room that is there again."""
         ready = condition(slot.status.conditions, "Ready")
         if has_no_room(slot):
             return slot if self._why_crowded(slot) else await self._writer.set_ready(slot, True, message=HELD)
-        if ready is None or ready.reason != INVALID_REASON or self._compat.reverted("D10"):
+        if ready is None or ready.reason != INVALID_REASON:
             return slot
         written = await self._writer.set_ready(slot, True, message=HELD)
         self._reporter.resources_legal_again(slot.name, slot.metadata.uid)
@@ -283,7 +282,7 @@ class SlotValidation:
     async def _member_refused(self, slot: Reservation, vm: str, why: str) -> Requeue | None:
         failover = slot.status.failover_reservation
         left = {one: host for one, host in (failover.allocations if failover else {}).items() if one != vm}
-        if not left or self._compat.reverted("D11"):
+        if not left:
             return await self._unusable(slot, why)
         if not self._may_remove(slot, 1, why):
             return self._later()

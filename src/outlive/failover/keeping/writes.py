@@ -5,8 +5,7 @@ member. Between them it is *statusless*: it holds its space, counts for nobody, 
 the second write never comes. Everything else is one compare-and-swap of the status.
 
 A lost answer (``Unknown``) is resolved by a fresh read: names of new slots are drawn here, so the creator can look for
-exactly his own, and a status is recognised by being what was written. Nothing is retried blindly. With deviation D8
-switched back, status writes overwrite whatever is there, as the reference's do.
+exactly his own, and a status is recognised by being what was written. Nothing is retried blindly.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.failover.compat import Compat
 from outlive.failover.names import name_prefix
 from outlive.resources import (
     CREATOR_LABEL,
@@ -43,8 +41,6 @@ from outlive.store import Store
 
 NAME_TRIES = 5
 """Names that are drawn for a new slot before giving up."""
-OVERWRITE_TRIES = 3
-"""Times that a blind write (deviation D8 switched back) follows a slot that keeps changing."""
 ACTIVE_REASON = "ReservationActive"
 INVALID_REASON = "InvalidResources"
 NO_ROOM_REASON = "NoRoom"
@@ -108,14 +104,12 @@ class SlotWriter:
         clock: Clock,
         ids: Ids,
         creator: str,
-        compat: Compat = Compat(),
         shown: Shown | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
         self._creator = creator
-        self._blind = compat.reverted("D8")
         self._shown: Shown = shown or NotShown()
 
     def show_to(self, shown: Shown) -> None:
@@ -165,9 +159,8 @@ class SlotWriter:
 
     async def delete(self, slot: Reservation) -> None:
         """Delete exactly this state of the slot; already gone is fine. ``Conflict`` if it changed meanwhile."""
-        version = "" if self._blind else slot.metadata.resource_version
         try:
-            await self._store.delete(slot.ref, uid=slot.metadata.uid, version=version)
+            await self._store.delete(slot.ref, uid=slot.metadata.uid, version=slot.metadata.resource_version)
         except NotFound:
             pass
         except Unknown:
@@ -218,8 +211,6 @@ class SlotWriter:
         return found
 
     async def _swap(self, slot: Reservation, status: ReservationStatus) -> Reservation:
-        if self._blind:
-            return await self._overwrite(slot, status)
         try:
             written = await self._store.replace_status(msgspec.structs.replace(slot, status=status))
         except Unknown as error:
@@ -233,23 +224,6 @@ class SlotWriter:
         if found.metadata.uid != slot.metadata.uid or found.status != status:
             raise lost
         return found
-
-    async def _overwrite(self, slot: Reservation, status: ReservationStatus) -> Reservation:
-        """As the reference writes: read, replace the whole status, whoever wrote in between."""
-        for _ in range(OVERWRITE_TRIES):
-            try:
-                current = await self.fresh(slot.name)
-            except NotFound:
-                current = slot
-            try:
-                written = await self._store.replace_status(msgspec.structs.replace(current, status=status))
-            except Conflict:
-                continue
-            except Unknown as error:
-                written = await self._applied(current, status, error)
-            self._shown.note(written, replaced=current.metadata.resource_version)
-            return written
-        raise Conflict(f"slot {slot.name} kept changing", remedy="the next cycle tries again")
 
     async def _still_there(self, slot: Reservation) -> bool:
         try:

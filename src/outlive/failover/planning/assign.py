@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import find_eligible_reservations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planning.greedy import Greedy
@@ -21,7 +19,7 @@ from outlive.failover.planning.rounds import Turn, serve_all
 from outlive.failover.planning.select import presence
 from outlive.failover.planning.separating import Separating
 from outlive.failover.separation import ServerGroup
-from outlive.failover.topology import Topology, in_force
+from outlive.failover.topology import Topology
 
 __all__ = ["Action", "AssignInput", "AssignResult", "Fail", "Join", "Need", "Offer", "Open", "assign"]
 
@@ -43,7 +41,7 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     free: dict[str, tuple[int, int]] = {}
     """Host → free milli-cores and bytes before this answer's slots.
 
-    A host that is missing here has no room (no limit with D13 switched back); an empty table limits nothing.
+    A host that is missing here has no room; an empty table limits nothing.
     """
     hosts: tuple[str, ...] = ()
     """All hosts, for the numbers in reasons."""
@@ -52,16 +50,13 @@ class AssignInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     used_hosts: tuple[str, ...] = ()
     """Hosts that already received a new slot in this cycle."""
     excluded_slots: tuple[str, ...] = ()
-    """Slots whose write failed in this cycle: nobody may join them, but they are still there and the rules count them.
-
-    With deviation D8 switched back the rules overlook them, as the reference does.
-    """
+    """Slots whose write failed in this cycle: nobody may join them, but they are still there, and the rules
+    count them."""
     key_prefix: str = "new-"
     """Keys of new slots are this and a number that makes them differ from the names of all slots."""
     groups: tuple[ServerGroup, ...] = ()
     """The server groups of the VMs of ``needs``, with all their members; of these ``slots`` has every slot."""
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -81,14 +76,12 @@ def assign(given: AssignInput) -> AssignResult:
     The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
     need of a VM that is not in ``vms``, and for two slots of one name.
     """
-    slots = _counted(given)
-    if not given.compat.reverted("D4"):
-        slots.sort(key=lambda slot: slot.name)
+    slots = sorted(given.slots, key=lambda slot: slot.name)
     vms = {vm.id: vm for vm in given.vms}
     unknown = next((need.vm for need in given.needs if need.vm not in vms), None)
     if unknown is not None:
         raise BadInput(f"need of VM {unknown!r}, which is not in vms", remedy="give every VM that needs slots")
-    present = presence(given.vms, slots, given.compat)
+    present = presence(given.vms, slots)
     turns = [
         Turn(
             vm=vms[need.vm],
@@ -99,7 +92,7 @@ def assign(given: AssignInput) -> AssignResult:
         for need in given.needs
     ]
     needs = {need.vm: need for need in given.needs}
-    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots), needs), given.compat)
+    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots), needs))
     joined = {action.slot for action in actions if isinstance(action, Join)}
     return result_of([slot for slot in slots if slot.name in joined], actions, serving.greedy.opened)
 
@@ -120,7 +113,7 @@ class Serving:
 
 
 def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:
-    counters = Counters.build(slots, topology=in_force(given.topology, given.compat))
+    counters = Counters.build(slots, topology=given.topology)
     greedy = Greedy(
         counters,
         reuse=given.reuse,
@@ -130,42 +123,10 @@ def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:
         one_new_per_host=given.one_new_per_host,
         key_prefix=given.key_prefix,
         separating=Separating(counters, given.groups),
-        compat=given.compat,
     )
     greedy.close(given.excluded_slots)
-    if given.compat.reverted("D1") or given.compat.reverted("D2"):
-        greedy.verdicts = _ReferenceVerdicts(slots, given.compat, counters.topology)
     greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
     return greedy
-
-
-class _ReferenceVerdicts:
-    """Finds slots as the reference does, probe after probe on one graph, with what leaks from probe to probe."""
-
-    def __init__(self, slots: Sequence[SlotView], compat: Compat, topology: Topology) -> None:
-        self._slots = {slot.name: slot for slot in slots}
-        self._compat = compat
-        self._topology = topology
-
-    def admissible(self, vm: VmView, greedy: Greedy) -> int:
-        """The slots, as a bit set by slot number."""
-        found = find_eligible_reservations(vm, list(self._slots.values()), compat=self._compat, topology=self._topology)
-        names = {slot.name for slot in found}
-        counters = greedy.counters
-        return sum(counters.slot_bit(number) for number, name in enumerate(counters.slot_names) if name in names)
-
-    def joined(self, slot: str | SlotView, vm: VmView) -> None:
-        """The VM is a member of the slot from now on; of a new one the view, without members."""
-        view = self._slots[slot] if isinstance(slot, str) else slot
-        self._slots[view.name] = msgspec.structs.replace(view, members={**view.members, vm.id: vm.host})
-
-
-def _counted(given: AssignInput) -> list[SlotView]:
-    """The slots that the rules count: where deviation D8 or D10 is switched back, not those whose write failed."""
-    excluded = set(given.excluded_slots)
-    if given.compat.reverted("D8") or given.compat.reverted("D10"):
-        return [slot for slot in given.slots if slot.name not in excluded]
-    return list(given.slots)
 
 
 def result_of(before: Sequence[SlotView], actions: Sequence[Action], opened: Mapping[str, SlotView]) -> AssignResult:

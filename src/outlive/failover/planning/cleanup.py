@@ -11,18 +11,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
-from outlive.failover.eligibility.rules import check_vms_still_eligible
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.leaving import Cause, Deletion, Drop, departure, emptied
-from outlive.failover.topology import Topology, in_force
+from outlive.failover.topology import Topology
 
 __all__ = ["Brake", "Cause", "CleanInput", "CleanResult", "Deletion", "Drop", "LeaveInput", "clean", "leave"]
 
 
 class Brake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """So many memberships would have been dropped that none was (deviation D12)."""
+    """So many memberships would have been dropped that none was."""
 
     would_drop: int
     memberships: int
@@ -42,11 +40,10 @@ class CleanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     now: float = 0.0
     """Seconds since 1970."""
     grace_s: float = 60.0
-    """How old a slot without a failover status must be to be deleted (deviation D7)."""
+    """How old a slot without a failover status must be to be deleted."""
     brake_share: float = 0.20
     brake_number: int = 50
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class CleanResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -77,7 +74,6 @@ class LeaveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     slots: tuple[SlotView, ...] = ()
     """Other members are not judged."""
     now: float = 0.0
-    compat: Compat = Compat()
 
 
 _CAUSE_OF_RULE = {1: Cause.OWN_HOST, 2: Cause.SAME_HOST}
@@ -88,9 +84,9 @@ def clean(given: CleanInput) -> CleanResult:
 
     Without the brake, the rules hold afterwards for every member, except between members that no source lists.
     """
-    listed = given.slots if given.compat.reverted("D4") else tuple(sorted(given.slots, key=lambda slot: slot.name))
+    listed = tuple(sorted(given.slots, key=lambda slot: slot.name))
     active = {vm for host in given.hosts for vm in host.active}
-    drops, guarded = _departures(listed, {vm.id: vm for vm in given.vms}, active, given.compat)
+    drops, guarded = _departures(listed, {vm.id: vm for vm in given.vms}, active)
     first_changed = {drop.slot for drop in drops}
     rest = without(listed, [(drop.slot, drop.vm) for drop in drops])
     clashes = _clashes(rest, given)
@@ -125,7 +121,7 @@ def leave(given: LeaveInput) -> CleanResult:
         drop
         for slot in slots
         for vm in sorted(views.keys() & slot.members.keys())
-        if (drop := departure(vm, slot, views[vm], active=False, compat=given.compat)) is not None
+        if (drop := departure(vm, slot, views[vm], active=False)) is not None
     ]
     touched = {drop.slot for drop in drops}
     rest = without((slot for slot in slots if slot.name in touched), [(drop.slot, drop.vm) for drop in drops])
@@ -139,7 +135,7 @@ def leave(given: LeaveInput) -> CleanResult:
 
 
 def _departures(
-    slots: Iterable[SlotView], views: Mapping[str, VmView], active: Collection[str], compat: Compat
+    slots: Iterable[SlotView], views: Mapping[str, VmView], active: Collection[str]
 ) -> tuple[list[Drop], list[tuple[str, str]]]:
     """Members that no longer are what the slot believes, and those that the data-loss guard keeps."""
     drops: list[Drop] = []
@@ -147,7 +143,7 @@ def _departures(
     for slot in slots:
         for vm in slot.members:
             view = views.get(vm)
-            drop = departure(vm, slot, view, active=vm in active, compat=compat)
+            drop = departure(vm, slot, view, active=vm in active)
             if drop is not None:
                 drops.append(drop)
             elif view is None:
@@ -156,13 +152,8 @@ def _departures(
 
 
 def _clashes(slots: Sequence[SlotView], given: CleanInput) -> list[Drop]:
-    topology = in_force(given.topology, given.compat)
-    if given.compat.reverted("D3"):
-        views = {vm.id: vm for vm in given.vms}
-        removed = check_vms_still_eligible(views, slots, compat=given.compat, topology=topology)
-        detail = "the rules do not hold for every member of the slot"
-        return [Drop(slot=slot, vm=vm, cause=Cause.CLASH, detail=detail) for slot, vms in removed.items() for vm in vms]
-    return [_drop_of(culprit) for culprit in find_culprits(slots, {vm.id: vm.host for vm in given.vms}, topology)]
+    locations = {vm.id: vm.host for vm in given.vms}
+    return [_drop_of(culprit) for culprit in find_culprits(slots, locations, given.topology)]
 
 
 def _drop_of(culprit: Culprit) -> Drop:
@@ -183,11 +174,7 @@ def _drop_of(culprit: Culprit) -> Drop:
 
 def _brake(given: CleanInput, drops: Sequence[Drop]) -> Brake | None:
     memberships = given.memberships or sum(len(slot.members) for slot in given.slots)
-    if (
-        given.compat.reverted("D12")
-        or len(drops) <= given.brake_number
-        or len(drops) <= given.brake_share * memberships
-    ):
+    if len(drops) <= given.brake_number or len(drops) <= given.brake_share * memberships:
         return None
     causes = Counter(str(drop.cause) for drop in drops)
     return Brake(would_drop=len(drops), memberships=memberships, causes=dict(sorted(causes.items())))
@@ -200,7 +187,7 @@ def _empty(slots: Sequence[SlotView], given: CleanInput, left: set[str]) -> tupl
     for slot in slots:
         if slot.members or slot.consumer:
             continue
-        if slot.initialised or given.compat.reverted("D7"):
+        if slot.initialised:
             nobody = Deletion(slot=slot.name, cause=Cause.EMPTY, detail="it has no member")
             deleted.append(emptied(slot.name) if slot.name in left else nobody)
         elif given.now - slot.created_at >= given.grace_s:

@@ -8,12 +8,10 @@ It holds the state between calls, so that following one VM's event costs what th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
@@ -25,18 +23,6 @@ from outlive.failover.sizing import resource_group
 
 _AFTER_ALL_NAMES = "\U0010ffff"
 """Ranks of new slots begin with this: where names break ties, they come after existing slots, oldest first."""
-
-
-class Verdicts(Protocol):
-    """Another judge of which slots a VM may join."""
-
-    def admissible(self, vm: VmView, greedy: Greedy) -> int:
-        """The slots, as a bit set by slot number."""
-        ...
-
-    def joined(self, slot: str | SlotView, vm: VmView) -> None:
-        """The VM is a member of the slot from now on; of a new one the view, without members."""
-        ...
 
 
 class Greedy:
@@ -54,7 +40,6 @@ class Greedy:
         key_prefix: str = "new-",
         most_members: int = 0,
         separating: SeparationIndex | None = None,
-        compat: Compat | None = None,
     ) -> None:
         """``hosts``: all of them, for the numbers in reasons; read when one is needed.
 
@@ -62,14 +47,10 @@ class Greedy:
         """
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
-        self.verdicts: Verdicts | None = None
-        """Who judges instead of the counters, where deviation D1 or D2 is switched back."""
         self.separating = separating or Separating(counters)
         self._hashes = HostHashes(counters)
         self._one_new_per_host = one_new_per_host
-        reverted = (compat or Compat()).reverted
-        self._takes_unready, self._takes_zero = reverted("D10"), reverted("D13")
-        self.ledger = FreeLedger(counters, unlimited_unknown=self._takes_zero)
+        self.ledger = FreeLedger(counters)
         self._most_members = most_members
         self._full = 0
         self.renew(reuse=reuse, new=new, free=free, hosts=hosts)
@@ -119,7 +100,7 @@ class Greedy:
 
     def _refusal(self, vm: VmView, need: Need) -> Fail | None:
         sizes = (vm.cpu_milli, vm.memory_bytes, need.size.cpu_milli, need.size.memory_bytes)
-        if min(sizes) > 0 or self._takes_zero:
+        if min(sizes) > 0:
             return None
         detail = f"the VM declares {amounts(vm.cpu_milli, vm.memory_bytes)}"
         if need.size.group_name:
@@ -137,21 +118,18 @@ class Greedy:
         counters = self.counters
         number = counters.vm(vm.id)
         usable = counters.fitting((vm.cpu_milli, vm.memory_bytes))
-        if not self._takes_unready:
-            usable &= counters.open_slots
+        usable &= counters.open_slots
         usable &= ~self._full
         limit = counters.host_limit(number)
         if limit:
             usable &= counters.placed_on(limit)
         if not usable:
             return None
-        usable &= counters.admissible(number) if self.verdicts is None else self.verdicts.admissible(vm, self)
+        usable &= counters.admissible(number)
         slot = offer.fullest(self.separating.among(vm.id, usable))
         if slot is None:
             return None
-        counters.join_slot(number, slot, proven=self.verdicts is None)
-        if self.verdicts is not None:
-            self.verdicts.joined(counters.slot_names[slot], vm)
+        counters.join_slot(number, slot, proven=True)
         if self._most_members:
             self._note_full(slot)
         host = counters.host_names[counters.slot_host(slot)]
@@ -231,8 +209,6 @@ class Greedy:
         self.opened[key] = slot
         number = self.counters.add_slot(slot, rank=rank)
         self.counters.join_slot(self.counters.vm(vm.id), number, proven=True)
-        if self.verdicts is not None:
-            self.verdicts.joined(slot, vm)
         place = self.counters.slot_host(number)
         self.ledger.take(place, slot.cpu_milli, slot.memory_bytes)
         self.ledger.mark_new([place])

@@ -10,7 +10,6 @@ import enum
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.reasons import amounts
@@ -58,7 +57,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     detail: str = ""
 
 
-def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool, compat: Compat) -> Drop | None:
+def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> Drop | None:
     """Why the member leaves the slot, or ``None`` where it stays; ``KeyError`` for a VM that is no member."""
     recorded = slot.members[vm]
     if view is None:
@@ -69,7 +68,7 @@ def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool, com
     if view.host != recorded:
         detail = f"VM {vm} runs on {view.host}, not on {recorded}"
         return Drop(slot=slot.name, vm=vm, cause=Cause.MOVED, detail=detail, host=view.host)
-    if not fits(view, slot) and judges_size(compat):
+    if not fits(view, slot):
         needs, holds = amounts(view.cpu_milli, view.memory_bytes), amounts(slot.cpu_milli, slot.memory_bytes)
         detail = f"VM {vm} needs {needs}, the slot holds {holds}"
         return Drop(slot=slot.name, vm=vm, cause=Cause.OUTGROWN, detail=detail, host=slot.host)
@@ -77,14 +76,6 @@ def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool, com
         detail = f"VM {vm} may not run on {slot.host}, only on {', '.join(view.host_limit)}"[:DETAIL_LIMIT]
         return Drop(slot=slot.name, vm=vm, cause=Cause.NOT_ALLOWED, detail=detail, host=slot.host)
     return None
-
-
-def judges_size(compat: Compat) -> bool:
-    """Whether members leave slots that they do not fit (deviation D18).
-
-    With D13 switched back slots are cut to whole MiB or to their group, so that a new one may be too small at once.
-    """
-    return not compat.reverted("D18") and not compat.reverted("D13")
 
 
 def emptied(slot: str) -> Deletion:

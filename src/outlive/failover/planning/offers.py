@@ -57,11 +57,9 @@ class FreeAmounts(NamedTuple):
 class FreeLedger:
     """Free milli-cores and bytes by host number, less the slots that were opened."""
 
-    def __init__(self, tallies: Tallies, *, unlimited_unknown: bool = False) -> None:
-        """Without any limit. A host that later amounts leave out has no room, or no limit with ``unlimited_unknown``
-        (deviation D13 switched back)."""
+    def __init__(self, tallies: Tallies) -> None:
+        """Without any limit. A host that later amounts leave out has no room."""
         self._tallies = tallies
-        self._unlimited_unknown = unlimited_unknown
         self._unknown = NO_LIMIT
         self._amounts = np.full((1, 2), NO_LIMIT, dtype=np.int64)
         self._new_here = np.zeros(1, dtype=bool)
@@ -80,7 +78,7 @@ class FreeLedger:
             if free.names is not self._names:
                 self._numbers = np.array(self._tallies.hosts(free.names), dtype=np.int64)
                 self._names = free.names
-            self._unknown = NO_LIMIT if self._unlimited_unknown or not free.names else 0
+            self._unknown = 0 if free.names else NO_LIMIT
         more = len(self._tallies.host_names) - len(self._amounts)
         if more > 0:
             self._amounts = np.vstack([self._amounts, np.full((more, 2), self._unknown, dtype=np.int64)])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from outlive.failover.assurance.bound import BoundInput, bound
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
@@ -25,7 +24,7 @@ from outlive.failover.planning.select import Missing, SelectInput, select
 from outlive.failover.planning.separating import Separating
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
-from outlive.failover.topology import Topology, in_force
+from outlive.failover.topology import Topology
 
 SLOTS_OVER_BOUND = 1.9
 """The estimate of the best size of slots assumes so many times the slots of the lower bound."""
@@ -33,9 +32,6 @@ SMALL_MEMBERSHIPS = 5_000
 """Up to so many missing memberships several sizes are tried, and no limit as well."""
 MIDDLE_MEMBERSHIPS = 30_000
 """Up to so many two sizes are tried, beyond it one."""
-
-_LITERAL: Final = ("D1", "D2", "D4", "D10")
-"""Deviations that packing does not know how to switch back; with any of them plans are greedy."""
 
 
 class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -56,7 +52,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     free: dict[str, tuple[int, int]] = {}
     """Host → free milli-cores and bytes.
 
-    A host that is missing here has no room (no limit with D13 switched back); an empty table limits nothing.
+    A host that is missing here has no room; an empty table limits nothing.
     """
     hosts: tuple[str, ...] = ()
     one_new_per_host: bool = False
@@ -67,7 +63,6 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     seed: int = 0
     """Which of the equally likely searches it is."""
     topology: Topology = Topology()
-    compat: Compat = Compat()
 
 
 class Reserves(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -109,7 +104,6 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
             slots=tuple(slots),
             required=given.required,
             priorities=given.priorities,
-            compat=given.compat,
         )
     ).selected
     vms = {vm.id: vm for vm in given.vms}
@@ -123,9 +117,8 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
     tried = [_greedy_plan(given, slots, turns, most) for most in _limits(given, chosen)]
 
     def cost(one: PlanResult) -> Any:
-        in_rounds = not given.compat.reverted("D19")
         return (
-            shortfalls(turns, one.actions) if in_rounds else (),
+            shortfalls(turns, one.actions),
             one.failed,
             sum(slot.memory_bytes for slot in one.slots),
             len(one.slots),
@@ -158,8 +151,7 @@ def reserves(slots: Iterable[SlotView]) -> Reserves:
 
 def _may_pack(given: PlanInput, turns: Sequence[Turn]) -> bool:
     """Whether packing knows everything that binds this plan."""
-    known = not given.one_new_per_host and not any(map(given.compat.reverted, _LITERAL))
-    return given.packing and known and bool(turns)
+    return given.packing and not given.one_new_per_host and bool(turns)
 
 
 def _layered(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn]) -> PlanResult | None:
@@ -179,13 +171,13 @@ def _layered(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn]) -> 
 def _is_least(given: PlanInput, result: PlanResult) -> bool:
     """Whether no plan can reserve less memory."""
     hosts = tuple(HostView(name=host) for host in given.hosts)
-    topology = in_force(given.topology, given.compat)
+    topology = given.topology
     least = bound(BoundInput(vms=given.vms, required=given.required, hosts=hosts, topology=topology))
     return sum(slot.memory_bytes for slot in result.slots) <= least.memory_bytes
 
 
 def _ground(given: PlanInput) -> Ground:
-    topology = in_force(given.topology, given.compat)
+    topology = given.topology
     groups = groups_of(given.vms, given.required) if topology.server_groups else ()
     return Ground(
         vms={vm.id: vm for vm in given.vms},
@@ -196,7 +188,6 @@ def _ground(given: PlanInput) -> Ground:
         free=given.free,
         hosts=tuple(dict.fromkeys([*given.hosts, *(host for offer in given.new.values() for host in offer.hosts)])),
         topology=topology,
-        unlimited_unknown=given.compat.reverted("D13"),
         held_fast=frozenset(member for group in groups for member in group.members),
     )
 
@@ -270,7 +261,7 @@ def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn],
         )
         for turn in turns
     }
-    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots, most_members), needs), given.compat)
+    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots, most_members), needs))
     done = result_of(slots, actions, serving.greedy.opened)
     return PlanResult(
         actions=done.actions,
@@ -283,7 +274,7 @@ def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn],
 
 
 def _greedy(given: PlanInput, slots: list[SlotView], most_members: int) -> Greedy:
-    topology = in_force(given.topology, given.compat)
+    topology = given.topology
     counters = Counters.build(slots, topology=topology)
     groups = groups_of(given.vms, given.required) if topology.server_groups else ()
     return Greedy(
@@ -295,5 +286,4 @@ def _greedy(given: PlanInput, slots: list[SlotView], most_members: int) -> Greed
         one_new_per_host=given.one_new_per_host,
         most_members=most_members,
         separating=Separating(counters, groups),
-        compat=given.compat,
     )

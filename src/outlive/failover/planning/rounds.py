@@ -19,7 +19,6 @@ from typing import Final, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Action, Fail, Open
 from outlive.failover.planning.reasons import Reason
@@ -69,15 +68,12 @@ class Server(Protocol):
 S = TypeVar("S", bound=Server)
 
 
-def serve_all(turns: Sequence[Turn], begin: Callable[[], S], compat: Compat) -> tuple[S, list[Action]]:
+def serve_all(turns: Sequence[Turn], begin: Callable[[], S]) -> tuple[S, list[Action]]:
     """Serve everybody, in the given order; each VM ends with what it misses or with one ``Fail``.
 
-    ``begin`` makes the state to serve from, anew for each attempt. With deviation D19 switched back there is one: each
-    VM gets all its slots at its turn.
+    ``begin`` makes the state to serve from, anew for each attempt.
     """
     groups = [list(group) for _, group in groupby(turns, key=lambda turn: turn.priority)]
-    if compat.reverted("D19"):
-        return _attempt(groups, begin(), {})
     worded = all(len(group) == 1 for group in groups)
     server, actions = _attempt(groups, begin(), {}, worded=worded)
     few = sum(turn.needed for turn in turns) <= MANY_SLOTS
@@ -181,7 +177,7 @@ def _rounds(turns: Sequence[Turn], server: Server, *, worded: bool) -> list[Acti
 
 
 def _rank(turn: Turn) -> tuple[int, int, int, str]:
-    return service_rank(turn.vm, priority=turn.priority, present=turn.present, compat=Compat())
+    return service_rank(turn.vm, priority=turn.priority, present=turn.present)
 
 
 def _size(turn: Turn) -> tuple[int, str]:

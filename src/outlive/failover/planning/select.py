@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.rules import serves
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned
@@ -45,7 +44,6 @@ class SelectInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """Number of this cycle, the first being 1."""
     draw: float = 0.0
     """A uniform random number in [0, 1), used where rotation applies."""
-    compat: Compat = Compat()
 
 
 class SelectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -80,19 +78,17 @@ class PauseInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def select(given: SelectInput) -> SelectResult:
     """List the VMs that miss slots and choose whom this cycle serves.
 
-    A slot that is not ready, or smaller than the VM, does not count as present; with deviation D10 switched back every
-    slot that lists the VM does. Slots beyond what a VM needs are left alone.
+    A slot that is not ready, or smaller than the VM, does not count as present. Slots beyond what a VM
+    needs are left alone.
     """
-    present = presence(given.vms, given.slots, given.compat)
+    present = presence(given.vms, given.slots)
     missing = [
         (vm, Missing(vm=vm.id, required=wanted, present=present.get(vm.id, 0)))
         for vm in given.vms
         if (wanted := given.required.get(vm.id, 0)) > present.get(vm.id, 0)
     ]
     missing.sort(
-        key=lambda pair: service_rank(
-            pair[0], priority=given.priorities.get(pair[0].id, 0), present=pair[1].present, compat=given.compat
-        )
+        key=lambda pair: service_rank(pair[0], priority=given.priorities.get(pair[0].id, 0), present=pair[1].present)
     )
     listed = tuple(one for _, one in missing)
     if given.limit <= 0 or given.limit >= len(listed):
@@ -103,20 +99,16 @@ def select(given: SelectInput) -> SelectResult:
     return SelectResult(missing=listed, selected=selected, limit_hit=True, start=start)
 
 
-def service_rank(vm: VmView, *, priority: int, present: int, compat: Compat) -> tuple[int, int, int, str]:
+def service_rank(vm: VmView, *, priority: int, present: int) -> tuple[int, int, int, str]:
     """Sorts VMs that miss slots in the order of service (docs/reference/failover.md#assigning).
 
-    Highest priority first, then the most exposed (fewest slots present), largest memory, id. With deviation D19
-    switched back memory alone counts, with D4 switched back equal VMs stay in the order given.
+    Highest priority first, then the most exposed (fewest slots present), largest memory, id.
     """
-    last = "" if compat.reverted("D4") else vm.id
-    if compat.reverted("D19"):
-        return (0, 0, -vm.memory_bytes, last)
-    return (-priority, present, -vm.memory_bytes, last)
+    return (-priority, present, -vm.memory_bytes, vm.id)
 
 
 def short(
-    vms: Sequence[VmView], slots: Sequence[SlotView], required: Mapping[str, int], compat: Compat
+    vms: Sequence[VmView], slots: Sequence[SlotView], required: Mapping[str, int]
 ) -> Portions[tuple[tuple[VmView, ...], tuple[SlotView, ...]]]:
     """The VMs that miss slots, and the slots that list them: on these ``select`` answers as on everything."""
     views: dict[str, VmView] = {}
@@ -125,7 +117,7 @@ def short(
         yield
     present: dict[str, int] = {}
     for portion in portioned(slots, SLOTS):
-        _count(portion, views, present, compat)
+        _count(portion, views, present)
         yield
     lacking: dict[str, VmView] = {}
     for pairs in portioned(views.items()):
@@ -138,20 +130,19 @@ def short(
     return tuple(lacking.values()), tuple(listing)
 
 
-def presence(vms: Iterable[VmView], slots: Iterable[SlotView], compat: Compat) -> dict[str, int]:
+def presence(vms: Iterable[VmView], slots: Iterable[SlotView]) -> dict[str, int]:
     """VM → slots that count for it, of these VMs; those that have none are left out."""
     present: dict[str, int] = {}
-    _count(slots, {vm.id: vm for vm in vms}, present, compat)
+    _count(slots, {vm.id: vm for vm in vms}, present)
     return present
 
 
-def _count(slots: Iterable[SlotView], views: Mapping[str, VmView], present: dict[str, int], compat: Compat) -> None:
+def _count(slots: Iterable[SlotView], views: Mapping[str, VmView], present: dict[str, int]) -> None:
     """Add to ``present`` the slots that count for these VMs."""
-    literal = compat.reverted("D10")
     for slot in slots:
         for member in slot.members:
             vm = views.get(member)
-            if vm is not None and (literal or serves(vm, slot)):
+            if vm is not None and serves(vm, slot):
                 present[member] = present.get(member, 0) + 1
 
 

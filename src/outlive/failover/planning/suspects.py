@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.leaving import departure
@@ -35,13 +34,11 @@ def suspects(
     slots: Sequence[SlotView],
     views: Mapping[str, VmView],
     active: Collection[str],
-    compat: Compat,
     topology: Topology = HOSTS_ALONE,
 ) -> Portions[Suspects]:
     """The slots without members, those with a member that has to leave, and those of VMs for which a rule is broken.
 
-    ``views``: VM → where it is; ``active``: the VMs that hosts report. With deviation D3 switched back every slot is
-    looked at, because then the order of all of them matters.
+    ``views``: VM → where it is; ``active``: the VMs that hosts report.
     """
     found: set[str] = set()
     recorded: dict[str, str] = {}
@@ -56,7 +53,7 @@ def suspects(
                 view = views.get(vm)
                 if view is None and recorded.setdefault(vm, host) != host:
                     torn.add(vm)
-                if departure(vm, slot, view, active=vm in active, compat=compat) is not None:
+                if departure(vm, slot, view, active=vm in active) is not None:
                     found.add(slot.name)
         yield
     columns = yield from Columns.built(slots, views, topology)
@@ -64,13 +61,10 @@ def suspects(
     broken = frozenset(columns.vm_ids[number] for number in numbers.tolist())
     # Of unlisted VMs the last record counts as their location, so that all their records have to be seen together.
     concerned = broken | torn
-    everything = compat.reverted("D3")
     chosen: list[SlotView] = []
     for portion in portioned(slots, SLOTS):
         chosen += [
-            slot
-            for slot in portion
-            if everything or slot.name in found or (concerned and not concerned.isdisjoint(slot.members))
+            slot for slot in portion if slot.name in found or (concerned and not concerned.isdisjoint(slot.members))
         ]
         yield
     return Suspects(slots=tuple(chosen), broken=broken, memberships=memberships)

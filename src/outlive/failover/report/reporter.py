@@ -157,7 +157,7 @@ class Reporter:
             counter.labels(ALL_ZONES).inc(getattr(summary, field))
 
     def cycle_aborted(self, step: Step) -> None:
-        """A cycle could not go on (deviation D14); its other metrics stay as they were."""
+        """A cycle could not go on; its other metrics stay as they were."""
         self._aborted.labels(step.value).inc()
 
     def observed(self, seen: Observation) -> None:
@@ -233,7 +233,7 @@ class Reporter:
         self._unknown_levels = {**told, **{vm: levels[vm] for vm in new}}
 
     def brake(self, brake: Brake | None) -> None:
-        """The mass-removal brake (deviation D12) held, or did not have to."""
+        """The mass-removal brake held, or did not have to."""
         self._braked.set(brake.would_drop if brake else 0)
         if brake is None:
             return
@@ -317,7 +317,7 @@ class Reporter:
         self._slot(slot, uid, "InvalidResources", why, "Validated", warn=True)
 
     def resources_legal_again(self, slot: str, uid: str) -> None:
-        """The claim was put right (deviation D10)."""
+        """The claim was put right."""
         self._slot(slot, uid, "ResourcesLegal", "the resources are legal again; the slot counts", "Validated")
 
     def audited(self, differences: list[str]) -> None:

@@ -17,7 +17,6 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, barred, groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
-from outlive.failover.topology import in_force
 from outlive.failover.whatif.room import Room, held_by, holders, needs_of
 from outlive.failover.whatif.steps import Close, DrainInput, Leave, Move, Step
 
@@ -30,7 +29,7 @@ class Layout:
     """Counters, capacity, and the steps that led here."""
 
     def __init__(self, given: DrainInput) -> None:
-        self.topology = in_force(given.topology, given.compat)
+        self.topology = given.topology
         self.drained = frozenset(given.drained)
         self.vms: dict[str, VmView] = {vm.id: vm for vm in given.vms}
         self.required = given.required
@@ -58,7 +57,7 @@ class Layout:
     @staticmethod
     def units_of(given: DrainInput) -> dict[str, str]:
         """Host → unit of failure, as far as it is in force."""
-        return in_force(given.topology, given.compat).units
+        return given.topology.units
 
     # What is so.
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from outlive.failover.model import VmView
 from outlive.failover.planning.actions import Offer
 from outlive.failover.planning.reasons import amounts
-from outlive.failover.topology import in_force
 from outlive.failover.whatif.room import Room, held_by, holders, needs_of
 from outlive.failover.whatif.steps import DrainInput, Obstacle, Stuck
 
@@ -55,7 +54,7 @@ def _too_few_hosts(
     given: DrainInput, floors: dict[str, int], drained: set[str], places: dict[str, list[str]]
 ) -> Iterator[Obstacle]:
     """VMs whose own unit and slots need more units than there are."""
-    unit = in_force(given.topology, given.compat).unit
+    unit = given.topology.unit
     units: dict[str, set[str]] = {}
     present: dict[str, set[str]] = {}
     for slot in given.slots:
@@ -141,7 +140,7 @@ def _least_held(given: DrainInput, floors: dict[str, int], drained: set[str], na
         largest, squares = max(largest, size), squares + size * floor
         if vm.host not in drained:
             held[vm.host] = held.get(vm.host, 0) + size
-    unit = in_force(given.topology, given.compat).unit
+    unit = given.topology.unit
     hosts = {*given.free, *held}.union(*({slot.host, *slot.members.values()} for slot in given.slots))
     units = {unit(host) for host in hosts - drained}
     shared = -(-squares // max(1, len(units) - 1)) if lawful else 0

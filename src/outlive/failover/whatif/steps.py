@@ -11,7 +11,6 @@ import enum
 
 import msgspec
 
-from outlive.failover.compat import Compat
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planning.actions import Join, Offer, Open
 from outlive.failover.sizing import ResolvedSize
@@ -103,7 +102,6 @@ class DrainInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     topology: Topology = Topology()
     search_limit: int = SEARCHED_CHANGES
     """Changes that a complete search may look at."""
-    compat: Compat = Compat()
 
 
 class DrainResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -75,35 +75,21 @@ class EnoughCapacity(Filter):
     def mask(self, run: Run) -> BoolVector:
         """Hosts with enough of every resource."""
         needed, query, fleet = demand(run.request, run.settings), self.query(run), run.fleet
-        keep = run.settings.overbooked_hosts == "keep"
         free = fleet.available(query)
         unlocked = fleet.ledger.unlocks(query)
         fits: BoolVector | None = None
         for resource, amount in needed.items():
             column = fleet.resources.get(resource)
             if column is None:
-                return run.pad(fleet.live.copy() if keep else np.zeros(run.size, np.bool_), keep_unknown=False)
+                return run.pad(np.zeros(run.size, np.bool_), keep_unknown=False)
             has = free[column]
             if unlocked:
                 has = has.copy()
                 _give_back(has, column, run, query)
             enough = has >= amount
-            if keep:
-                enough = enough | self._kept_anyway(run, query, column)
             fits = enough if fits is None else fits & enough
         assert fits is not None
         return run.pad(fits, keep_unknown=False)
-
-    @staticmethod
-    def _kept_anyway(run: Run, query: CapacityQuery, column: int) -> BoolVector:
-        """Hosts that the reference keeps: figure missing, or negative and not touched by any reservation."""
-        fleet = run.fleet
-        free, _ = fleet.raw_base(ignore_allocations=query.ignore_allocations)
-        held = fleet.ledger.held(query)[column, : run.size]
-        _give_back(held, column, run, query, sign=-1)
-        known = fleet.columns.present("capacity")[column]
-        kept: BoolVector = fleet.live & (~known | ((free[column] < 0) & (held <= 0)))
-        return kept
 
     def prepare_plain(self, run: Run) -> None:
         """A VM of no size."""
@@ -125,10 +111,9 @@ class EnoughCapacity(Filter):
         self, run: Run, query: CapacityQuery, host: Hypervisor, resource: str, needed: int
     ) -> Reason | None:
         capacity, allocation = host.effective_capacity(), host.status.allocation
-        keep = run.settings.overbooked_hosts == "keep"
         if capacity is None or resource not in capacity:
-            return None if keep else self.no("capacity-unknown", f"the host's {resource} is not known")
-        if allocation is None and not query.ignore_allocations and not keep:
+            return self.no("capacity-unknown", f"the host's {resource} is not known")
+        if allocation is None and not query.ignore_allocations:
             return self.no("allocation-unknown", f"how much {resource} runs on the host is not known")
         size = min(capacity[resource], AMOUNT_LIMIT)
         running = (
@@ -136,8 +121,6 @@ class EnoughCapacity(Filter):
         )
         holders, held = self._held(run, query, host.name, resource)
         if size - running < 0:
-            if keep and not held:
-                return None
             message = f"{resource} is overbooked: {difference_text(resource, size, running, 0, 0)}"
             return self.no("overbooked", message)
         free = max(0, size - running - held)
@@ -154,11 +137,10 @@ class EnoughCapacity(Filter):
         """Types of the reservations that block the resource on the host, and how much they block."""
         holders: list[str] = []
         total = 0
-        ready = run.fleet.settings.slots_ready_without_condition
         facts = run.fleet.facts(host)
         here = facts.instances if facts is not None else frozenset()
         for reservation in run.fleet.reservations_on(host):
-            if verdict(reservation, query, slots_without_condition=ready, instances=here) is not Verdict.BLOCKS:
+            if verdict(reservation, query, instances=here) is not Verdict.BLOCKS:
                 continue
             amount = unused(reservation, ignore_allocations=query.ignore_allocations).get(resource, 0)
             if amount > 0:

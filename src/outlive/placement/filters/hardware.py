@@ -9,7 +9,7 @@ import numpy as np
 from outlive.placement.columns import BoolVector
 from outlive.placement.errors import StepFailed
 from outlive.placement.facts import HostFacts
-from outlive.placement.filters.operators import has_operator, satisfies
+from outlive.placement.filters.operators import satisfies
 from outlive.placement.request import INTERNAL_CALLS, SOURCE_HOST_HINT, Intent
 from outlive.placement.steps import Event, Filter, OnError, Reason, Run
 
@@ -62,11 +62,8 @@ class HypervisorCapabilities(Filter):
     counts_events = True
 
     def skips(self, run: Run) -> bool:
-        """Nothing is asked for, or (as in the reference) some value holds an operator."""
-        wanted = _capabilities(run)
-        if not wanted:
-            return True
-        return run.settings.capability_operators == "skip" and any(has_operator(value) for _, value in wanted)
+        """Nothing is asked for."""
+        return not _capabilities(run)
 
     def mask(self, run: Run) -> BoolVector:
         """Hosts that meet every requested capability."""

@@ -9,8 +9,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Final
 
-_MARKS: Final = ("=", "<in>", "<all-in>", "s<", "s>", "<or>")
-"""One of these is part of every operator."""
 _NUMBERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "=": operator.ge,
     "==": operator.eq,
@@ -26,11 +24,6 @@ _TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "s>": operator.gt,
     "s>=": operator.ge,
 }
-
-
-def has_operator(value: str) -> bool:
-    """Whether an operator occurs anywhere in the value."""
-    return any(mark in value for mark in _MARKS)
 
 
 def satisfies(has: str, wanted: str) -> bool:

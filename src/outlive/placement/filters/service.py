@@ -42,7 +42,7 @@ class StatusConditions(Filter):
 
     @staticmethod
     def _wants_ha(run: Run) -> bool:
-        return run.settings.failover_skips_hosts_without_ha and run.request.intent in FAILOVER_SEARCH
+        return run.request.intent in FAILOVER_SEARCH
 
 
 class Maintenance(Filter):

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from outlive.placement.columns import BoolVector
-from outlive.placement.request import DOMAIN_NAME_HINT, FAILOVER_SEARCH, INTERNAL_PROBES, Intent
+from outlive.placement.request import DOMAIN_NAME_HINT, INTERNAL_PROBES, Intent
 from outlive.placement.steps import Filter, OnError, Reason, Run
 
 EXCLUSIVE_TRAIT = "CUSTOM_EXTERNAL_CUSTOMER_EXCLUSIVE"
@@ -58,11 +58,8 @@ class ExternalCustomer(Filter):
 
 
 def _asks_no_tenant(run: Run) -> bool:
-    """Whether the call is for nobody's project; searches for slots are, unless switched back to the reference."""
-    intent = run.request.intent
-    if intent in FAILOVER_SEARCH:
-        return not run.settings.failover_checks_tenants
-    return intent is Intent.CAPACITY_PROBE
+    """Whether the call is for nobody's project."""
+    return run.request.intent is Intent.CAPACITY_PROBE
 
 
 class AllowedProjects(Filter):

@@ -62,7 +62,7 @@ def _group(run: Run) -> str:
     hinted = run.request.hints.get(GROUP_HINT)
     if hinted is not None:
         return hinted
-    return run.request.group_name(run.settings.flavor_group_keys) if run.settings.commitment_group_from_flavor else ""
+    return run.request.group_name(run.settings.flavor_group_keys)
 
 
 def _has_room(run: Run, reservation: Reservation) -> bool:

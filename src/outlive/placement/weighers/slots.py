@@ -39,7 +39,7 @@ def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
         listed = (consumer.vm,) if consumer is not None else members.allocations if members is not None else ()
         if reservation.spec.type != FAILOVER or vm not in listed:
             continue
-        if is_ready(reservation, slots_without_condition=fleet.settings.slots_ready_without_condition):
+        if is_ready(reservation):
             hosts.add(reservation.status.host)
     return {host for host in hosts if fleet.host(host) is not None}
 
@@ -120,11 +120,10 @@ class SlotConsolidation(Weigher):
     def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
         """The same, host by host."""
         group = run.request.hints.get(GROUP_HINT, "")
-        ready = run.fleet.settings.slots_ready_without_condition
         slots = [
             (slot.status.host, slot.spec.failover_reservation.resource_group if slot.spec.failover_reservation else "")
             for slot in run.fleet.reservations()
-            if slot.spec.type == FAILOVER and slot.status.host and is_ready(slot, slots_without_condition=ready)
+            if slot.spec.type == FAILOVER and slot.status.host and is_ready(slot)
         ]
         scores: list[float] = []
         for host in hosts:

@@ -66,7 +66,7 @@ class _Layers:
         self._ground = ground
         self._unit = ground.topology.unit
         self._offered: dict[str, frozenset[str]] = {}
-        unknown = NO_LIMIT if not ground.free or ground.unlimited_unknown else 0
+        unknown = NO_LIMIT if not ground.free else 0
         self._free = {host: ground.free.get(host, (unknown, unknown)) for host in ground.hosts}
         self._left: dict[str, list[int]] = {}
         for vm in sorted(vms, key=lambda one: one.memory_bytes):

@@ -36,8 +36,6 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """Before the plan; an empty table limits nothing."""
     hosts: tuple[str, ...]
     topology: Topology
-    unlimited_unknown: bool = False
-    """Whether a host that is missing in ``free`` has no limit."""
     held_fast: frozenset[str] = frozenset()
     """VMs whose memberships stay as they are, and whose slots stay where they are."""
 
@@ -239,7 +237,7 @@ def slot_size_for(vm: str, ground: Ground) -> tuple[int, int]:
 
 
 def _free(ground: Ground, hosts: Sequence[str]) -> Ints:
-    unknown = NO_LIMIT if not ground.free or ground.unlimited_unknown else 0
+    unknown = NO_LIMIT if not ground.free else 0
     amounts = [ground.free.get(host, (unknown, unknown)) for host in hosts]
     return np.array([[min(each, NO_LIMIT) for each in pair] for pair in amounts], dtype=np.int64).reshape(-1, 2)
 

@@ -80,6 +80,5 @@ def _room(made: Outcome, ground: Ground) -> bool:
     if not ground.free:
         return True
     return all(
-        amount <= ground.free[host][resource] if host in ground.free else ground.unlimited_unknown
-        for (host, resource), amount in taken.items()
+        host in ground.free and amount <= ground.free[host][resource] for (host, resource), amount in taken.items()
     )
