@@ -338,3 +338,39 @@ def test_a_token_of_the_wrong_type_is_not_shown_in_the_error(tmp_path: Path) -> 
     assert result.code == 3
     assert "failoverUpkeep.schedulerToken is (hidden)" in result.line
     assert "987654" not in result.err + result.out
+
+
+def test_describe_prints_the_document_line_by_line(state: Path) -> None:
+    lines = outlive("describe", "vm", "v00", "--state-dir", state).out.splitlines()
+    assert lines[:4] == ["kind: VirtualMachine", "apiVersion: outlive.dev/v1alpha1", "metadata:", "  name: v00"]
+    assert not any("\\n" in line for line in lines)
+
+
+def test_a_dry_run_of_an_import_needs_no_state(tmp_path: Path) -> None:
+    (tmp_path / "hosts.csv").write_text(HOSTS)
+    empty = tmp_path / "empty"
+    done = outlive("import", "csv", "--hosts", tmp_path / "hosts.csv", "--dry-run", "--state-dir", empty, "-o", "json")
+    assert done.code == 0, done.err
+    assert read(done)["hosts"] == {"created": 8, "updated": 0, "unchanged": 0, "deleted": 0}
+    assert not empty.exists()
+
+
+def test_a_state_directory_whose_store_is_gone_is_refused_with_the_remedy(state: Path) -> None:
+    (state / "token").write_text("secret")
+    for left in state.glob("store.db*"):
+        left.unlink()
+    for command in (["status"], ["apply", "-f", "-"], ["up", "--listen", "127.0.0.1:0"]):
+        done = spawned(*command, "--state-dir", state, stdin=MANIFEST.encode())
+        assert done.code == 1
+        assert "store.db is missing" in done.line
+        assert "from a backup" in done.line
+    assert not (state / "store.db").exists()
+
+
+def test_a_host_that_has_vms_is_deleted_only_by_force(state: Path) -> None:
+    done = outlive("delete", "host", "h1", "--state-dir", state)
+    assert done.code == 5
+    assert "has 2 VMs: v01 and v09" in done.line
+    assert "--force" in done.line
+    assert outlive("delete", "host", "h1", "--force", "--state-dir", state).code == 0
+    assert outlive("get", "host", "h1", "--state-dir", state).code == 4

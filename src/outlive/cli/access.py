@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound, Usage
+from outlive.base.errors import BadInput, NotFound, Refused, Usage
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
@@ -49,15 +49,18 @@ class Access:
         return self.state_dir if self.state_dir is not None else default_state_dir()
 
     @asynccontextmanager
-    async def open(self, *, write: bool = False) -> AsyncIterator[Store]:
-        """The store. For writing, a state directory that is not there yet is made; a state file is refused."""
-        store = await self._open(write)
+    async def open(self, *, write: bool = False, or_empty: bool = False) -> AsyncIterator[Store]:
+        """The store. For writing, a state directory that is not there yet is made; a state file is refused.
+
+        ``or_empty``: where there is no state yet, an empty one in memory, for a command that only says what it would do.
+        """
+        store = await self._open(write, or_empty)
         try:
             yield store
         finally:
             await store.close()
 
-    async def _open(self, write: bool) -> Store:
+    async def _open(self, write: bool, or_empty: bool) -> Store:
         if self.state is not None:
             if write:
                 raise Usage(
@@ -67,7 +70,7 @@ class Access:
         address = self.server or running_server(self.directory)
         if address:
             return self._remote(address)
-        return await self._local(write)
+        return await self._local(write, or_empty)
 
     def _offline(self, path: Path) -> Store:
         from outlive.base.ids import SystemIds
@@ -89,12 +92,17 @@ class Access:
 
         return HttpStore(address, self._token(), clock=self.clock, random=system_random())
 
-    async def _local(self, write: bool) -> Store:
+    async def _local(self, write: bool, or_empty: bool) -> Store:
         from outlive.base.ids import SystemIds
         from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
 
         directory = self.directory
+        check_store_there(directory)
         if not write and not (directory / DATABASE_FILE).exists():
+            if or_empty:
+                from outlive.store.memory import MemoryStore
+
+                return MemoryStore(self.clock, SystemIds())
             raise NotFound(
                 "no state here, and no server runs on it",
                 place=str(directory),
@@ -119,6 +127,18 @@ class Access:
         from outlive.drivers.files import read_input
 
         return read_input(path, limit=TOKEN_BYTES).decode("utf-8", "replace").strip()
+
+
+def check_store_there(directory: Path) -> None:
+    """``Refused`` where a server has run on a state directory whose store is gone: nothing new begins in its place."""
+    from outlive.store.sqlite.store import DATABASE_FILE
+
+    if (directory / TOKEN_FILE).exists() and not (directory / DATABASE_FILE).exists():
+        raise Refused(
+            f"a server has run here ({TOKEN_FILE} is there), but its store {DATABASE_FILE} is missing",
+            place=str(directory),
+            remedy=f"put {DATABASE_FILE} back from a backup; or delete {directory / TOKEN_FILE} to begin with an empty store",
+        )
 
 
 class ServerFile(msgspec.Struct, frozen=True, kw_only=True):

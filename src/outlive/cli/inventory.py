@@ -162,7 +162,7 @@ async def _import(
     from outlive.inventory.plan import plan_import
     from outlive.inventory.write import apply_import, read_existing
 
-    async with access.open(write=not dry_run) as store:
+    async with access.open(write=not dry_run, or_empty=dry_run) as store:
         existing = await read_existing(store)
         wanted = check_inventory(inventory, existing, options)
         now = as_datetime(access.clock.now())

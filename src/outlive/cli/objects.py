@@ -16,12 +16,14 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, Conflict, NotFound, Usage
+from outlive.base.errors import BadInput, Conflict, InUse, NotFound, Usage
+from outlive.base.wording import count_of, listing
 from outlive.cli.access import Access
 from outlive.cli.commands import single
 from outlive.cli.output import Output, progress, write
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
-from outlive.store import Store
+from outlive.store import Selector, Store, list_all
+from outlive.store.http import HttpStore
 
 ALIASES = {
     "host": "hypervisors",
@@ -65,8 +67,6 @@ async def get(
     selector: Annotated[str, typer.Option("--selector", "-l", help="Only with these labels, such as a=b,c!=d.")] = "",
 ) -> None:
     """List resources of a kind, or show some by name."""
-    from outlive.store import Selector, list_all
-
     found = kind_named(kind)
     chosen = Selector.parse(selector) if selector else None
     async with access.open() as store:
@@ -77,6 +77,8 @@ async def get(
     output.objects(objects, single=bool(names) and len(objects) == 1)
 
 
+NAMED = 5
+"""VMs that a refusal names."""
 EVENTS_SHOWN = 20
 """Events of an object that are shown, the last ones."""
 
@@ -108,7 +110,7 @@ def _sections(
     from outlive.cli.output import table, yaml_text
     from outlive.resources.columns import cells
 
-    lines: list[Any] = [yaml_text(item).rstrip()]
+    lines: list[Any] = yaml_text(item).splitlines()
     for title, items in related:
         lines.append(f"\n{title}: {len(items) or 'none'}")
         if items:
@@ -123,8 +125,6 @@ def _sections(
 
 async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, list[Resource]]]:
     """What belongs to the object: a VM's coverage and slots, a host's VMs and slots, a slot's members."""
-    from outlive.store import list_all
-
     if isinstance(item, VirtualMachine):
         yield "Coverage", [told async for told in list_all(store, Coverage) if told.name == item.name]
         yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
@@ -149,8 +149,6 @@ def _host(vm: VirtualMachine) -> str:
 
 
 async def _events(store: Store, item: Resource) -> list[Event]:
-    from outlive.store import list_all
-
     found = [
         event
         async for event in list_all(store, Event)
@@ -297,8 +295,9 @@ async def delete(
     kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.")],
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also hosts that have VMs; these count as uncovered then.")] = False,
 ) -> None:
-    """Delete resources. All are looked up before the first is deleted."""
+    """Delete resources. All are looked up before the first is deleted; a host that has VMs is refused."""
     found = kind_named(kind)
     async with access.open(write=True) as store:
         objects = []
@@ -308,17 +307,33 @@ async def delete(
             except NotFound:
                 if not ignore_missing:
                     raise
+        if found is Hypervisor and not force:
+            await _refuse_hosts_with_vms(store, [item.name for item in objects])
         for item in objects:
-            await store.delete(item.ref, uid=item.metadata.uid)
+            if force and isinstance(store, HttpStore):
+                await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
+            else:
+                await store.delete(item.ref, uid=item.metadata.uid)
             write(f"{item.kind().lower()}/{item.name} deleted\n")
+
+
+async def _refuse_hosts_with_vms(store: Store, hosts: Iterable[str]) -> None:
+    """``InUse`` where VMs are assigned to one of the hosts: without it nobody could say where they run."""
+    vms: dict[str, list[str]] = {}
+    async for vm in list_all(store, VirtualMachine):
+        vms.setdefault(_host(vm), []).append(vm.name)
+    for host in hosts:
+        if host in vms:
+            raise InUse(
+                f"host {host!r} has {count_of(len(vms[host]), 'VM')}: {listing(sorted(vms[host]), most=NAMED)}",
+                remedy="move or delete them first; or give --force: they count as uncovered until a host reports them",
+            )
 
 
 async def dump(access: Access) -> None:
     """Write the whole state to standard output, as one file for --state."""
     from outlive.base.clock import as_datetime
     from outlive.resources.state import DUMPED, State, encode_state
-    from outlive.store import list_all
-
     objects: list[Resource] = []
     async with access.open() as store:
         with progress("objects read") as bar:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlive.base.errors import BadInput, ExitCode, Unavailable
-from outlive.cli.access import TOKEN_FILE, default_state_dir
+from outlive.cli.access import TOKEN_FILE, check_store_there, default_state_dir
 from outlive.cli.commands import single
 from outlive.cli.output import write
 
@@ -75,6 +75,7 @@ async def _up(
 
     collector.spare()
     stopped = _signals()
+    check_store_there(directory)
     store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
     try:
         await _prepare(store, sections, example=example)

@@ -178,7 +178,7 @@ class DecisionLog:
         self._remember(use)
         for listener in self._listeners:
             listener(use)
-        log = _log.info if whole else _log.debug
+        log = _log.info if whole and changed else _log.debug  # the same answer again is no news
         log(
             "decision.used",
             decision=use.name,

@@ -145,13 +145,15 @@ class HttpStore:
         path = self._path(kind, meta.namespace, self._named(kind, meta.name)) + half
         return object_of(kind, await self._call("PUT", path, body=_encoded(obj)), writing=True)
 
-    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
-        """Delete, or mark where there are finalizers."""
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
+        """Delete, or mark where there are finalizers. ``orphan``: a host also though it has VMs."""
         path = self._path_of(ref)
         if uid and ref.uid and uid != ref.uid:
             raise Conflict(f"{ref.kind}/{ref.name} cannot have two uids", remedy="read it again and repeat")
         conditions = {"uid": uid or ref.uid, "resourceVersion": version}
-        options = {"preconditions": {name: value for name, value in conditions.items() if value}}
+        options: dict[str, Any] = {"preconditions": {name: value for name, value in conditions.items() if value}}
+        if orphan:
+            options["propagationPolicy"] = "Orphan"
         await self._call("DELETE", path, body=msgspec.json.encode(options))
 
     async def patch_metadata(
