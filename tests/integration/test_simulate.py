@@ -172,3 +172,19 @@ def test_as_many_hosts_of_the_example_fail_as_are_planned_for_and_every_vm_lands
 
 def test_the_scenarios_of_the_project_are_found_by_path() -> None:
     assert outlive("simulate", SCENARIOS / "host-loses-power").code == 0
+
+
+def test_a_zone_of_an_imported_inventory_fails(tmp_path: Path) -> None:
+    (tmp_path / "hosts.csv").write_text(
+        "name,cpu,memory,zone\n" + "".join(f"h{n},16,64Gi,z{n % 2}\n" for n in range(4))
+    )
+    (tmp_path / "vms.csv").write_text("id,cpu,memory,host\n" + "".join(f"v{n},2,4Gi,h{n}\n" for n in range(4)))
+    files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv", "--state-dir", tmp_path / "state")
+    assert outlive("import", "csv", *files).code == 0
+    state = tmp_path / "state.json"
+    state.write_text(outlive("dump", "--state-dir", tmp_path / "state").out)
+    result = outlive("simulate", "--inventory", state, "--fail", "zone=z1")
+    assert result.code == 0, result.err
+    assert "2 of 4 hosts lose power" in result.out
+    assert [f"{host} is proven dead" in result.out for host in ("h0", "h1", "h2", "h3")] == [False, True, False, True]
+    assert "there are z0, z1" in outlive("simulate", "--inventory", state, "--fail", "zone=z9").line

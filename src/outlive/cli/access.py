@@ -52,7 +52,7 @@ class Access:
     async def open(self, *, write: bool = False, or_empty: bool = False) -> AsyncIterator[Store]:
         """The store. For writing, a state directory that is not there yet is made; a state file is refused.
 
-        ``or_empty``: where there is no state yet, an empty one in memory, for a command that only says what it would do.
+        ``or_empty``: where there is no state yet, an empty one in memory, for a command that writes nothing.
         """
         store = await self._open(write, or_empty)
         try:
@@ -137,7 +137,7 @@ def check_store_there(directory: Path) -> None:
         raise Refused(
             f"a server has run here ({TOKEN_FILE} is there), but its store {DATABASE_FILE} is missing",
             place=str(directory),
-            remedy=f"put {DATABASE_FILE} back from a backup; or delete {directory / TOKEN_FILE} to begin with an empty store",
+            remedy=f"put {DATABASE_FILE} back from a backup, or delete {TOKEN_FILE} to begin with an empty store",
         )
 
 

@@ -23,7 +23,6 @@ from outlive.cli.commands import single
 from outlive.cli.output import Output, progress, write
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all
-from outlive.store.http import HttpStore
 
 ALIASES = {
     "host": "hypervisors",
@@ -295,7 +294,9 @@ async def delete(
     kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.")],
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also hosts that have VMs; these count as uncovered then.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also hosts that have VMs; these count as uncovered then.")
+    ] = False,
 ) -> None:
     """Delete resources. All are looked up before the first is deleted; a host that has VMs is refused."""
     found = kind_named(kind)
@@ -310,11 +311,17 @@ async def delete(
         if found is Hypervisor and not force:
             await _refuse_hosts_with_vms(store, [item.name for item in objects])
         for item in objects:
-            if force and isinstance(store, HttpStore):
-                await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
-            else:
-                await store.delete(item.ref, uid=item.metadata.uid)
+            await _delete(store, item, force=force)
             write(f"{item.kind().lower()}/{item.name} deleted\n")
+
+
+async def _delete(store: Store, item: Resource, *, force: bool) -> None:
+    from outlive.store.http import HttpStore
+
+    if force and isinstance(store, HttpStore):  # the server refuses hosts with VMs by itself
+        await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
+        return
+    await store.delete(item.ref, uid=item.metadata.uid)
 
 
 async def _refuse_hosts_with_vms(store: Store, hosts: Iterable[str]) -> None:
@@ -334,6 +341,7 @@ async def dump(access: Access) -> None:
     """Write the whole state to standard output, as one file for --state."""
     from outlive.base.clock import as_datetime
     from outlive.resources.state import DUMPED, State, encode_state
+
     objects: list[Resource] = []
     async with access.open() as store:
         with progress("objects read") as bar:

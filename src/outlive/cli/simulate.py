@@ -40,7 +40,8 @@ def simulate(
         typer.Option("--inventory", metavar="FILE", help="Instead: a state file (see outlive dump), or example."),
     ] = None,
     fail: Annotated[
-        list[str] | None, typer.Option("--fail", metavar="KIND=NAME", help="What loses power: rack=r3, host=kvm-7.")
+        list[str] | None,
+        typer.Option("--fail", metavar="KIND=NAME", help="What loses power: host=kvm-7, zone=z1, rack=r3."),
     ] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help=f"When it does; {AT}.")] = None,
     run_for: Annotated[

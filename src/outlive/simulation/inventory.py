@@ -41,23 +41,25 @@ _KVM: Final = DomainCapabilities(hypervisor_type="kvm")
 COORDINATORS: Final = 3
 """Hosts that coordinate, where there are so many."""
 RACK: Final = "rack"
+ZONE: Final = "zone"
 NAMES_SHOWN: Final = 8
 """Names that a complaint lists."""
 _STOPPED: Final = frozenset(("SHUTOFF", "stop", "shutdown", "disable", "PAUSED", "SUSPENDED", "ERROR", "fail"))
 
 
 class Failing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to fail: a host, or a failure domain."""
+    """What is to fail: a host, a zone, or a failure domain."""
 
     kind: str
     value: str
 
     @classmethod
     def parse(cls, text: str) -> Failing:
-        """Of ``rack=r3`` or ``host=NAME``; ``BadInput`` otherwise."""
+        """Of ``host=NAME``, ``zone=z1`` or ``rack=r3``; ``BadInput`` otherwise."""
         kind, _, value = text.partition("=")
         if not kind.strip() or not value.strip():
-            raise BadInput(f"{text!r} names nothing that fails", place="--fail", remedy="write rack=r3 or host=NAME")
+            remedy = "write host=NAME, zone=z1 or rack=r3"
+            raise BadInput(f"{text!r} names nothing that fails", place="--fail", remedy=remedy)
         return cls(kind=kind.strip(), value=value.strip())
 
 
@@ -117,6 +119,11 @@ def _domains(host: Hypervisor) -> dict[str, str]:
     }
 
 
+def _units(host: Hypervisor) -> dict[str, str]:
+    """What the host is in that may fail as a whole: its zone and its failure domains."""
+    return {ZONE: host.metadata.labels.get(ZONE_LABEL, ""), **_domains(host)}
+
+
 def _failed(hosts: Sequence[Hypervisor], failing: Sequence[Failing]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for one in failing:
@@ -124,11 +131,12 @@ def _failed(hosts: Sequence[Hypervisor], failing: Sequence[Failing]) -> tuple[st
             names = [host.name for host in hosts if host.name == one.value]
             known = [host.name for host in hosts]
         else:
-            names = [host.name for host in hosts if _domains(host).get(one.kind) == one.value]
-            known = sorted({_domains(host).get(one.kind, "") for host in hosts} - {""})
+            names = [host.name for host in hosts if _units(host).get(one.kind) == one.value]
+            known = sorted({_units(host).get(one.kind, "") for host in hosts} - {""})
         if not names:
             few = ", ".join([*known[:NAMES_SHOWN], *(["…"] if len(known) > NAMES_SHOWN else [])])
-            remedy = f"there are {few}" if known else f"no host has a label {DOMAIN_LABEL_PREFIX}{one.kind}"
+            label = ZONE_LABEL if one.kind == ZONE else DOMAIN_LABEL_PREFIX + one.kind
+            remedy = f"there are {few}" if known else f"no host has a label {label}"
             raise BadInput(f"there is no {one.kind} {one.value!r}", place="--fail", remedy=remedy)
         found |= dict.fromkeys(names)
     if len(found) == len(hosts):
