@@ -20,7 +20,7 @@ from outlive.failover.explaining.placement import answer_of
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.plan import plan
+from outlive.failover.planner.plan import plan
 from outlive.failover.sizing import ResolvedSize
 from outlive.resources import (
     Amounts,

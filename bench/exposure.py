@@ -16,9 +16,9 @@ import msgspec
 from bench.figures import Figure
 from outlive.base.random import Random
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Need, Offer
-from outlive.failover.planning.assign import AssignInput, assign
-from outlive.failover.planning.select import Missing, SelectInput, SelectResult, select
+from outlive.failover.planner.actions import Need, Offer
+from outlive.failover.planner.assign import AssignInput, assign
+from outlive.failover.planner.selection import Missing, SelectInput, SelectResult, select
 from outlive.failover.sizing import resolve_size
 
 GIB: Final = 2**30

@@ -26,8 +26,8 @@ from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, free_amounts, wanted
 from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Join, Open
-from outlive.failover.planning.plan import PlanResult
+from outlive.failover.planner.actions import Action, Join, Open
+from outlive.failover.planner.plan import PlanResult
 from outlive.failover.portions import whole
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands

@@ -19,9 +19,9 @@ from outlive.base.random import Random
 from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.model import HostView, VmView
-from outlive.failover.planning.actions import Offer
-from outlive.failover.planning.plan import PlanInput, PlanResult, plan
-from outlive.failover.planning.repack import RepackInput, after_moves, repack
+from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.repack import RepackInput, after_moves, repack
 
 GIB = 2**30
 EFFORT_S = 60.0

@@ -17,7 +17,7 @@ from outlive.failover.certificate.making import CertifyResult, certify
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.observe import StoreVMs
 from outlive.failover.keeping.writes import SlotWriter
-from outlive.failover.planning.plan import plan
+from outlive.failover.planner.plan import plan
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,

@@ -16,8 +16,8 @@ from outlive.failover.eligibility.rules import fits, is_vm_eligible_for_reservat
 from outlive.failover.explaining.applying import Resources
 from outlive.failover.keeping.observe import StoreVMs
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Open
-from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.planner.actions import Open
+from outlive.failover.planner.plan import PlanInput, plan
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,

@@ -11,7 +11,7 @@ from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Call
 from outlive.failover.keeping.validation import SlotValidation
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.resources import (
     Hypervisor,
     Reservation,

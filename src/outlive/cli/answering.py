@@ -134,7 +134,7 @@ def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool)
 
 def _told(step: Step) -> tuple[str, str, str]:
     """A step in words: what is done, with which VM, and where."""
-    from outlive.failover.planning.actions import Join, Open
+    from outlive.failover.planner.actions import Join, Open
     from outlive.failover.whatif.steps import Close, Leave
 
     match step:

@@ -13,8 +13,8 @@ from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
     from outlive.failover.assurance.coverage import CoverageResult
-    from outlive.failover.planning.plan import PlanInput, PlanResult, Reserves
-    from outlive.failover.planning.repack import RepackResult
+    from outlive.failover.planner.plan import PlanInput, PlanResult, Reserves
+    from outlive.failover.planner.repack import RepackResult
     from outlive.roles.planning import Gathered
     from outlive.roles.settings import RoleSettings
     from outlive.store import Store
@@ -62,7 +62,7 @@ async def _plan(
 ) -> ExitCode | None:
     import msgspec
 
-    from outlive.failover.planning.actions import Fail
+    from outlive.failover.planner.actions import Fail
     from outlive.roles.planned import write_plan
     from outlive.roles.planning import coverage_of, plan_input
 
@@ -85,7 +85,7 @@ async def _plan(
 
 async def _searched(given: PlanInput, at: Any) -> PlanResult:
     """Small plans at once, searches in a child process."""
-    from outlive.failover.planning.plan import plan
+    from outlive.failover.planner.plan import plan
 
     if given.effort_s <= 0:
         return plan(given)
@@ -100,7 +100,7 @@ async def _repack(
     from outlive.drivers.searching import search_repacking
     from outlive.failover.keeping.hand import Hand
     from outlive.failover.keeping.moving import Moving, Untold
-    from outlive.failover.planning.repack import after_moves
+    from outlive.failover.planner.repack import after_moves
     from outlive.roles.planning import coverage_of, repack_input
 
     limit, effort_s, seed = search
@@ -146,7 +146,7 @@ def plan_document(
 ) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
     from outlive.cli.covering import coverage_document
-    from outlive.failover.planning.plan import reserves
+    from outlive.failover.planner.plan import reserves
 
     document = {
         "applied": applied,
@@ -213,7 +213,7 @@ def repack_document(
 def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
     """The same for people."""
     from outlive.cli.covering import coverage_lines
-    from outlive.failover.planning.reasons import Reason
+    from outlive.failover.planner.reasons import Reason
 
     was = document["before"]
     head = (

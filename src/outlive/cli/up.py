@@ -270,7 +270,7 @@ class _Seen:
 
 
 async def _seen(store: SqliteStore) -> _Seen:
-    from outlive.failover.planning.reasons import Reason
+    from outlive.failover.planner.reasons import Reason
     from outlive.resources import FAILOVER, Coverage, Reservation
     from outlive.store import list_all
 

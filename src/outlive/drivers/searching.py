@@ -14,8 +14,8 @@ import msgspec
 
 from outlive.base.clock import Clock, SystemClock
 from outlive.drivers.child import ChildComputer
-from outlive.failover.planning.plan import PlanInput, PlanResult, plan
-from outlive.failover.planning.repack import RepackInput, RepackResult, repack
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.repack import RepackInput, RepackResult, repack
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision
 

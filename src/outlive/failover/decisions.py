@@ -20,7 +20,7 @@ from outlive.failover.explaining.explain import explain
 from outlive.failover.explaining.model import ExplainInput, Explanation
 from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology

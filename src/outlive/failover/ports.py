@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from outlive.failover.keeping.calls import Call
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.failover.vms import VmList
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision

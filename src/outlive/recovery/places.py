@@ -17,7 +17,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
 from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.keeping.calls import Call, Caller
-from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.vms import view_of_resource
 from outlive.placement.request import SILENT

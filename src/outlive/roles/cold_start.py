@@ -15,7 +15,7 @@ from outlive.base.logging import get_logger, new_global_request_id, request_cont
 from outlive.failover.assembly import Failover, Informers
 from outlive.failover.decisions import PLAN
 from outlive.failover.keeping.observe import is_slot
-from outlive.failover.planning.plan import PlanInput, PlanResult
+from outlive.failover.planner.plan import PlanInput, PlanResult
 from outlive.failover.ports import Computer
 from outlive.failover.protection import Demands
 from outlive.resources.codec import decode_as, encode_canonical

@@ -15,8 +15,8 @@ from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView
-from outlive.failover.planning.actions import Join, Open
-from outlive.failover.planning.plan import PlanResult
+from outlive.failover.planner.actions import Join, Open
+from outlive.failover.planner.plan import PlanResult
 from outlive.resources import Reservation
 from outlive.runtime.tasks import OrderedTaskGroup
 

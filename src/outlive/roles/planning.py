@@ -15,10 +15,10 @@ from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.observe import Observation, StoreWorld, observe
 from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.plan import PlanInput, plan
-from outlive.failover.planning.repack import RepackInput
-from outlive.failover.planning.select import SelectInput, select
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.plan import PlanInput, plan
+from outlive.failover.planner.repack import RepackInput
+from outlive.failover.planner.selection import SelectInput, select
 from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import Demands

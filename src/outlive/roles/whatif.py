@@ -16,8 +16,8 @@ from outlive.base.patterns import compile_pattern
 from outlive.failover.assurance.coverage import CoverageResult
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.plan import PlanResult, plan
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.plan import PlanResult, plan
 from outlive.failover.topology import HOST_UNIT
 from outlive.failover.whatif.ordering import order_drain
 from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck

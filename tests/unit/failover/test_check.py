@@ -10,8 +10,8 @@ from tests.support import fleets
 from outlive.base.random import Random
 from outlive.failover.eligibility.check import CheckInput, Fault, Violation, check
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Offer
-from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.plan import PlanInput, plan
 
 
 def vm(name: str, host: str, cpu: int = 0) -> VmView:

@@ -9,8 +9,7 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
-from outlive.failover.planning.suspects import suspects
+from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave, suspects
 from outlive.failover.portions import whole as whole_of
 
 

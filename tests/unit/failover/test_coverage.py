@@ -13,9 +13,9 @@ from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, c
 from outlive.failover.assurance.worth import Worthless
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Fail, Offer
-from outlive.failover.planning.plan import PlanInput, plan
-from outlive.failover.planning.reasons import Reason
+from outlive.failover.planner.actions import Fail, Offer
+from outlive.failover.planner.plan import PlanInput, plan
+from outlive.failover.planner.reasons import Reason
 from outlive.resources.codec import encode
 
 GIB = 2**30

@@ -21,8 +21,8 @@ from outlive.failover.explaining.remedies import Kind
 from outlive.failover.explaining.words import Reason
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.cleanup import CleanInput, clean
-from outlive.failover.planning.plan import plan
+from outlive.failover.planner.cleanup import CleanInput, clean
+from outlive.failover.planner.plan import plan
 from outlive.failover.separation import AFFINITY, barred, groups_of
 from outlive.failover.topology import Topology
 from outlive.placement.errors import RunRefused

@@ -10,7 +10,7 @@ from tests.support.failover import GIB, Cloud
 from tests.support.live_failover import LiveCloud, live
 from tests.support.loops import run
 
-from outlive.failover.planning.reasons import Reason
+from outlive.failover.planner.reasons import Reason
 from outlive.failover.report.forecast import (
     BY_ITSELF,
     OVERDUE_S,

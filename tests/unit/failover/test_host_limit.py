@@ -26,11 +26,10 @@ from outlive.failover.eligibility.rules import counts, find_eligible_reservation
 from outlive.failover.keeping.calls import Caller, placement_class
 from outlive.failover.keeping.observe import as_it_stands
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Fail, Join, Offer, Open
-from outlive.failover.planning.cleanup import CleanInput, clean
-from outlive.failover.planning.leaving import Cause
-from outlive.failover.planning.plan import PlanInput, plan
-from outlive.failover.planning.repack import RepackInput, repack
+from outlive.failover.planner.actions import Fail, Join, Offer, Open
+from outlive.failover.planner.cleanup import Cause, CleanInput, clean
+from outlive.failover.planner.plan import PlanInput, plan
+from outlive.failover.planner.repack import RepackInput, repack
 from outlive.failover.sizing import resolve_size
 from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code

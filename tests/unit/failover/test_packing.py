@@ -13,11 +13,11 @@ from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Fail, Join, Offer, Open
-from outlive.failover.planning.packing.anneal import Annealer, Budget
-from outlive.failover.planning.packing.board import Board
-from outlive.failover.planning.packing.problem import Ground, problem_of
-from outlive.failover.planning.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.actions import Fail, Join, Offer, Open
+from outlive.failover.planner.packing.anneal import Annealer, Budget
+from outlive.failover.planner.packing.board import Board
+from outlive.failover.planner.packing.problem import Ground, problem_of
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.topology import Topology
 
 GIB = 2**30

@@ -7,8 +7,8 @@ from tests.support.loops import run
 from outlive.failover.keeping.calls import Call, Caller
 from outlive.failover.keeping.placing import WithCandidates, gather_offers, wanted
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Fail, Need, Offer
-from outlive.failover.planning.assign import AssignInput, assign
+from outlive.failover.planner.actions import Fail, Need, Offer
+from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.sizing import resolve_size
 from outlive.placement.fleet import Fleet
 from outlive.resources import Amounts, Hypervisor, HypervisorStatus, ObjectMeta

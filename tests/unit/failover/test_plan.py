@@ -14,8 +14,8 @@ from outlive.base.random import Random
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Fail, Join, Offer, Open
-from outlive.failover.planning.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.actions import Fail, Join, Offer, Open
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 
 SEEDS = st.integers(0, 2**32)
 GIB = 2**30

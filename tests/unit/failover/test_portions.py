@@ -7,10 +7,10 @@ from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Need, Offer
-from outlive.failover.planning.assign import AssignInput
-from outlive.failover.planning.cleanup import CleanInput
-from outlive.failover.planning.select import SelectInput
+from outlive.failover.planner.actions import Need, Offer
+from outlive.failover.planner.assign import AssignInput
+from outlive.failover.planner.cleanup import CleanInput
+from outlive.failover.planner.selection import SelectInput
 from outlive.failover.portions import ENCODED, Portions, encoded, in_portions, portioned, whole
 from outlive.failover.sizing import ResolvedSize
 from outlive.resources.codec import encode_canonical

@@ -15,10 +15,10 @@ from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted, wanted
 from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Offer, Open
-from outlive.failover.planning.assign import AssignInput, assign
-from outlive.failover.planning.cleanup import Cause, CleanInput, clean
-from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.planner.assign import AssignInput, assign
+from outlive.failover.planner.cleanup import Cause, CleanInput, clean
+from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
 from outlive.failover.separation import barred, groups_of

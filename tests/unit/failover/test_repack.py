@@ -17,9 +17,9 @@ from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.eligibility.rules import is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Offer
-from outlive.failover.planning.plan import PlanInput, plan
-from outlive.failover.planning.repack import Move, RepackInput, repack
+from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.plan import PlanInput, plan
+from outlive.failover.planner.repack import Move, RepackInput, repack
 
 HOSTS = [f"h{n}" for n in range(9)]
 LITTLE = 0.03

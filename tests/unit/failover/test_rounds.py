@@ -11,10 +11,10 @@ from tests.support import fleets
 from outlive.base.random import Random
 from outlive.failover.eligibility.check import CheckInput, check
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Need, Offer, Open
-from outlive.failover.planning.assign import AssignInput, AssignResult, assign
-from outlive.failover.planning.plan import PlanInput, plan
-from outlive.failover.planning.select import Missing, SelectInput, select
+from outlive.failover.planner.actions import Action, Fail, Need, Offer, Open
+from outlive.failover.planner.assign import AssignInput, AssignResult, assign
+from outlive.failover.planner.plan import PlanInput, plan
+from outlive.failover.planner.selection import Missing, SelectInput, select
 from outlive.failover.sizing import resolve_size
 
 GIB = 2**30

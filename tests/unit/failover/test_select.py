@@ -9,7 +9,7 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.select import PauseInput, SelectInput, SelectResult, next_pause_s, select, short
+from outlive.failover.planner.selection import PauseInput, SelectInput, SelectResult, next_pause_s, select, short
 from outlive.failover.portions import whole
 
 

@@ -14,8 +14,8 @@ from outlive.failover.assurance.covers import fewest
 from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Offer
-from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.topology import topology_of
 
 FLEETS = 1_000

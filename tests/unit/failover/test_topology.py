@@ -16,11 +16,10 @@ from outlive.failover.eligibility.culprits import find_culprits
 from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Fail, Join, Need, Offer, Open
-from outlive.failover.planning.assign import AssignInput, assign
-from outlive.failover.planning.cleanup import CleanInput, clean
-from outlive.failover.planning.plan import PlanInput, PlanResult, plan
-from outlive.failover.planning.separating import Separating
+from outlive.failover.planner.actions import Fail, Join, Need, Offer, Open
+from outlive.failover.planner.assign import AssignInput, assign
+from outlive.failover.planner.cleanup import CleanInput, clean
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.separation import barred, groups_of, separations
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import Topology, topology_of
@@ -271,7 +270,8 @@ def test_each_new_membership_of_a_cycle_is_as_the_literal_question_allows(block:
             steps += 1
         groups = groups_of(vms, {vm.id: 2 for vm in vms})
         counters = Counters.build(sorted(now.values(), key=lambda one: one.name), vms, topology=given.topology)
-        separating = Separating(counters, groups)
+        separating = counters.separation
+        separating.take(groups)
         numbers = dict(zip(given.hosts, counters.hosts(given.hosts), strict=True))
         for vm in vms:
             closed = separating.closed(vm.id)

@@ -9,8 +9,8 @@ import pytest
 
 from outlive.base.random import Random
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Join, Offer, Open
-from outlive.failover.planning.plan import PlanInput, plan
+from outlive.failover.planner.actions import Join, Offer, Open
+from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.separation import separations
 from outlive.failover.topology import Topology
 from outlive.failover.whatif.layout import Layout

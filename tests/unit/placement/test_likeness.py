@@ -8,7 +8,7 @@ from tests.support.placement import HOSTS, VMS, fleet_of, host, in_flight, rando
 
 from outlive.base.random import Random
 from outlive.failover.keeping.placing import offer_of
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.placement.engine import Engine
 from outlive.placement.errors import RunRefused
 from outlive.placement.fleet import Fleet

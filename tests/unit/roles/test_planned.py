@@ -19,8 +19,8 @@ from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.moving import Moving, Untold
 from outlive.failover.keeping.observe import StoreVMs, slot_view
 from outlive.failover.keeping.writes import SlotWriter
-from outlive.failover.planning.plan import plan
-from outlive.failover.planning.repack import repack
+from outlive.failover.planner.plan import plan
+from outlive.failover.planner.repack import repack
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,

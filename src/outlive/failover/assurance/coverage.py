@@ -19,8 +19,8 @@ from outlive.failover.assurance.worth import why_worthless
 from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.reasons import Reason
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.reasons import Reason
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.topology import Topology
 from outlive.resources import Amounts, CoverageStatus

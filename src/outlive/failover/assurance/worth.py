@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.reasons import amounts
 
 HOSTS_NAMED = 3
 """Hosts of a limit that a sentence names."""

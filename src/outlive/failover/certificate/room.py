@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from outlive.failover.model import VmView
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.reasons import amounts
 from outlive.placement.blocking import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.placement.request import Intent
 from outlive.resources import CPU, MEMORY, Hypervisor, Reservation

@@ -26,7 +26,7 @@ from outlive.failover.explaining.words import (
     rule_sentence,
 )
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.reasons import amounts
 from outlive.failover.sizing import ResolvedSize
 
 _NOTHING = Finding(Why.NOTHING)

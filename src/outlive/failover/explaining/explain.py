@@ -22,9 +22,9 @@ from outlive.failover.explaining.searching import Search
 from outlive.failover.explaining.trying import Model, done_of
 from outlive.failover.explaining.words import Tally, Why
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail
-from outlive.failover.planning.reasons import Reason as CoverageReason
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.actions import Action, Fail
+from outlive.failover.planner.reasons import Reason as CoverageReason
+from outlive.failover.planner.reasons import amounts
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 
 CO_USERS_NAMED = 3

@@ -21,10 +21,10 @@ from outlive.failover.explaining.searching import adding, new_names
 from outlive.failover.explaining.trying import Serving
 from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, WAIT_OR_PLAN
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Fail, Need
-from outlive.failover.planning.reasons import Reason as CoverageReason
-from outlive.failover.planning.reasons import amounts
-from outlive.failover.planning.select import service_rank
+from outlive.failover.planner.actions import Fail, Need
+from outlive.failover.planner.reasons import Reason as CoverageReason
+from outlive.failover.planner.reasons import amounts
+from outlive.failover.planner.selection import service_rank
 from outlive.failover.sizing import enough_for, resolve_size
 
 GROUPS_TRIED: Final = 50

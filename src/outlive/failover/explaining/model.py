@@ -9,7 +9,7 @@ import msgspec
 from outlive.failover.explaining.remedies import Remedy
 from outlive.failover.explaining.words import Reason, Refusal, Tally
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.topology import Topology
 

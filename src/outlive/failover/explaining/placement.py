@@ -18,7 +18,7 @@ from outlive.failover.explaining.words import Refusal
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.placing import offer_of
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.columns import BoolVector
 from outlive.placement.engine import STEP_ERRORS, Engine

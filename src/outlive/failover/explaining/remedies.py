@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.base.wording import count_of, listing, noun_for
 from outlive.failover.explaining.words import part_amounts
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.reasons import amounts
 
 
 class Kind(enum.StrEnum):

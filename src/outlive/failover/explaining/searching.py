@@ -31,7 +31,7 @@ from outlive.failover.explaining.remedies import (
 from outlive.failover.explaining.trying import Change, Model, done_of
 from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, Finding, Why
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Action
+from outlive.failover.planner.actions import Action
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 
 MOVES_TRIED: Final = 24

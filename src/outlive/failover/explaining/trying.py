@@ -19,12 +19,11 @@ from outlive.failover.eligibility.touching import bits
 from outlive.failover.explaining.ground import Ground
 from outlive.failover.explaining.model import Answer, State
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planning.cleanup import CleanInput, clean
-from outlive.failover.planning.greedy import Greedy
-from outlive.failover.planning.offers import FreeAmounts
-from outlive.failover.planning.select import service_rank
-from outlive.failover.planning.separating import Separating
+from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.cleanup import CleanInput, clean
+from outlive.failover.planner.greedy import Greedy
+from outlive.failover.planner.offers import FreeAmounts
+from outlive.failover.planner.selection import service_rank
 from outlive.failover.sizing import ResolvedSize
 
 _CLASS = ""
@@ -52,7 +51,7 @@ class Model:
         self.state = state
         self.slots = _cleaned(state, ground)
         self.counters = Counters.build(self.slots.values(), topology=ground.topology)
-        self._separating = Separating(self.counters, ground.groups)
+        self.counters.separation.take(ground.groups)
         self._free = FreeAmounts.of(state.free)
         self._slots_of: dict[str, list[str]] = {}
         for name, slot in self.slots.items():
@@ -126,7 +125,7 @@ class Model:
             return []
         number, offered = counters.vm(vm.id), frozenset(reuse.hosts)
         usable = counters.admissible(number) & counters.open_slots & counters.fitting((vm.cpu_milli, vm.memory_bytes))
-        usable = self._separating.among(vm.id, usable)
+        usable = self.counters.separation.among(vm.id, usable)
         found = [counters.slot_names[slot] for slot in bits(usable)]
         found = [name for name in found if counters.host_of_slot(name) in offered]
         return sorted(found, key=lambda name: (-len(self.slots[name].members), name))
@@ -169,8 +168,7 @@ class Model:
         return greedy
 
     def _fresh_planner(self) -> Greedy:
-        separating = self._separating
-        return Greedy(self.counters, reuse={}, new={}, free={}, separating=separating)
+        return Greedy(self.counters, reuse={}, new={}, free={})
 
     def _grant(self, greedy: Greedy, free: Mapping[str, tuple[int, int]]) -> None:
         """So much is free on these hosts, whatever was."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outlive.base.quantity import format_bytes, format_milli
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.reasons import amounts
 
 CAPACITY_WORD = "capacity"
 """Part of the name of every placement step that looks at room."""

@@ -14,7 +14,7 @@ from outlive.failover.keeping.joining import Apart, Joining, Outcome
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Action, Join
+from outlive.failover.planner.actions import Action, Join
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology

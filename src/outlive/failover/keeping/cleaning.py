@@ -17,7 +17,7 @@ from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import SlotView
-from outlive.failover.planning.cleanup import CleanResult, Deletion, Drop
+from outlive.failover.planner.cleanup import CleanResult, Deletion, Drop
 from outlive.failover.report.reporter import Reporter
 from outlive.resources import Reservation
 

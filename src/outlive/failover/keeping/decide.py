@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.failover.planning.assign import AssignInput, AssignResult, assign
-from outlive.failover.planning.cleanup import CleanInput, CleanResult, LeaveInput, clean, leave
-from outlive.failover.planning.repack import RepackInput, RepackResult, repack
-from outlive.failover.planning.select import SelectInput, SelectResult, select
+from outlive.failover.planner.assign import AssignInput, AssignResult, assign
+from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, clean, leave
+from outlive.failover.planner.repack import RepackInput, RepackResult, repack
+from outlive.failover.planner.selection import SelectInput, SelectResult, select
 from outlive.failover.portions import encoded, in_portions
 from outlive.failover.ports import Computer
 from outlive.resources.codec import decode_as, encode_canonical

@@ -20,7 +20,7 @@ from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Open
+from outlive.failover.planner.actions import Action, Fail, Join, Open
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.separation import ServerGroup, barred
 from outlive.failover.topology import Topology

@@ -8,7 +8,7 @@ from outlive.failover.config import FailoverConfig
 from outlive.failover.keeping.observe import Observation
 from outlive.failover.keeping.parts import Parts
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.cleanup import CleanInput, CleanResult
+from outlive.failover.planner.cleanup import CleanInput, CleanResult
 from outlive.failover.topology import HOSTS_ALONE, Topology
 
 

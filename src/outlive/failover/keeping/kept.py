@@ -15,9 +15,8 @@ from outlive.failover.eligibility.rules import serves
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.keeping.racks import Racks
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.leaving import departure
-from outlive.failover.planning.select import service_rank
-from outlive.failover.planning.separating import Separating
+from outlive.failover.planner.cleanup import departure
+from outlive.failover.planner.selection import service_rank
 from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.protection import Demands
 from outlive.failover.sightings import Sightings
@@ -362,7 +361,7 @@ class KeptState:
         for judged in portioned(list(counters.names)):
             counters.judge(judged)
             yield
-        separating = Separating(counters)
+        separating = counters.separation
         for grouped in portioned(located.values()):
             for vm in grouped:
                 if vm.server_group:

@@ -14,7 +14,7 @@ from outlive.base.logging import get_logger
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import SlotWriter
-from outlive.failover.planning.repack import Move
+from outlive.failover.planner.repack import Move
 
 _log = get_logger("failover.repack")
 

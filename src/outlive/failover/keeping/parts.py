@@ -17,8 +17,8 @@ from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.observe import Observation, World
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
 from outlive.failover.report.forecast import Forecast, Pass

@@ -28,12 +28,11 @@ from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
 from outlive.failover.keeping.reacting import KEY_PREFIX
 from outlive.failover.keeping.turns import CycleTurn
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.assign import AssignInput
-from outlive.failover.planning.cleanup import CleanResult
-from outlive.failover.planning.repack import RepackInput, concerned
-from outlive.failover.planning.select import Missing, PauseInput, SelectInput, SelectResult, next_pause_s, short
-from outlive.failover.planning.suspects import suspects
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.assign import AssignInput
+from outlive.failover.planner.cleanup import CleanResult, suspects
+from outlive.failover.planner.repack import RepackInput, concerned
+from outlive.failover.planner.selection import Missing, PauseInput, SelectInput, SelectResult, next_pause_s, short
 from outlive.failover.portions import Portions, in_portions, portioned
 from outlive.failover.protection import Demanded, Demands
 from outlive.failover.report.reporter import Summary

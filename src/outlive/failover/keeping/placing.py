@@ -18,8 +18,8 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Need, Offer
-from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planner.actions import Need, Offer
+from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.fleet import Fleet

@@ -16,11 +16,11 @@ from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted
 from outlive.failover.model import SlotView
-from outlive.failover.planning.actions import Action, Fail, Join, Offer, Open
-from outlive.failover.planning.assign import AssignInput, result_of
-from outlive.failover.planning.cleanup import CleanResult, LeaveInput
-from outlive.failover.planning.greedy import Greedy
-from outlive.failover.planning.offers import FreeAmounts
+from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.planner.assign import AssignInput, result_of
+from outlive.failover.planner.cleanup import CleanResult, LeaveInput
+from outlive.failover.planner.greedy import Greedy
+from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.separation import ServerGroup
 
 KEY_PREFIX = "+new-"
@@ -70,8 +70,7 @@ class Reactions:
     def _greedy(self) -> Greedy:
         counters = self._state.counters
         if self._kept is None or self._kept.counters is not counters:
-            separating = self._state.separating
-            self._kept = Greedy(counters, reuse={}, new={}, free={}, separating=separating)
+            self._kept = Greedy(counters, reuse={}, new={}, free={})
         return self._kept
 
     def _undo(self, actions: Iterable[Action]) -> None:

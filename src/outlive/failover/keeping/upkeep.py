@@ -27,8 +27,8 @@ from outlive.failover.keeping.parts import GATHER_S, PASS_VMS, REQUEST_PREFIX, P
 from outlive.failover.keeping.placing import Wanted, gather_offers, wanted
 from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Join
-from outlive.failover.planning.cleanup import CleanInput, CleanResult
+from outlive.failover.planner.actions import Join
+from outlive.failover.planner.cleanup import CleanInput, CleanResult
 from outlive.failover.portions import in_portions
 from outlive.resources import CoverageStatus
 

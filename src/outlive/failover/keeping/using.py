@@ -14,7 +14,7 @@ from typing import Protocol
 from outlive.base.errors import Conflict, NotFound
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.writes import SlotWriter
-from outlive.failover.planning.leaving import Cause, Deletion
+from outlive.failover.planner.cleanup import Cause, Deletion
 from outlive.failover.report.reporter import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, VirtualMachine
 from outlive.runtime.controller import Requeue

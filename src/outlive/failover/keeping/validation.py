@@ -28,7 +28,7 @@ from outlive.failover.keeping.observe import STALE_S
 from outlive.failover.keeping.verdicts import MemberInvalid, NoRoom, SlotInvalid, Transient, Valid, Verdict
 from outlive.failover.keeping.writes import INVALID_REASON, NO_ROOM_REASON, SlotWriter
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.report.reporter import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition

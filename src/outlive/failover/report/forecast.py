@@ -22,7 +22,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.duration import format_duration
 from outlive.base.wording import count_of, listing
 from outlive.failover.assurance.worth import Worthless
-from outlive.failover.planning.reasons import Reason
+from outlive.failover.planner.reasons import Reason
 from outlive.resources import CoverageStatus
 
 RESTART_S = 10.0

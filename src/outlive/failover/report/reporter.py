@@ -17,8 +17,8 @@ from outlive.base.logging import get_logger
 from outlive.failover.assurance.costs import CostResult
 from outlive.failover.assurance.tolerated import Tolerated
 from outlive.failover.keeping.observe import Observation, Step
-from outlive.failover.planning.actions import Fail
-from outlive.failover.planning.cleanup import Brake, Deletion, Drop
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.cleanup import Brake, Deletion, Drop
 from outlive.failover.report.forecast import FullProtection, Outlook
 from outlive.failover.whereabouts import Disagreement
 from outlive.resources import CPU, MEMORY, ObjectRef

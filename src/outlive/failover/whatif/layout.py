@@ -14,7 +14,7 @@ from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.eligibility.counters import Counters
 from outlive.failover.eligibility.rules import serves
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Join, Offer, Open
+from outlive.failover.planner.actions import Join, Offer, Open
 from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, barred, groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
 from outlive.failover.whatif.room import Room, held_by, holders, needs_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from outlive.failover.model import VmView
-from outlive.failover.planning.actions import Offer
-from outlive.failover.planning.reasons import amounts
+from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.reasons import amounts
 from outlive.failover.whatif.room import Room, held_by, holders, needs_of
 from outlive.failover.whatif.steps import DrainInput, Obstacle, Stuck
 

@@ -12,7 +12,7 @@ import enum
 import msgspec
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Join, Offer, Open
+from outlive.failover.planner.actions import Join, Offer, Open
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.topology import Topology
 

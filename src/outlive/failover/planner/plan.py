@@ -13,15 +13,13 @@ from typing import Any
 import msgspec
 
 from outlive.failover.assurance.bound import BoundInput, bound
-from outlive.failover.eligibility.counters import Counters
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planning.assign import Serving, result_of
-from outlive.failover.planning.greedy import Greedy
-from outlive.failover.planning.packing import Ground, Outcome, is_sound, layers, pack
-from outlive.failover.planning.rounds import Turn, serve_all, shortfalls
-from outlive.failover.planning.select import Missing, SelectInput, select
-from outlive.failover.planning.separating import Separating
+from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.assign import Serving, result_of
+from outlive.failover.planner.greedy import Greedy
+from outlive.failover.planner.packing import Ground, Outcome, is_sound, layers, pack
+from outlive.failover.planner.selection import Missing, SelectInput, Turn, select, serve_all, shortfalls
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.failover.topology import Topology
@@ -274,16 +272,15 @@ def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn],
 
 
 def _greedy(given: PlanInput, slots: list[SlotView], most_members: int) -> Greedy:
-    topology = given.topology
-    counters = Counters.build(slots, topology=topology)
-    groups = groups_of(given.vms, given.required) if topology.server_groups else ()
+    index = ConflictIndex.build(slots, topology=given.topology)
+    if given.topology.server_groups:
+        index.separation.take(groups_of(given.vms, given.required))
     return Greedy(
-        counters,
+        index,
         reuse=given.reuse,
         new=given.new,
         free=given.free,
         hosts=given.hosts,
         one_new_per_host=given.one_new_per_host,
         most_members=most_members,
-        separating=Separating(counters, groups),
     )

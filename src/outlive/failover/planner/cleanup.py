@@ -1,20 +1,146 @@
-"""Take out of slots what no longer belongs there, the culprits first, and delete slots that are empty.
+"""What leaves its slot, and which slots go.
 
-Pure: the steps of docs/reference/failover.md#cleaning-up on views. Nothing is written here, and capacity is not looked
-at: a slot whose host shrank is found by validation.
+A membership ends by itself when the VM is gone, runs elsewhere, outgrew the slot or may not run on its host; what
+clashes by a rule leaves as well, the culprits first; slots that are empty are deleted
+(docs/reference/failover.md#cleaning-up). Pure: nothing is written here, and capacity is not looked at, because a slot
+whose host shrank is found by validation.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from outlive.failover.eligibility.columns import Columns
 from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
+from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planning.leaving import Cause, Deletion, Drop, departure, emptied
-from outlive.failover.topology import Topology
+from outlive.failover.planner.reasons import amounts
+from outlive.failover.portions import SLOTS, Portions, portioned
+from outlive.failover.topology import HOSTS_ALONE, Topology
+
+DETAIL_LIMIT = 300
+"""Letters of a detail that names hosts."""
+
+
+class Cause(enum.StrEnum):
+    """Why a VM leaves a slot, or why a slot goes."""
+
+    GONE = "vm-gone"
+    MOVED = "vm-moved"
+    OUTGROWN = "outgrown"
+    NOT_ALLOWED = "host-not-allowed"
+    OWN_HOST = "slot-on-own-host"
+    SAME_HOST = "two-slots-on-one-host"
+    CLASH = "clash"
+    EMPTY = "slot-empty"
+    NEVER_INITIALISED = "slot-never-initialised"
+    CONSUMED = "consumer-arrived"
+    CONSUMER_GONE = "consumer-gone"
+    HOST_LOST = "host-lost"
+
+
+class Drop(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A VM leaves a slot."""
+
+    slot: str
+    vm: str
+    cause: Cause
+    detail: str = ""
+    """One sentence with the VM, the other VM, the hosts and the slots."""
+    rule: int = 0
+    """The rule that is broken, 1 to 5; 0 where none is."""
+    other_vm: str = ""
+    host: str = ""
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A slot goes."""
+
+    slot: str
+    cause: Cause
+    detail: str = ""
+
+
+def departure(vm: str, slot: SlotView, view: VmView | None, *, active: bool) -> Drop | None:
+    """Why the member leaves the slot, or ``None`` where it stays; ``KeyError`` for a VM that is no member."""
+    recorded = slot.members[vm]
+    if view is None:
+        if active:
+            return None
+        detail = f"VM {vm} is neither listed nor active on any host"
+        return Drop(slot=slot.name, vm=vm, cause=Cause.GONE, detail=detail, host=recorded)
+    if view.host != recorded:
+        detail = f"VM {vm} runs on {view.host}, not on {recorded}"
+        return Drop(slot=slot.name, vm=vm, cause=Cause.MOVED, detail=detail, host=view.host)
+    if not fits(view, slot):
+        needs, holds = amounts(view.cpu_milli, view.memory_bytes), amounts(slot.cpu_milli, slot.memory_bytes)
+        detail = f"VM {vm} needs {needs}, the slot holds {holds}"
+        return Drop(slot=slot.name, vm=vm, cause=Cause.OUTGROWN, detail=detail, host=slot.host)
+    if not may_run_on(view, slot.host):
+        detail = f"VM {vm} may not run on {slot.host}, only on {', '.join(view.host_limit)}"[:DETAIL_LIMIT]
+        return Drop(slot=slot.name, vm=vm, cause=Cause.NOT_ALLOWED, detail=detail, host=slot.host)
+    return None
+
+
+def emptied(slot: str) -> Deletion:
+    """A slot that goes because nobody is left in it."""
+    return Deletion(slot=slot, cause=Cause.EMPTY, detail="its last member left")
+
+
+class Suspects(msgspec.Struct, frozen=True, kw_only=True):
+    """What a clean-up has to look at."""
+
+    slots: tuple[SlotView, ...]
+    """In the order given."""
+    broken: frozenset[str]
+    """The VMs for which a rule does not hold, at their current locations."""
+    memberships: int
+    """Of all slots."""
+
+
+def suspects(
+    slots: Sequence[SlotView],
+    views: Mapping[str, VmView],
+    active: Collection[str],
+    topology: Topology = HOSTS_ALONE,
+) -> Portions[Suspects]:
+    """The slots without members, those with a member that has to leave, and those of VMs for which a rule is broken.
+
+    ``views``: VM → where it is; ``active``: the VMs that hosts report.
+    """
+    found: set[str] = set()
+    recorded: dict[str, str] = {}
+    torn: set[str] = set()
+    memberships = 0
+    for portion in portioned(slots, SLOTS):
+        for slot in portion:
+            memberships += len(slot.members)
+            if not slot.members:
+                found.add(slot.name)
+            for vm, host in slot.members.items():
+                view = views.get(vm)
+                if view is None and recorded.setdefault(vm, host) != host:
+                    torn.add(vm)
+                if departure(vm, slot, view, active=vm in active) is not None:
+                    found.add(slot.name)
+        yield
+    columns = yield from Columns.built(slots, views, topology)
+    numbers = yield from columns.faults()
+    broken = frozenset(columns.vm_ids[number] for number in numbers.tolist())
+    # Of unlisted VMs the last record counts as their location, so that all their records have to be seen together.
+    concerned = broken | torn
+    chosen: list[SlotView] = []
+    for portion in portioned(slots, SLOTS):
+        chosen += [
+            slot for slot in portion if slot.name in found or (concerned and not concerned.isdisjoint(slot.members))
+        ]
+        yield
+    return Suspects(slots=tuple(chosen), broken=broken, memberships=memberships)
+
 
 __all__ = ["Brake", "Cause", "CleanInput", "CleanResult", "Deletion", "Drop", "LeaveInput", "clean", "leave"]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Offer
-from outlive.failover.planning.offers import NO_LIMIT
+from outlive.failover.planner.actions import Offer
+from outlive.failover.planner.offers import NO_LIMIT
 from outlive.failover.sizing import ResolvedSize, resolve_size
 from outlive.failover.topology import Topology
 

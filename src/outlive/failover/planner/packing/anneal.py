@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.base.random import Random
-from outlive.failover.planning.packing.board import COST_LIMIT, Board, Table
+from outlive.failover.planner.packing.board import COST_LIMIT, Board, Table
 
 HOT: Final = 0.95
 COOL: Final = 0.5

@@ -66,7 +66,7 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="fail"
 
     vm: str
     reason: str
-    """A stable word, see ``Reason`` in ``outlive.failover.planning.reasons``."""
+    """A stable word, see ``Reason`` in ``outlive.failover.planner.reasons``."""
     detail: str
     """The reason with its numbers, true in the state that the actions before it leave behind."""
     remedy: str

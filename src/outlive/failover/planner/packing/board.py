@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.planning.packing.problem import Problem
+from outlive.failover.planner.packing.problem import Problem
 
 BLOCKED = 2_000
 """Added in a table where a change is forbidden; far above what any change can cost."""

@@ -4,10 +4,9 @@
 what they return from scratch (docs/reference/failover.md#packing).
 """
 
-from outlive.failover.planning.packing.layers import layers
-from outlive.failover.planning.packing.outcome import Outcome
-from outlive.failover.planning.packing.pack import Packed, pack
-from outlive.failover.planning.packing.problem import Ground
-from outlive.failover.planning.packing.sound import is_sound
+from outlive.failover.planner.packing.layers import layers
+from outlive.failover.planner.packing.outcome import Outcome, is_sound
+from outlive.failover.planner.packing.problem import Ground
+from outlive.failover.planner.packing.search import Packed, pack
 
 __all__ = ["Ground", "Outcome", "Packed", "is_sound", "layers", "pack"]

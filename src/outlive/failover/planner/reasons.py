@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from outlive.base.quantity import format_bytes, format_milli
-from outlive.failover.planning.actions import Fail
+from outlive.failover.planner.actions import Fail
 
 
 class Reason(enum.StrEnum):

@@ -1,7 +1,7 @@
 """The greedy assignment: for each missing slot the fullest slot that can be reused, else the best host for a new one.
 
-Exact about the rules (``Counters``) and about capacity (the ledger of what placement said, less what was opened since).
-It holds the state between calls, so that following one VM's event costs what the event touches and no more
+Exact about the rules (``ConflictIndex``) and about capacity (the ledger of what placement said, less what was opened
+since). It holds the state between calls, so that following one VM's event costs what the event touches and no more
 (docs/reference/failover.md#assigning).
 """
 
@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.eligibility.counters import Counters
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planning.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
-from outlive.failover.planning.reasons import HostCount, Reason, amounts, no_host, refused_for_capacity, unworded
-from outlive.failover.planning.separating import Separating
-from outlive.failover.separation import SeparationIndex
+from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
+from outlive.failover.planner.reasons import HostCount, Reason, amounts, no_host, refused_for_capacity, unworded
 from outlive.failover.sizing import resource_group
 
 _AFTER_ALL_NAMES = "\U0010ffff"
@@ -26,11 +24,11 @@ _AFTER_ALL_NAMES = "\U0010ffff"
 
 
 class Greedy:
-    """Counters, offers and a ledger, and the next action for a VM."""
+    """ConflictIndex, offers and a ledger, and the next action for a VM."""
 
     def __init__(
         self,
-        counters: Counters,
+        counters: ConflictIndex,
         *,
         reuse: Mapping[str, Offer],
         new: Mapping[str, Offer],
@@ -39,7 +37,6 @@ class Greedy:
         one_new_per_host: bool = False,
         key_prefix: str = "new-",
         most_members: int = 0,
-        separating: SeparationIndex | None = None,
     ) -> None:
         """``hosts``: all of them, for the numbers in reasons; read when one is needed.
 
@@ -47,7 +44,7 @@ class Greedy:
         """
         self.counters = counters
         self.opened: dict[str, SlotView] = {}
-        self.separating = separating or Separating(counters)
+        self.separation = counters.separation
         self._hashes = HostHashes(counters)
         self._one_new_per_host = one_new_per_host
         self.ledger = FreeLedger(counters)
@@ -126,7 +123,7 @@ class Greedy:
         if not usable:
             return None
         usable &= counters.admissible(number)
-        slot = offer.fullest(self.separating.among(vm.id, usable))
+        slot = offer.fullest(self.separation.among(vm.id, usable))
         if slot is None:
             return None
         counters.join_slot(number, slot, proven=True)
@@ -182,7 +179,7 @@ class Greedy:
             possible &= ~_marked(len(counters.unit_names), blocked)[counters.units_at(offer.hosts)]
         else:
             possible[offer.places(blocked)] = False
-        closed = self.separating.closed(vm)
+        closed = self.separation.closed(vm)
         if closed is not None:
             possible &= ~closed[offer.hosts]
 
@@ -280,7 +277,7 @@ class Greedy:
         limit = counters.host_limit(number)
         if limit:
             found |= ~_marked(len(counters.host_names), limit)[hosts]
-        closed = self.separating.closed(vm)
+        closed = self.separation.closed(vm)
         return found if closed is None else found | closed[hosts]
 
     def _example(self, vm: str, host: str) -> str:
@@ -300,7 +297,7 @@ class Greedy:
                 return f"{here} runs {min(others)}, a member of its slot {name}"
         if unit == self._unit_of(counters.location(vm)):
             return f"{here} runs the VM"
-        return self.separating.why(vm, host) or host
+        return self.separation.why(vm, host) or host
 
     def _unit_of(self, host: str) -> int:
         return self.counters.unit_of(self.counters.host(host))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from outlive.base.errors import BadInput
 from outlive.failover.eligibility.tallies import Tallies
-from outlive.failover.planning.actions import Offer
+from outlive.failover.planner.actions import Offer
 from outlive.placement.ties import host_hashes, tie_keys
 
 NO_LIMIT = 2**62

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.failover.eligibility.counters import Counters
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planning.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planning.greedy import Greedy
-from outlive.failover.planning.rounds import Turn, serve_all
-from outlive.failover.planning.select import presence
-from outlive.failover.planning.separating import Separating
+from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.greedy import Greedy
+from outlive.failover.planner.selection import Turn, presence, serve_all
 from outlive.failover.separation import ServerGroup
 from outlive.failover.topology import Topology
 
@@ -113,16 +111,16 @@ class Serving:
 
 
 def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:
-    counters = Counters.build(slots, topology=given.topology)
+    index = ConflictIndex.build(slots, topology=given.topology)
+    index.separation.take(given.groups)
     greedy = Greedy(
-        counters,
+        index,
         reuse=given.reuse,
         new=given.new,
         free=given.free,
         hosts=given.hosts,
         one_new_per_host=given.one_new_per_host,
         key_prefix=given.key_prefix,
-        separating=Separating(counters, given.groups),
     )
     greedy.close(given.excluded_slots)
     greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
