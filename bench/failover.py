@@ -16,7 +16,7 @@ from bench.failover_cloud import Cloud
 from bench.failover_events import events
 from bench.failover_live import live
 from bench.figures import Figure, median_seconds
-from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.check import CheckInput, check
 
 
 def measure() -> list[Figure]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import VmView
 from outlive.failover.vms import VmList
 from outlive.resources import Reservation
 from tests.support.failover import Cloud
+from tests.support.literal_rules import DependencyGraph
 
 
 async def six_hosts(cloud: Cloud) -> None:

@@ -59,8 +59,8 @@ async def coverage(
 async def check(access: Access, output: Output, config: Config = None) -> ExitCode | None:
     """Verify every allocation from scratch, by all rules and as far apart as asked; exit code 1 if any is wrong."""
     from outlive.cli.output import table
-    from outlive.failover.eligibility.check import CheckInput
-    from outlive.failover.eligibility.check import check as verify
+    from outlive.failover.check import CheckInput
+    from outlive.failover.check import check as verify
 
     async with access.open() as store:
         gathered = await look(access, store, config, None)

@@ -14,14 +14,14 @@ from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, c
 from outlive.failover.assurance.failures import FailuresInput, FailuresResult, survive
 from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.certificate.making import CertifyInput, CertifyResult, certify
-from outlive.failover.eligibility.check import CheckInput, CheckResult, check
-from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.check import CheckInput, CheckResult, check
 from outlive.failover.explaining.explain import explain
 from outlive.failover.explaining.model import ExplainInput, Explanation
 from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.requirements import required
+from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology
 from outlive.failover.verify.check import Verdict, VerifyInput

@@ -1,6 +1,6 @@
 """What the decisions of failover see: plain, frozen views of hosts, VMs and slots.
 
-No decision reads a resource or a store. Whoever gathers (``outlive.failover.keeping.observe``) makes these views
+No decision reads a resource or a store. Whoever gathers (``vms``, ``slots``, ``observation``) makes these views
 from resources, from a database or from a state file, and the same decision runs on all of them.
 Amounts are whole numbers: milli-cores and bytes.
 """
@@ -21,6 +21,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Failure domains by name, such as ``{"rack": "r3"}``: the labels ``outlive.dev/domain-<name>``."""
     active: tuple[str, ...] = ()
     """Ids of the VMs that it reports as active."""
+    stopped: tuple[str, ...] = ()
+    """Ids of the VMs that it lists and that are not active."""
     lost: bool = False
     """Proven dead: what it reported last counts only where no other host reports the VM."""
     closed: bool = False
@@ -59,6 +61,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     due: bool = False
     """Whether it is about to run on its host, so that it counts there while nobody reports it: it is being started,
     restarted or moved by our own daemons, or waits for its host to come back."""
+    stopped: bool = False
+    """Whether it is not meant to run: then it needs no slots, and nobody misses it where it is not reported."""
     held: tuple[str, ...] = ()
     """The hosts that may run it, where its own document says so and names its host among them: what any other host
     reports of it is of the past."""

@@ -2,7 +2,7 @@
 
 A VM source is the reference's synchronised tables or our own ``VirtualMachine`` objects. Nothing here reads
 a database or a store, and nothing is dropped without being counted. Where a VM is believed to be is the source's word
-alone; what hosts report is merged with it in ``outlive.failover.whereabouts``.
+alone; what hosts report is merged with it in ``outlive.failover.locations``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hype
 
 DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
 """What our own daemons say of a VM that is to run and may be without a domain for a while."""
+
+STOPPED_STATES = frozenset({"SHUTOFF", "STOPPED", "SUSPENDED", "PAUSED", "SHELVED", "SHELVED_OFFLOADED", "DELETED"})
+"""What Nova says of a server that is not meant to run now."""
 
 
 class ServerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +141,7 @@ def vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str])
         status=server.status,
         created_at=_instant(server.created),
         source="database",
+        stopped=server.status in STOPPED_STATES,
     )
 
 
@@ -182,6 +186,7 @@ def view_of_resource(vm: VirtualMachine, *, now: float = 0.0) -> VmView:
         created_at=created.timestamp() if created else 0.0,
         source="resource",
         due=spec.power_state == "running" and vm.status.phase in DUE_PHASES,
+        stopped=spec.power_state != "running",
         held=_held(vm, host),
         age_s=max(0.0, now - observed.timestamp()) if observed and now else 0.0,
     )
@@ -215,6 +220,7 @@ def host_view(host: Hypervisor) -> HostView:
         zone=host.metadata.labels.get(ZONE_LABEL, ""),
         domains=failure_domains(host),
         active=tuple(instance.id for instance in host.status.instances if instance.active),
+        stopped=tuple(instance.id for instance in host.status.instances if not instance.active),
         lost=bool(host.status.lost),
         closed=bool(host.closed()),
     )

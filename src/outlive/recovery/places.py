@@ -15,10 +15,10 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
-from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.keeping.calls import Call, Caller
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
+from outlive.failover.rules import fits, may_run_on
 from outlive.failover.vms import view_of_resource
 from outlive.placement.request import SILENT
 from outlive.recovery.model import Free, VmState

@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from outlive.failover.assurance.matching import matched
-from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
+from outlive.failover.rules import fits, may_run_on
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from outlive.base.errors import OutliveError
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import counts
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent
 from outlive.roles.altered import Altered, running

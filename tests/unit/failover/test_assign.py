@@ -10,11 +10,11 @@ from tests.support import fleets
 
 from outlive.base.errors import BadInput
 from outlive.base.random import Random
-from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.reasons import Reason
+from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, resolve_size
 from outlive.placement.ties import tie_key
 

@@ -6,10 +6,10 @@ from itertools import combinations, combinations_with_replacement
 
 import msgspec
 import pytest
+from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
 from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
-from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.topology import Topology
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.eligibility.check import CheckInput, Fault, Violation, check
+from outlive.failover.check import CheckInput, Fault, Violation, check
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan

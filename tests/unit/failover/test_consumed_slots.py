@@ -12,11 +12,11 @@ from tests.support.failover import GIB
 from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
 
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, LevelSettings, ProtectionSettings
+from outlive.failover.rules import counts
 from outlive.placement.blocking import CapacityQuery, Verdict, host_free_capacity, verdict
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
 from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
 from outlive.failover.assurance.worth import Worthless
-from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Offer
 from outlive.failover.planner.plan import PlanInput, plan

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
-from outlive.failover.eligibility import culprits
-from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
-from outlive.failover.eligibility.graph import DependencyGraph
-from outlive.failover.eligibility.hitting import least_hitting_set
-from outlive.failover.eligibility.meetings import find_meetings
+from outlive.failover import culprits
+from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.culprits import Culprit, find_culprits, least_hitting_set, without
 from outlive.failover.model import SlotView
 
 SEEDS = st.integers(0, 2**32)
@@ -98,7 +97,9 @@ def test_meetings_tell_the_breaches_of_the_literal_rules(seed: int) -> None:
     slots, known = clashing_state(seed, 25)
     graph = DependencyGraph.build(slots, locations=known)
     literal = {breach for vm in graph.vm_slots for breach in graph.breaches(vm)}
-    assert {breach for meeting in find_meetings(slots, known) for breach in meeting.breaches()} == literal
+    assert {
+        breach for meeting in ConflictIndex.build(slots, locations=known).meetings() for breach in meeting.breaches()
+    } == literal
 
 
 @given(st.lists(st.integers(1, 2**9 - 1), max_size=12))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bench.exposure import K, Order, after_failure, course, exposures, held
 
-from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.check import CheckInput, check
 
 SEEDS = range(12)
 

@@ -16,8 +16,8 @@ from outlive.failover.assurance.cases import LostReason
 from outlive.failover.assurance.failures import FailuresInput, FailuresResult, Method, each_case, survive
 from outlive.failover.assurance.matching import matched
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.rules import fits
 from outlive.failover.topology import topology_of
 
 

@@ -20,9 +20,8 @@ from outlive.failover.assurance.tolerance import tolerances
 from outlive.failover.assurance.worth import Worthless, why_worthless
 from outlive.failover.certificate.document import encode_certificate
 from outlive.failover.certificate.making import Lack
-from outlive.failover.eligibility.check import CheckInput, Fault, check
-from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import counts, find_eligible_reservations, may_run_on, serves
+from outlive.failover.check import CheckInput, Fault, check
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.keeping.calls import Caller, placement_class
 from outlive.failover.keeping.observe import as_it_stands
 from outlive.failover.model import SlotView, VmView
@@ -30,6 +29,7 @@ from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.cleanup import Cause, CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput, repack
+from outlive.failover.rules import counts, find_eligible_reservations, may_run_on, serves
 from outlive.failover.sizing import resolve_size
 from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code
@@ -86,7 +86,7 @@ def test_slot_outside_the_limit_counts_for_nobody_and_leaves_are_told_why() -> N
 def test_vm_may_not_join_outside_its_limit() -> None:
     empty = [_replace(slot, members={}) for slot in (HERE, THERE)]
     assert find_eligible_reservations(VM, empty) == [empty[0]]
-    counters = Counters.build([HERE, THERE], [VM], {"a": 2})
+    counters = ConflictIndex.build([HERE, THERE], [VM], {"a": 2})
     assert counters.misses("a") == 1
     counters.add_vm(_replace(VM, host_limit=()), 2)
     assert counters.misses("a") == 0

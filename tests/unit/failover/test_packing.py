@@ -7,11 +7,11 @@ from collections import Counter
 import msgspec
 import pytest
 from tests.support import fleets
+from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
 from outlive.failover.assurance.bound import BoundInput, bound
-from outlive.failover.eligibility.check import CheckInput, check
-from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.check import CheckInput, check
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.packing.anneal import Annealer, Budget

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from tests.support.cycles import check_rules, is_slot, six_hosts
 from tests.support.failover import Cloud, Fault
+from tests.support.literal_rules import DependencyGraph
 from tests.support.loops import run
 
 from outlive.base.errors import Conflict, OutliveError
-from outlive.failover.eligibility.graph import DependencyGraph
 from outlive.resources import (
     Instance,
     Reservation,

@@ -12,7 +12,7 @@ from tests.support import fleets
 
 from outlive.base.random import Random
 from outlive.failover.assurance.bound import BoundInput, bound
-from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.check import CheckInput, check
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan

@@ -8,8 +8,8 @@ from tests.support import fleets
 
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
-from outlive.failover.eligibility.check import CheckInput, check
-from outlive.failover.eligibility.counters import Counters
+from outlive.failover.check import CheckInput, check
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.keeping.decide import Decider
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.placing import Offers, Wanted, wanted
@@ -183,7 +183,7 @@ def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> Non
             assert check(CheckInput(vms=tuple(world.vms.values()), slots=tuple(views))).holds
             located = state.located.values()
             assert not clean(CleanInput(vms=tuple(located), slots=tuple(views))).dropped
-            rebuilt = Counters.build(views, located, dict.fromkeys(world.vms, 2))
+            rebuilt = ConflictIndex.build(views, located, dict.fromkeys(world.vms, 2))
             for name in world.vms:
                 assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
                 assert state.counters.blocked(name) == rebuilt.blocked(name)
@@ -217,7 +217,7 @@ def test_with_racks_and_groups_no_reaction_brings_together_what_is_kept_apart(ch
             rules = [one for one in check(given).violations if one.fault.startswith("rule")]
             assert {vm for one in rules for vm in (one.vm, *one.others)} >= set(state.counters.faulty())
             assert bool(rules) == bool(state.counters.faulty())
-            rebuilt = Counters.build(views, located, dict.fromkeys(world.vms, 2), topology)
+            rebuilt = ConflictIndex.build(views, located, dict.fromkeys(world.vms, 2), topology)
             for name in world.vms:
                 assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
                 assert state.counters.blocked(name) == rebuilt.blocked(name)

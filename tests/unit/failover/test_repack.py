@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
 from tests.support.failover import GIB, Cloud, Fault
+from tests.support.literal_rules import DependencyGraph
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
 from outlive.base.random import Random
-from outlive.failover.eligibility.check import CheckInput, check
-from outlive.failover.eligibility.graph import DependencyGraph
-from outlive.failover.eligibility.rules import is_vm_eligible_for_reservation
+from outlive.failover.check import CheckInput, check
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import Move, RepackInput, repack
+from outlive.failover.rules import is_vm_eligible_for_reservation
 
 HOSTS = [f"h{n}" for n in range(9)]
 LITTLE = 0.03

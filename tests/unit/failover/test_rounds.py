@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.check import CheckInput, check
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.errors import BadInput
-from outlive.failover.eligibility.graph import DependencyGraph
-from outlive.failover.eligibility.rules import (
-    check_vms_still_eligible,
+from outlive.failover.culprits import removals
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import (
     find_eligible_reservations,
     fits,
     is_vm_eligible_for_reservation,
     validate_failover_reservation_resources,
 )
-from outlive.failover.model import SlotView, VmView
 from outlive.resources import Amounts
 from outlive.resources.meta import ObjectMeta
 from outlive.resources.reservations import Reservation, ReservationSpec
+
+
+def check_vms_still_eligible(now: dict[str, VmView], slots: list[SlotView]) -> dict[str, list[str]]:
+    return removals(slots, {vm: view.host for vm, view in now.items()})
+
 
 RA = SlotView(name="ra", host="h5", members={"p": "h1"})
 RB = SlotView(name="rb", host="h6", members={"p": "h1", "q": "h2"})

@@ -12,10 +12,10 @@ from tests.support import fleets
 from outlive.base.random import Random
 from outlive.failover.assurance.covers import fewest
 from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
-from outlive.failover.eligibility.rules import fits
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan
+from outlive.failover.rules import fits
 from outlive.failover.topology import topology_of
 
 FLEETS = 1_000

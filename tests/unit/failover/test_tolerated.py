@@ -11,7 +11,7 @@ from outlive.base.random import Random
 from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
 from outlive.failover.assurance.tolerated import Tolerating, judge_broken
-from outlive.failover.eligibility.columns import Columns
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.portions import whole
 from outlive.failover.topology import topology_of
 
@@ -23,8 +23,8 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
         required = {vm.id: 1 + number % 2 for number, vm in enumerate(vms[: 1 + seed % 8])}
         for unit in ("host", "rack"):
             topology = topology_of(hosts, unit=unit)
-            columns = Columns(slots, {vm.id: vm.host for vm in vms}, topology)
-            broken = frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist())
+            index = ConflictIndex.build(slots, topology=topology, locations={vm.id: vm.host for vm in vms})
+            broken = frozenset(index.faulty())
             division = whole(dividing(vms, slots))
             views = {vm.id: vm for vm in vms}
             telling = Tolerating(unit, broken, whole(judge_broken(broken, required, views, slots, topology)))

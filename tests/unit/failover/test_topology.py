@@ -7,19 +7,18 @@ from itertools import combinations
 import msgspec
 import pytest
 from tests.support import fleets
+from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
-from outlive.failover.eligibility.check import CheckInput, Fault, check
-from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.culprits import find_culprits
-from outlive.failover.eligibility.graph import DependencyGraph
-from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
+from outlive.failover.check import CheckInput, Fault, check
+from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.culprits import find_culprits
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.separation import barred, groups_of, separations
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import Topology, topology_of
@@ -60,12 +59,11 @@ def test_with_units_every_verdict_is_that_of_the_literal_rules_on_hosts_that_are
     vms, slots, topology = wild(seed)
     unit = topology.unit
     on = {vm.id: vm.host for vm in vms}
-    counters = Counters.build(slots, vms, topology=topology)
+    counters = ConflictIndex.build(slots, vms, topology=topology)
     literal = DependencyGraph.build(mapped(slots, topology), locations={vm: unit(host) for vm, host in on.items()})
     graph = DependencyGraph.build(slots, locations=on, topology=topology)
     assert graph == literal
-    columns = Columns(slots, on, topology)
-    faulty = {columns.vm_ids[number] for number in columns.at_fault().tolist()}
+    faulty = set(ConflictIndex.build(slots, topology=topology, locations=on).faulty())
     members = {vm for slot in slots for vm in slot.members}
     assert faulty == {vm for vm in members if not literal.holds_for(vm)}
     assert set(counters.faulty()) == faulty
@@ -81,7 +79,7 @@ def test_with_units_every_verdict_is_that_of_the_literal_rules_on_hosts_that_are
             if is_vm_eligible_for_reservation(there, slot, mapped(slots, topology))
         ]
         assert [slot.name for slot in find_eligible_reservations(vm, slots, topology=topology)] == single
-        fresh = Counters.build(slots, topology=topology)
+        fresh = ConflictIndex.build(slots, topology=topology)
         fresh.add_vm(vm)
         assert fresh.eligible_slots(vm.id) == sorted(single)
 
@@ -269,7 +267,7 @@ def test_each_new_membership_of_a_cycle_is_as_the_literal_question_allows(block:
             now[slot.name] = msgspec.structs.replace(slot, members={**slot.members, vm.id: vm.host})
             steps += 1
         groups = groups_of(vms, {vm.id: 2 for vm in vms})
-        counters = Counters.build(sorted(now.values(), key=lambda one: one.name), vms, topology=given.topology)
+        counters = ConflictIndex.build(sorted(now.values(), key=lambda one: one.name), vms, topology=given.topology)
         separating = counters.separation
         separating.take(groups)
         numbers = dict(zip(given.hosts, counters.hosts(given.hosts), strict=True))

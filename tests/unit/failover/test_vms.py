@@ -156,7 +156,7 @@ def test_a_stopped_instance_is_not_active():
         metadata=ObjectMeta(name="h1", labels={"topology.kubernetes.io/zone": "z"}),
         status=HypervisorStatus(instances=(Instance(id="a"), Instance(id="b", active=False))),
     )
-    assert host_view(resource) == HostView(name="h1", zone="z", active=("a",))
+    assert host_view(resource) == HostView(name="h1", zone="z", active=("a",), stopped=("b",))
 
 
 def test_rows_without_a_host_or_with_an_unknown_flavor_are_counted_out():

@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.eligibility.check import CheckInput, Fault, check
+from outlive.failover.check import CheckInput, Fault, check
 from outlive.failover.model import HostView, SlotView, VmView
 
 PAGE = (Path(__file__).parents[3] / "docs/concepts/coverage.md").read_text()

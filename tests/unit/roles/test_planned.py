@@ -14,7 +14,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.assurance.coverage import CoverageInput, assess_state
 from outlive.failover.certificate.room import without_room
-from outlive.failover.eligibility.check import CheckInput, check
+from outlive.failover.check import CheckInput, check
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.moving import Moving, Untold
 from outlive.failover.keeping.observe import StoreVMs, slot_view

@@ -16,12 +16,12 @@ import msgspec
 from outlive.failover.assurance.bound import BoundInput, bound
 from outlive.failover.assurance.tolerance import tolerances
 from outlive.failover.assurance.worth import why_worthless
-from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.rules import counts
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.reasons import Reason
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
+from outlive.failover.rules import counts
 from outlive.failover.topology import Topology
 from outlive.resources import Amounts, CoverageStatus
 
@@ -122,13 +122,13 @@ def coverage(given: CoverageInput) -> CoverageResult:
 
 def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
-    topology = given.topology
-    columns = Columns(given.slots, {vm.id: vm.host for vm in given.vms}, topology)
+    locations = {vm.id: vm.host for vm in given.vms}
+    index = ConflictIndex.build(given.slots, topology=given.topology, locations=locations)
     return assess(
         given.vms,
         given.required,
         whole(dividing(given.vms, given.slots)),
-        broken=frozenset(columns.vm_ids[number] for number in columns.at_fault().tolist()),
+        broken=frozenset(index.faulty()),
         fails={fail.vm: fail for fail in given.fails},
     )
 

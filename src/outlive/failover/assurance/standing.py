@@ -14,8 +14,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import counts
 
 WORD_BITS = 64
 

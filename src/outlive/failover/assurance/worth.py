@@ -9,9 +9,9 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from outlive.failover.eligibility.rules import fits, may_run_on
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.reasons import amounts
+from outlive.failover.rules import fits, may_run_on
 
 HOSTS_NAMED = 3
 """Hosts of a limit that a sentence names."""

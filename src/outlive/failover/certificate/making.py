@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.failover.assurance.worth import Worthless, why_worthless
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
-from outlive.failover.eligibility.columns import Columns
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import HOST_UNIT, Topology
 
@@ -133,8 +133,8 @@ class _Maker:
                     self.counting[member].append(slot.name)
                 else:
                     self._idle.setdefault(member, []).append(lack)
-        columns = Columns(self.slots, {vm.id: vm.host for vm in given.vms}, given.topology)
-        self.broken = {columns.vm_ids[number] for number in columns.at_fault().tolist()}
+        locations = {vm.id: vm.host for vm in given.vms}
+        self.broken = set(ConflictIndex.build(self.slots, topology=given.topology, locations=locations).faulty())
 
     def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
         name = f"slot {slot.name} on {slot.host or 'no host'}"

@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 
 from outlive.failover.assurance.worth import why_worthless
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.findings import Kinds
 from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint
 from outlive.failover.explaining.model import Answer, State
@@ -27,6 +26,7 @@ from outlive.failover.explaining.words import (
 )
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.reasons import amounts
+from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize
 
 _NOTHING = Finding(Why.NOTHING)

@@ -14,7 +14,6 @@ from outlive.base.pausing import collector_paused
 from outlive.base.wording import count_of, listing
 from outlive.failover.assurance.coverage import is_covered
 from outlive.failover.assurance.worth import why_worthless
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.against import Against
 from outlive.failover.explaining.ground import Ground
 from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
@@ -25,6 +24,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail
 from outlive.failover.planner.reasons import Reason as CoverageReason
 from outlive.failover.planner.reasons import amounts
+from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 
 CO_USERS_NAMED = 3

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from outlive.failover.breaches import Breach
-from outlive.failover.eligibility.meetings import find_meetings
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.explaining.table import Ints, SlotTable
 from outlive.failover.explaining.words import Clash, Finding, Why
 from outlive.failover.model import SlotView, VmView
@@ -78,7 +78,7 @@ class Ground:
         where = {vm: view.host for vm, view in views.items()}
         self.breaches: dict[str, Breach] = {}
         """VMs for which a rule is broken, and the first such rule."""
-        for meeting in find_meetings(tuple(self.slots.values()), where, topology):
+        for meeting in ConflictIndex.build(self.slots.values(), topology=topology, locations=where).meetings():
             self.breaches.setdefault(meeting.vm, next(meeting.breaches()))
         self.broken_slots = self.table.with_members(self.breaches)
         """Slots with a member for which a rule is broken."""

@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from outlive.failover.eligibility.rules import counts
 from outlive.failover.explaining.against import Against
 from outlive.failover.explaining.model import Answer, Answers, NewHost
 from outlive.failover.explaining.remedies import (
@@ -32,6 +31,7 @@ from outlive.failover.explaining.trying import Change, Model, done_of
 from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, Finding, Why
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Action
+from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 
 MOVES_TRIED: Final = 24

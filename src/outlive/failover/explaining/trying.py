@@ -13,9 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import counts
-from outlive.failover.eligibility.touching import bits
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.explaining.ground import Ground
 from outlive.failover.explaining.model import Answer, State
 from outlive.failover.model import SlotView, VmView
@@ -24,7 +22,9 @@ from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.planner.selection import service_rank
+from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize
+from outlive.failover.slotsets import bits
 
 _CLASS = ""
 
@@ -50,7 +50,7 @@ class Model:
     def __init__(self, state: State, ground: Ground) -> None:
         self.state = state
         self.slots = _cleaned(state, ground)
-        self.counters = Counters.build(self.slots.values(), topology=ground.topology)
+        self.counters = ConflictIndex.build(self.slots.values(), topology=ground.topology)
         self.counters.separation.take(ground.groups)
         self._free = FreeAmounts.of(state.free)
         self._slots_of: dict[str, list[str]] = {}

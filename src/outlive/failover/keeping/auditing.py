@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from outlive.failover.eligibility.rules import serves
 from outlive.failover.keeping.kept import KeptState
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.model import VmView
 from outlive.failover.portions import Portions, portioned
+from outlive.failover.rules import serves
 from outlive.resources import Hypervisor, Reservation, Resource
 
 AUDITED = 300

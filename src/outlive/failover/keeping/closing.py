@@ -15,7 +15,7 @@ from outlive.base.logging import get_logger
 from outlive.failover.assurance.costs import CostInput, costing
 from outlive.failover.assurance.coverage import assess, dividing
 from outlive.failover.assurance.tolerated import Tolerating, judge_broken
-from outlive.failover.eligibility.columns import Columns
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.observe import Observation
 from outlive.failover.keeping.parts import Parts
@@ -153,6 +153,6 @@ class Closing:
 
 
 def _broken(slots: Sequence[SlotView], views: Mapping[str, VmView], topology: Topology) -> Portions[frozenset[str]]:
-    columns = yield from Columns.built(slots, views, topology)
-    numbers = yield from columns.faults()
-    return frozenset(columns.vm_ids[number] for number in numbers.tolist())
+    yield
+    index = ConflictIndex.build(slots, topology=topology, locations={vm: view.host for vm, view in views.items()})
+    return frozenset(index.faulty())

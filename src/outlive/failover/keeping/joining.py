@@ -15,13 +15,13 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, request_context
-from outlive.failover.eligibility.rules import is_vm_eligible_for_reservation, serves
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Open
 from outlive.failover.report.reporter import Reporter
+from outlive.failover.rules import is_vm_eligible_for_reservation, serves
 from outlive.failover.separation import ServerGroup, barred
 from outlive.failover.topology import Topology
 from outlive.resources import Reservation

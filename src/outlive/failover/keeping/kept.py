@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
 from contextlib import contextmanager, nullcontext
 
-from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import serves
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
 from outlive.failover.keeping.racks import Racks
 from outlive.failover.model import SlotView, VmView
@@ -19,6 +18,7 @@ from outlive.failover.planner.cleanup import departure
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.protection import Demands
+from outlive.failover.rules import serves
 from outlive.failover.sightings import Sightings
 from outlive.failover.topology import Topology, TopologyChoice
 from outlive.failover.whereabouts import HOSTS_OF_A_PORTION
@@ -43,7 +43,7 @@ class KeptState:
         self.located: dict[str, VmView] = {}
         self._choice = choice
         self._racks = Racks(self._choice)
-        self.counters = Counters(self._racks.topology())
+        self.counters = ConflictIndex(self._racks.topology())
         self.separating = self.counters.separation
         self.strangers: set[str] = set()
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
@@ -350,7 +350,7 @@ class KeptState:
             yield
         needs = (yield from self._demands.among(located.values())).required
         ordered = [views[name] for name in sorted(views)]
-        counters = Counters(racks.topology())
+        counters = ConflictIndex(racks.topology())
         for grouped in portioned(located.values()):
             for vm in grouped:
                 counters.add_vm(vm, needs.get(vm.id, 0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outlive.failover.eligibility.counters import Counters
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
 from outlive.failover.vms import failure_domains
 from outlive.resources import Hypervisor
@@ -37,7 +37,7 @@ class Racks:
             del self._domains[name]
         return True
 
-    def tell(self, name: str, counters: Counters) -> None:
+    def tell(self, name: str, counters: ConflictIndex) -> None:
         """Let the counters know where the host is."""
         domains = self._domains.get(name, {})
         counters.relabel(name, unit_of(domains, self._choice.unit), domains)

@@ -20,7 +20,6 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, Profile
-from outlive.failover.eligibility.rules import may_run_on, validate_failover_reservation_resources
 from outlive.failover.keeping.budget import RemovalBudget
 from outlive.failover.keeping.calls import Call, Caller
 from outlive.failover.keeping.crowding import Crowding, has_no_room
@@ -31,6 +30,7 @@ from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.ports import PlacementPort
 from outlive.failover.report.reporter import Reporter
+from outlive.failover.rules import may_run_on, validate_failover_reservation_resources
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.resources.taking import bad_condition
 from outlive.runtime.controller import Requeue

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.culprits import Culprit, find_culprits, without
-from outlive.failover.eligibility.rules import fits, may_run_on
+from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.culprits import Culprit, find_culprits, without
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.reasons import amounts
 from outlive.failover.portions import SLOTS, Portions, portioned
+from outlive.failover.rules import fits, may_run_on
 from outlive.failover.topology import HOSTS_ALONE, Topology
 
 DETAIL_LIMIT = 300
@@ -128,9 +128,8 @@ def suspects(
                 if departure(vm, slot, view, active=vm in active) is not None:
                     found.add(slot.name)
         yield
-    columns = yield from Columns.built(slots, views, topology)
-    numbers = yield from columns.faults()
-    broken = frozenset(columns.vm_ids[number] for number in numbers.tolist())
+    locations = {vm: view.host for vm, view in views.items()}
+    broken = frozenset(ConflictIndex.build(slots, topology=topology, locations=locations).faulty())
     # Of unlisted VMs the last record counts as their location, so that all their records have to be seen together.
     concerned = broken | torn
     chosen: list[SlotView] = []

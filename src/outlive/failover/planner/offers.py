@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.base.errors import BadInput
-from outlive.failover.eligibility.tallies import Tallies
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.planner.actions import Offer
 from outlive.placement.ties import host_hashes, tie_keys
 
@@ -57,7 +57,7 @@ class FreeAmounts(NamedTuple):
 class FreeLedger:
     """Free milli-cores and bytes by host number, less the slots that were opened."""
 
-    def __init__(self, tallies: Tallies) -> None:
+    def __init__(self, tallies: ConflictIndex) -> None:
         """Without any limit. A host that later amounts leave out has no room."""
         self._tallies = tallies
         self._unknown = NO_LIMIT
@@ -124,7 +124,7 @@ class FreeLedger:
 class ReuseHosts:
     """The slots on the hosts of one offer: looked up one by one at first, then as a bit set that follows along."""
 
-    def __init__(self, tallies: Tallies, offer: Offer) -> None:
+    def __init__(self, tallies: ConflictIndex, offer: Offer) -> None:
         self._tallies = tallies
         self._names = offer.hosts
         self._asked = 0
@@ -167,7 +167,7 @@ class ReuseHosts:
 class HostHashes:
     """The stable hash of each host by number, worked out once."""
 
-    def __init__(self, tallies: Tallies) -> None:
+    def __init__(self, tallies: ConflictIndex) -> None:
         self._tallies = tallies
         self._hashes: NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
 
@@ -181,7 +181,7 @@ class HostHashes:
 class NewHosts:
     """The hosts of one offer in order, with ties, ready to be walked."""
 
-    def __init__(self, tallies: Tallies, offer: Offer, hashes: HostHashes) -> None:
+    def __init__(self, tallies: ConflictIndex, offer: Offer, hashes: HostHashes) -> None:
         if offer.scores and len(offer.scores) != len(offer.hosts):
             raise BadInput(
                 f"an offer has {len(offer.hosts)} hosts and {len(offer.scores)} scores", remedy="give one score a host"

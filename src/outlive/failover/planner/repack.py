@@ -16,13 +16,13 @@ import numpy as np
 
 from outlive.base.random import Random
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.eligibility.rules import serves
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.packing.anneal import COOL, Annealer, Budget
 from outlive.failover.planner.packing.board import COST_LIMIT, Board, Ints
 from outlive.failover.planner.packing.problem import Ground, problem_of
 from outlive.failover.planner.packing.search import STEPS_A_SECOND
+from outlive.failover.rules import serves
 from outlive.failover.separation import groups_of
 from outlive.failover.topology import Topology
 

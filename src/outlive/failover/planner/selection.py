@@ -18,11 +18,11 @@ from typing import Final, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
-from outlive.failover.eligibility.rules import serves
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Open
 from outlive.failover.planner.reasons import Reason
 from outlive.failover.portions import SLOTS, Portions, portioned
+from outlive.failover.rules import serves
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

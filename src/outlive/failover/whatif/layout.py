@@ -1,6 +1,6 @@
 """The fleet as steps leave it: who is where, what is free, and what may be done next; every step can be taken back.
 
-Verdicts are those of the rules in every state (``eligibility.counters``); separation is asked literally, because few
+Verdicts are those of the rules in every state (``conflicts``); separation is asked literally, because few
 VMs are concerned. Nothing here decides what is worth doing: that is ``ordering``.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.rules import serves
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Offer, Open
+from outlive.failover.rules import serves
 from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, barred, groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
 from outlive.failover.whatif.room import Room, held_by, holders, needs_of
@@ -26,7 +26,7 @@ NOWHERE = Offer()
 
 
 class Layout:
-    """Counters, capacity, and the steps that led here."""
+    """ConflictIndex, capacity, and the steps that led here."""
 
     def __init__(self, given: DrainInput) -> None:
         self.topology = given.topology
@@ -38,7 +38,7 @@ class Layout:
         self.slots: dict[str, SlotView] = {slot.name: slot for slot in given.slots}
         """As they were given or opened; who is in them now is known to ``counters``."""
         ordered = sorted(given.slots, key=lambda slot: slot.name)
-        self.counters = Counters.build(ordered, given.vms, given.required, self.topology)
+        self.counters = ConflictIndex.build(ordered, given.vms, given.required, self.topology)
         self._given = given
         self._stale = {
             (member, slot.name): recorded

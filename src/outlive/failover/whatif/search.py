@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from outlive.failover.eligibility.rules import fits, may_run_on
+from outlive.failover.rules import fits, may_run_on
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.whatif.layout import Layout
 from outlive.failover.whatif.room import holders, needs_of

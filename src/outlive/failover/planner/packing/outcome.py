@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from outlive.failover.eligibility.check import CheckInput, check
-from outlive.failover.eligibility.rules import serves
+from outlive.failover.check import CheckInput, check
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
 from outlive.failover.planner.packing.board import Saved
 from outlive.failover.planner.packing.problem import Ground, Ints, Problem
+from outlive.failover.rules import serves
 from outlive.failover.sizing import resolve_size, resource_group
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from outlive.failover.assurance.costs import CostInput, costs
 from outlive.failover.assurance.coverage import CoverageInput, assess_state
-from outlive.failover.eligibility.graph import DependencyGraph, with_hosts
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.portions import whole
 from outlive.failover.report.views.data import Cell, Table, ViewData, ready_word, shown_host
 
@@ -66,7 +66,7 @@ def _breaches(data: ViewData) -> Iterator[tuple[Cell, ...]]:
     """Judged at the locations that hosts report, else as recorded; on all slots, whatever is filtered."""
     locations = {vm: seen.host for vm, seen in data.reports.items() if seen.active}
     at = {vm: host for slot in data.slots for vm, host in slot.members.items()} | locations
-    graph = DependencyGraph.build(data.slots, locations=at, topology=data.topology)
+    index = ConflictIndex.build(data.slots, locations=at, topology=data.topology)
     shown = {vm for slot in data.shown_slots for vm in slot.members}
     for vm in sorted(shown):
         for slot in data.slots_of(vm):
@@ -74,7 +74,7 @@ def _breaches(data: ViewData) -> Iterator[tuple[Cell, ...]]:
             if now is not None and now != recorded:
                 text = f"VM {vm} runs on {now}, slot {slot.name} has it on {recorded}"
                 yield (vm, None, now, [slot.name], [], text)
-        for breach in with_hosts(graph.breaches(vm), data.slots_of(vm), at, data.topology):
+        for breach in sorted(index.breaches(vm), key=lambda one: (one.rule, one.others)):
             yield (vm, breach.rule, breach.host, list(breach.slots), list(breach.others), breach.sentence())
 
 

@@ -1,7 +1,7 @@
 """Verify every allocation from scratch: is each VM where its slots believe, and do all rules hold?
 
-Independent of how memberships came about. Faults are found on columns (module ``meetings``), so that a clean
-fleet of 10,000 VMs takes milliseconds, and every fault is named (docs/reference/failover.md#checking-and-coverage).
+Independent of how memberships came about. The rules are judged by a new conflict index, and every
+fault is named (docs/reference/failover.md#checking-and-coverage).
 Memberships that are not as far apart as asked are faults here, although no clean-up removes them.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from outlive.failover.breaches import Breach
-from outlive.failover.eligibility.graph import with_hosts
-from outlive.failover.eligibility.meetings import find_meetings
-from outlive.failover.eligibility.rules import check_vms_still_eligible, fits, may_run_on
+from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.culprits import removals
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import fits, may_run_on
 from outlive.failover.separation import Separation, separations
-from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.failover.topology import Topology
 
 
 class Fault(enum.StrEnum):
@@ -76,9 +76,10 @@ def check(given: CheckInput) -> CheckResult:
     views = {vm.id: vm for vm in given.vms}
     locations = {vm.id: vm.host for vm in given.vms}
     topology = given.topology
+    index = ConflictIndex.build(given.slots, topology=topology, locations=locations)
     found = [
         *_stale(given.slots, views),
-        *(_violation(breach) for breach in breaches(given.slots, locations, topology)),
+        *(_violation(breach) for breach in index.breaches()),
         *(_apart(one) for one in separations(given.vms, given.slots, topology, given.required)),
     ]
     return CheckResult(
@@ -86,23 +87,8 @@ def check(given: CheckInput) -> CheckResult:
         slots=len(given.slots),
         holds=not found,
         violations=tuple(found),
-        remove=check_vms_still_eligible(views, given.slots, topology=topology) if found else {},
+        remove=removals(given.slots, locations, topology) if found else {},
     )
-
-
-def breaches(
-    slots: tuple[SlotView, ...], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
-) -> list[Breach]:
-    """Every rule that is broken, once: a breach that two VMs see alike is told of the first by id."""
-    found: list[Breach] = []
-    seen: set[tuple[int, frozenset[str], tuple[str, ...]]] = set()
-    for meeting in find_meetings(slots, locations, topology):
-        for breach in meeting.breaches():
-            key = (breach.rule, frozenset((breach.vm, *breach.others)), breach.slots)
-            if key not in seen:
-                seen.add(key)
-                found.append(breach)
-    return list(with_hosts(found, slots, locations, topology))
 
 
 def _stale(slots: tuple[SlotView, ...], views: Mapping[str, VmView]) -> Iterator[Violation]:

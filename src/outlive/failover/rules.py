@@ -1,9 +1,8 @@
-"""May a VM join a slot, which slots may it join, and whose memberships are still right: the public questions.
+"""What a slot must be for a VM, and whether a VM may join a slot: each rule once, asked of plain views.
 
-Literal answers over plain views (docs/reference/failover.md#eligibility), made for being read, for outside callers and
-for holding the fast structure to account. They look at memberships and locations only: not at sizes and limits of
-hosts (except where said), zones, readiness or capacity. What a VM asks of any host that is to bring it up, ``fits`` and
-``may_run_on``, is asked here by whoever promises a slot and by recovery, which keeps the promise.
+Whether a VM may join looks at memberships and locations only (docs/reference/failover.md#eligibility), and is what the
+conflict index says. What a VM asks of any host that is to bring it up, ``fits`` and ``may_run_on``, is asked here by
+whoever promises a slot and by recovery, which keeps the promise.
 """
 
 from __future__ import annotations
@@ -11,25 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from outlive.base.errors import BadInput
-from outlive.failover.eligibility.culprits import find_culprits
-from outlive.failover.eligibility.graph import DependencyGraph
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.topology import HOSTS_ALONE, Topology
 from outlive.resources import Reservation
-
-__all__ = [
-    "DependencyGraph",
-    "check_vms_still_eligible",
-    "counts",
-    "find_eligible_reservations",
-    "fits",
-    "illegal_resource",
-    "is_vm_eligible_for_reservation",
-    "may_run_on",
-    "serves",
-    "validate_failover_reservation_resources",
-]
 
 SLOT_RESOURCES = ("cpu", "memory")
 """What a slot may hold."""
@@ -81,11 +68,7 @@ def counts(vm: VmView, slot: SlotView) -> bool:
 
 
 def is_vm_eligible_for_reservation(
-    vm: VmView,
-    reservation: SlotView,
-    all_reservations: Sequence[SlotView],
-    *,
-    topology: Topology = HOSTS_ALONE,
+    vm: VmView, reservation: SlotView, all_reservations: Sequence[SlotView], *, topology: Topology = HOSTS_ALONE
 ) -> bool:
     """Whether the VM may join the slot, all five rules holding for every member afterwards.
 
@@ -95,51 +78,38 @@ def is_vm_eligible_for_reservation(
     """
     if vm.id in reservation.members:
         return False
-    listed = any(slot.name == reservation.name for slot in all_reservations)
-    slots = all_reservations if listed else [*all_reservations, reservation]
-    graph = DependencyGraph.build(slots, topology=topology)
-    graph.add(vm.id, vm.host, reservation.name, reservation.host)
-    return graph.holds_in(reservation.name)
+    name = reservation.name
+    listed = next((slot for slot in all_reservations if slot.name == name), None)
+    slots = all_reservations if listed is not None else [*all_reservations, reservation]
+    index = ConflictIndex.build(slots, (vm,), topology=topology)
+    index.join(vm.id, name)
+    if listed is None or listed.host == reservation.host:
+        return all(index.holds_for(member) for member in index.members(name))
+    moved = [msgspec.structs.replace(slot, host=reservation.host) if slot is listed else slot for slot in slots]
+    elsewhere = ConflictIndex.build(moved, (vm,), topology=topology)
+    elsewhere.join(vm.id, name)
+    return elsewhere.holds_for(vm.id) and all(
+        index.holds_for(member) for member in index.members(name) if member != vm.id
+    )
 
 
 def find_eligible_reservations(
-    vm: VmView,
-    reservations: Sequence[SlotView],
-    *,
-    topology: Topology = HOSTS_ALONE,
+    vm: VmView, reservations: Sequence[SlotView], *, topology: Topology = HOSTS_ALONE
 ) -> list[SlotView]:
     """The slots that the VM fits into, on hosts where it may run, and that it may join, in the order of the list.
 
     The verdict on each slot is that of ``is_vm_eligible_for_reservation``, whatever the order.
     """
-    graph = DependencyGraph.build(reservations, topology=topology)
-    found = []
-    for slot in reservations:
-        if not fits(vm, slot) or not may_run_on(vm, slot.host) or vm.id in slot.members:
-            continue
-        graph.add(vm.id, vm.host, slot.name, slot.host)
-        if graph.holds_in(slot.name):
-            found.append(slot)
-        graph.remove(vm.id, slot.name, slot.host)
-    return found
-
-
-def check_vms_still_eligible(
-    vms: Mapping[str, VmView],
-    reservations: Sequence[SlotView],
-    *,
-    topology: Topology = HOSTS_ALONE,
-) -> dict[str, list[str]]:
-    """Slot name → ids of the members to remove, by id; slots that keep everybody are left out.
-
-    A member that ``vms`` does not have is kept and still counts as a co-user. The culprits go first
-    (docs/reference/failover.md#culprits).
-    """
-    removed: dict[str, list[str]] = {}
-    locations = {vm_id: vm.host for vm_id, vm in vms.items()}
-    for culprit in find_culprits(reservations, locations, topology):
-        removed.setdefault(culprit.slot, []).append(culprit.vm)
-    return {slot: sorted(ids) for slot, ids in sorted(removed.items())}
+    index = ConflictIndex.build(reservations, (vm,), topology=topology)
+    admissible = index.admissible(index.vm(vm.id))
+    return [
+        slot
+        for slot in reservations
+        if fits(vm, slot)
+        and may_run_on(vm, slot.host)
+        and vm.id not in slot.members
+        and admissible & index.slot_bit(index.slot(slot.name))
+    ]
 
 
 def illegal_resource(names: Mapping[str, object] | None) -> str | None:

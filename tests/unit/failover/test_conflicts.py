@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.literal_rules import DependencyGraph, with_hosts
 
 from outlive.base.random import Random
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.eligibility.columns import Columns
-from outlive.failover.eligibility.counters import Counters
-from outlive.failover.eligibility.graph import DependencyGraph, with_hosts
-from outlive.failover.eligibility.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.topology import Topology
 
 SEEDS = st.integers(0, 2**32)
@@ -63,7 +61,7 @@ def formula(vm: str, slots: list[SlotView], location: dict[str, str]) -> Counter
 def test_no_counter_above_one_means_that_the_five_rules_hold(seed: int) -> None:
     vms, slots = wild_state(seed)
     location = {vm.id: vm.host for vm in vms}
-    counters, graph = Counters.build(slots, vms), DependencyGraph.build(slots, locations=location)
+    counters, graph = ConflictIndex.build(slots, vms), DependencyGraph.build(slots, locations=location)
     for vm in vms:
         counted = formula(vm.id, slots, location)
         literal = five_rules_hold(vm.id, slots, location)
@@ -78,12 +76,11 @@ def test_no_counter_above_one_means_that_the_five_rules_hold(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_columns_find_exactly_the_vms_for_which_a_rule_is_broken(seed: int) -> None:
+def test_faulty_are_exactly_the_vms_for_which_a_rule_is_broken(seed: int) -> None:
     vms, slots = wild_state(seed, size=9)
     location = {vm.id: vm.host for vm in vms}
-    columns = Columns(slots, location)
     members = {vm for slot in slots for vm in slot.members}
-    found = {columns.vm_ids[number] for number in columns.at_fault().tolist()}
+    found = set(ConflictIndex.build(slots, locations=location).faulty())
     assert found == {vm for vm in members if not five_rules_hold(vm, slots, location)}
 
 
@@ -99,7 +96,7 @@ def test_all_eligible_slots_are_those_of_the_single_question_in_any_state_and_or
         assert [slot.name for slot in find_eligible_reservations(vm, slots)] == single
         mixed = random.sample(slots, len(slots))
         assert sorted(slot.name for slot in find_eligible_reservations(vm, mixed)) == sorted(single)
-        counters = Counters.build(slots)
+        counters = ConflictIndex.build(slots)
         counters.add_vm(vm)
         assert counters.eligible_slots(vm.id) == sorted(single)
         free = {host for host in fleets.hosts(8) if counters.holds_for(vm.id) and host not in counters.blocked(vm.id)}
@@ -116,7 +113,7 @@ class World:
         self.vms: dict[str, VmView] = {}
         self.required: dict[str, int] = {}
         self.slots: dict[str, SlotView] = {}
-        self.counters = Counters()
+        self.counters = ConflictIndex()
         self.serial = 0
 
     def event(self) -> None:
@@ -212,7 +209,7 @@ class World:
         ]
 
 
-def everything(counters: Counters, vms: list[str], slots: list[str]) -> dict[str, object]:
+def everything(counters: ConflictIndex, vms: list[str], slots: list[str]) -> dict[str, object]:
     """All that can be asked."""
     return {
         "blocked": {vm: counters.blocked(vm) for vm in vms},
@@ -242,7 +239,7 @@ def test_state_after_ten_thousand_random_events_equals_a_rebuild(seed: int) -> N
         world.event()
         if number % 100 == 99:
             views, vms = world.views(), sorted(world.vms)
-            rebuilt = Counters.build(views, world.vms.values(), world.required)
+            rebuilt = ConflictIndex.build(views, world.vms.values(), world.required)
             assert everything(world.counters, vms, sorted(world.slots)) == everything(rebuilt, vms, sorted(world.slots))
             vm = world.some_vm()
             assert vm is not None
@@ -295,7 +292,7 @@ def test_breaches_are_those_of_the_literal_rules(seed: int) -> None:
 
 def test_a_slot_that_is_not_ready_covers_nobody_but_counts_for_the_rules() -> None:
     slot = SlotView(name="s", host="h2", members={"v": "h1"}, ready=False)
-    counters = Counters.build([slot], [VmView(id="v", host="h1")], {"v": 1})
+    counters = ConflictIndex.build([slot], [VmView(id="v", host="h1")], {"v": 1})
     assert counters.missing() == {"v": 1}
     assert counters.blocked("v") == {"h1", "h2"}
     counters.set_ready("s", True)
@@ -304,7 +301,7 @@ def test_a_slot_that_is_not_ready_covers_nobody_but_counts_for_the_rules() -> No
 
 def test_a_slot_smaller_than_its_vm_does_not_cover_it() -> None:
     slot = SlotView(name="s", host="h2", cpu_milli=1000, memory_bytes=1, members={"v": "h1"})
-    counters = Counters.build([slot], [VmView(id="v", host="h1", cpu_milli=2000)], {"v": 1})
+    counters = ConflictIndex.build([slot], [VmView(id="v", host="h1", cpu_milli=2000)], {"v": 1})
     assert counters.misses("v") == 1
 
 
@@ -316,7 +313,7 @@ def test_the_fullest_slot_comes_first_and_among_equals_the_first_by_name() -> No
         SlotView(name="n", host="h6", members={"e": "h1", "f": "h2"}),
         SlotView(name="a", host="h7"),
     ]
-    counters = Counters.build(slots, [VmView(id="v", host="h9")])
+    counters = ConflictIndex.build(slots, [VmView(id="v", host="h9")])
     best = counters.fullest(counters.admissible(counters.vm("v")))
     assert best is not None
     assert counters.slot_names[best] == "m"

@@ -1,8 +1,8 @@
-"""The dependency graph: who is a member of what, where, as five plain maps.
+"""The rules literally, as the oracle of tests: who is a member of what, where, as five plain maps.
 
 The small and literal form of the state that eligibility is judged in (docs/reference/failover.md#eligibility). It
-answers one question at a time and says which rule is broken by whom; ``counters`` is the fast form,
-and both are held against each other by tests.
+answers one question at a time and says which rule is broken by whom; the product uses ``conflicts``,
+and tests hold the two against each other.
 """
 
 from __future__ import annotations

@@ -13,10 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.failover.breaches import Breach
-from outlive.failover.eligibility.graph import with_hosts
-from outlive.failover.eligibility.hitting import least_hitting_set
-from outlive.failover.eligibility.meetings import Meeting, find_meetings
+from outlive.failover.breaches import Breach, Meeting
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
 from outlive.failover.topology import HOSTS_ALONE, Topology
 
@@ -55,14 +53,17 @@ def find_culprits(
     found.extend(own_fault)
     rest = without(rest, [(one.slot, one.vm) for one in own_fault])
     found.extend(_clashing(rest, locations, topology))
-    return sorted(_with_hosts(found, slots, locations, topology), key=lambda one: (one.slot, one.vm))
+    return sorted(found, key=lambda one: (one.slot, one.vm))
 
 
-def _with_hosts(
-    found: list[Culprit], slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology
-) -> list[Culprit]:
-    told = with_hosts((one.breach for one in found if one.breach is not None), slots, locations, topology)
-    return [one if one.breach is None else one._replace(breach=next(told)) for one in found]
+def removals(
+    slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE
+) -> dict[str, list[str]]:
+    """Slot → members to remove, by id; slots that keep everybody are left out."""
+    removed: dict[str, list[str]] = {}
+    for culprit in find_culprits(slots, locations, topology):
+        removed.setdefault(culprit.slot, []).append(culprit.vm)
+    return {slot: sorted(ids) for slot, ids in sorted(removed.items())}
 
 
 def without(slots: Iterable[SlotView], gone: Iterable[Membership]) -> list[SlotView]:
@@ -85,21 +86,25 @@ def _at_fault_alone(
 ) -> list[Culprit]:
     """Members of a slot in their own unit, and all but the last by name of a VM's slots in one unit."""
     found: list[Culprit] = []
-    first: dict[tuple[str, str], str] = {}
+    first: dict[tuple[str, str], SlotView] = {}
     for slot in sorted(slots, key=lambda one: one.name, reverse=True):
         unit = topology.unit(slot.host)
         for vm, host in slot.members.items():
             if vm not in locations:
                 continue
             if unit == topology.unit(host):
-                breach = Breach(rule=1, vm=vm, host=unit, slots=(slot.name,))
+                breach = _breach(1, vm, unit, {host, slot.host}, slot.name)
                 found.append(Culprit(slot.name, vm, breach=breach))
                 continue
-            kept = first.setdefault((vm, unit), slot.name)
-            if kept != slot.name:
-                breach = Breach(rule=2, vm=vm, host=unit, slots=(slot.name, kept))
+            kept = first.setdefault((vm, unit), slot)
+            if kept is not slot:
+                breach = _breach(2, vm, unit, {slot.host, kept.host}, slot.name, kept.name)
                 found.append(Culprit(slot.name, vm, breach=breach))
     return found
+
+
+def _breach(rule: int, vm: str, unit: str, hosts: set[str], *slots: str) -> Breach:
+    return Breach(rule=rule, vm=vm, host=unit, hosts=() if hosts == {unit} else tuple(sorted(hosts)), slots=slots)
 
 
 class _Knot(NamedTuple):
@@ -126,7 +131,7 @@ def _clashing(slots: Sequence[SlotView], locations: Mapping[str, str], topology:
 
 def _knots(slots: Sequence[SlotView], locations: Mapping[str, str], topology: Topology = HOSTS_ALONE) -> list[_Knot]:
     knots = []
-    for meeting in find_meetings(slots, locations, topology):
+    for meeting in ConflictIndex.build(slots, topology=topology, locations=locations).meetings():
         vm = meeting.vm
         sources = [()] if meeting.own else list[tuple[Membership, ...]]()
         sources += [_removable(locations, (slot, vm)) for slot in meeting.slots]
@@ -215,3 +220,46 @@ def _without_superfluous(
             for at, key in back:
                 live[at][key] = component[at].sources[key]
     return list(kept)
+
+
+def least_hitting_set(sets: Sequence[int], elements: int) -> tuple[int, ...]:
+    """Numbers below ``elements``, ascending, that hit all ``sets`` (bit masks, none of them 0).
+
+    Of all smallest answers the first in lexicographic order. Takes time exponential in ``elements``: meant for up to
+    about 20. Raises ``ValueError`` for an empty set, which nothing can hit.
+    """
+    if any(one == 0 for one in sets):
+        raise ValueError("an empty set cannot be hit")
+    minimal = [one for one in sets if not any(other != one and other & one == other for other in sets)]
+    for size in range(_disjoint(minimal), elements + 1):
+        answer = _search(minimal, 0, size)
+        if answer is not None:
+            return answer
+    raise AssertionError("all elements together hit every set")
+
+
+def _search(sets: list[int], element: int, budget: int) -> tuple[int, ...] | None:
+    """The lexicographically first answer of at most ``budget`` elements, none below ``element``."""
+    if not sets:
+        return ()
+    if budget < _disjoint(sets):
+        return None
+    bit = 1 << element
+    if any(one & bit for one in sets):
+        taken = _search([one for one in sets if not one & bit], element + 1, budget - 1)
+        if taken is not None:
+            return (element, *taken)
+        sets = [one & ~bit for one in sets]
+        if any(one == 0 for one in sets):
+            return None
+    return _search(sets, element + 1, budget)
+
+
+def _disjoint(sets: list[int]) -> int:
+    """How many sets that have nothing in common are found quickly: no answer is smaller."""
+    used = count = 0
+    for one in sorted(sets, key=int.bit_count):
+        if not one & used:
+            used |= one
+            count += 1
+    return count

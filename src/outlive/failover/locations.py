@@ -1,0 +1,271 @@
+"""Where VMs are: what a source believes, merged with what hosts report; and VMs of which that cannot be said.
+
+A source knows every VM's attributes and *believes* where it is (``outlive.failover.vms``); each host *reports* the VMs
+that are active on it. ``locate`` merges the two for one VM, in one of two trust modes
+(docs/reference/failover.md#vm-source). A VM that is to run and has no location is *unplaced*: it is counted and
+reported with its reason, and covered by nothing. A stopped VM is neither: it needs no slots. ``merge`` answers for a
+whole listing at once, ``Locations`` follows hosts and VMs change by change; both ask ``locate``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, KeysView, Mapping
+
+import msgspec
+
+from outlive.failover.model import HostView, VmView
+
+
+class Unplaced(enum.StrEnum):
+    """Why it cannot be said where a VM is that is to run."""
+
+    HOST_UNKNOWN = "host-of-vm-unknown"
+    """The host that the source names is not there."""
+    DISPUTED = "location-disputed"
+    """Another host than the source's reports it."""
+    NOT_REPORTED = "vm-not-reported"
+    """Its host is there and lists it neither as active nor as stopped."""
+
+    @property
+    def message(self) -> str:
+        """The sentence, with ``{host}`` for the source's host and ``{reported}`` for the one that reports the VM."""
+        return _MESSAGES[self][0]
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return _MESSAGES[self][1]
+
+
+_MESSAGES = {
+    Unplaced.HOST_UNKNOWN: (
+        "the VM is recorded on {host}, and there is no such host",
+        "register the host again, or correct where the VM is recorded",
+    ),
+    Unplaced.DISPUTED: (
+        "the VM is recorded on {host}, and {reported} reports it",
+        "find out where it runs, and correct the record or the host",
+    ),
+    Unplaced.NOT_REPORTED: (
+        "the VM is recorded on {host}, and no host reports it",
+        "see whether it runs on {host}; start it, or record that it is stopped",
+    ),
+}
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM that a host reports as active and that the source does not know, or that a second host reports."""
+
+    vm: str
+    name: str = ""
+    hypervisor: str
+
+
+class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
+    """The VMs whose location is known, the others with their reason, and what the two sides disagree about."""
+
+    vms: tuple[VmView, ...] = ()
+    unplaced: dict[str, Unplaced] = {}
+    """VM of the source that is to run and whose location is not known → why."""
+    sightings: dict[str, str] = {}
+    """VM → the host that reports it as active; of several the first by name, a lost one last."""
+    duplicates: tuple[Disagreement, ...] = ()
+    """Further sightings of a VM that another host, earlier by name, reports as well (a live migration)."""
+    not_in_source: tuple[Disagreement, ...] = ()
+    nowhere_active: int = 0
+    """VMs of the source that no host reports as active."""
+    on_unknown_hypervisor: int = 0
+    on_another_hypervisor: int = 0
+    """Without location where the source is trusted: another host than the source's reports the VM."""
+    listed_nowhere: int = 0
+    """Without location where the source is trusted: its host is known, and no host reports the VM."""
+
+
+def locate(
+    vm: VmView, sighting: str | None, *, on_own_host: bool, trust_hosts: bool, lost: bool = False
+) -> VmView | None:
+    """The VM where it is, or ``None`` where the two sides do not say so together.
+
+    ``sighting`` is the host that reports it, ``lost`` whether that one is proven dead (then only such ones do),
+    ``on_own_host`` whether the source's own host reports it. With ``trust_hosts`` the reporting host is the location;
+    without, the source's is, and that very host must report the VM, unless it is due and no living host does.
+    """
+    if sighting is None:
+        return vm if is_due(vm) else None
+    if trust_hosts:
+        return located_at(vm, sighting)
+    return vm if on_own_host or (is_past(vm, sighting, lost=lost) and is_due(vm)) else None
+
+
+def located_at(vm: VmView, host: str) -> VmView:
+    """The VM where a host reports it."""
+    return msgspec.structs.replace(vm, host=host, source="hypervisor")
+
+
+def is_past(vm: VmView, sighting: str, *, lost: bool) -> bool:
+    """Whether what the host reports is of the past: it is proven dead, or cannot run the VM, by the VM's document."""
+    return lost or (vm.held != () and sighting not in vm.held)
+
+
+def is_due(vm: VmView) -> bool:
+    """Whether it counts where it is to run although nobody reports it.
+
+    It has no domain only because it is being started, restarted or moved, for example after its host has booted. If
+    that host fails now, it is recovered like any other, so its slots stay; where it goes it needs some already.
+    """
+    return vm.due and vm.host != ""
+
+
+class Locations:
+    """Which host reports which VMs, kept current host by host, and where a VM therefore is."""
+
+    def __init__(self, *, trust_hosts: bool) -> None:
+        self._trust_hosts = trust_hosts
+        self._on: dict[str, frozenset[str]] = {}
+        self._stopped_on: dict[str, frozenset[str]] = {}
+        self._of: dict[str, tuple[str, ...]] = {}
+        self._names: dict[str, Mapping[str, str]] = {}
+        self.lost: set[str] = set()
+        """Hosts that are proven dead; what they reported last counts where nobody else reports the VM."""
+        self.closed: set[str] = set()
+        """Hosts that take no VMs: those that are lost, and those that are emptied."""
+
+    def put_host(self, host: HostView, names: Mapping[str, str] | None = None) -> frozenset[str]:
+        """The host looks like this now; the VMs whose location may have changed by it. ``names``: VM → host's name."""
+        before, was_lost = self._on.get(host.name), host.name in self.lost
+        now, stopped = frozenset(host.active), frozenset(host.stopped)
+        changed = self._report(host.name, before or frozenset(), now)
+        changed |= stopped ^ self._stopped_on.get(host.name, frozenset())
+        self._on[host.name], self._stopped_on[host.name] = now, stopped
+        self._names[host.name] = names or {}
+        (self.lost.add if host.lost else self.lost.discard)(host.name)
+        (self.closed.add if host.closed else self.closed.discard)(host.name)
+        if host.lost != was_lost:
+            changed |= now | (before or frozenset())
+        return changed
+
+    def remove_host(self, host: str) -> frozenset[str]:
+        """The host is gone; the VMs that it listed."""
+        listed = self._on.pop(host, frozenset())
+        stopped = self._stopped_on.pop(host, frozenset())
+        self._names.pop(host, None)
+        self._report(host, listed, frozenset())
+        self.lost.discard(host)
+        self.closed.discard(host)
+        return listed | stopped
+
+    def _report(self, host: str, before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
+        for vm in before - now:
+            left = tuple(name for name in self._of[vm] if name != host)
+            if left:
+                self._of[vm] = left
+            else:
+                del self._of[vm]
+        for vm in now - before:
+            self._of[vm] = tuple(sorted((*self._of.get(vm, ()), host)))
+        return before ^ now
+
+    def first(self, vm: str) -> str | None:
+        """The first host, by name, that reports the VM; a lost one only where no other does."""
+        found = self._of.get(vm)
+        if not found:
+            return None
+        return next((host for host in found if host not in self.lost), found[0])
+
+    def located(self, vm: VmView | None) -> VmView | None:
+        """The VM where it is, or ``None`` where that is not known."""
+        if vm is None:
+            return None
+        first = self.first(vm.id)
+        own = vm.host in self._of.get(vm.id, ())
+        return locate(vm, first, on_own_host=own, trust_hosts=self._trust_hosts, lost=first in self.lost)
+
+    def unplaced(self, vm: VmView) -> Unplaced | None:
+        """Why a VM without location counts as exposed; ``None`` for one that is stopped."""
+        if vm.id in self._of:
+            return Unplaced.DISPUTED if vm.host in self._on else Unplaced.HOST_UNKNOWN
+        if vm.stopped:
+            return None
+        if vm.host not in self._on:
+            return Unplaced.HOST_UNKNOWN
+        return None if vm.id in self._stopped_on[vm.host] else Unplaced.NOT_REPORTED
+
+    def on(self, host: str) -> frozenset[str]:
+        """The VMs that the host reports."""
+        return self._on.get(host, frozenset())
+
+    @property
+    def names(self) -> KeysView[str]:
+        """All hosts, in no particular order."""
+        return self._on.keys()
+
+    def __contains__(self, vm: object) -> bool:
+        return vm in self._of
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def called(self, vm: str, host: str) -> str:
+        """What the host calls the VM."""
+        return self._names.get(host, {}).get(vm, "")
+
+    def merged(self, known: Mapping[str, VmView], located: Mapping[str, VmView]) -> OnHypervisors:
+        """What the two sides disagree about. ``known``: what the source says; ``located``: VMs with a location."""
+        sightings = {vm: self.first(vm) or "" for vm in self._of}
+        unplaced: dict[str, Unplaced] = {}
+        unknown = another = unlisted = 0
+        for vm, view in known.items():
+            if vm in located:
+                continue
+            why = self.unplaced(view)
+            if why is not None:
+                unplaced[vm] = why
+            if not self._trust_hosts:
+                unknown += view.host not in self._on
+                another += view.host in self._on and vm in self._of
+                unlisted += view.host in self._on and vm not in self._of
+        twice = [(vm, hosts) for vm, hosts in self._of.items() if len(hosts) > 1]
+        return OnHypervisors(
+            vms=tuple(located.values()),
+            unplaced=unplaced,
+            sightings=sightings,
+            duplicates=tuple(
+                Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
+                for vm, hosts in twice
+                for host in hosts
+                if host != sightings[vm]
+            ),
+            not_in_source=tuple(
+                Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
+                for vm, host in sightings.items()
+                if vm not in known
+            ),
+            nowhere_active=sum(vm not in self._of for vm in known),
+            on_unknown_hypervisor=unknown,
+            on_another_hypervisor=another,
+            listed_nowhere=unlisted,
+        )
+
+
+def merge(
+    vms: Iterable[VmView], hosts: Iterable[HostView], *, trust_hosts: bool, names: Mapping[str, str] | None = None
+) -> OnHypervisors:
+    """The VMs of a source where they are, in the order of the source, or by host where hosts are trusted.
+
+    ``names`` (VM id → the host's own name of it) only enriches what is reported.
+    """
+    locations = Locations(trust_hosts=trust_hosts)
+    ordered = sorted(hosts, key=lambda host: (host.lost, host.name))
+    for host in ordered:
+        locations.put_host(host, {vm: names[vm] for vm in host.active if vm in names} if names else None)
+    known = {vm.id: vm for vm in vms}
+    order: dict[str, None] = dict.fromkeys(vm for host in ordered for vm in host.active if vm in known)
+    if not trust_hosts:
+        order = {}
+    order.update(dict.fromkeys(known))
+    located = {vm: found for vm in order if (found := locations.located(known[vm])) is not None}
+    return locations.merged(known, located)

@@ -1,0 +1,72 @@
+"""Slots as decisions see them, made from our own objects, and how new slots are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import msgspec
+
+from outlive.failover.model import SlotView
+from outlive.resources import FAILOVER, RESERVATION_TYPE_LABEL, TYPE_LABEL_VALUES, Reservation, condition
+from outlive.store import Selector
+
+SLOT_SELECTOR = Selector.labels({RESERVATION_TYPE_LABEL: TYPE_LABEL_VALUES[FAILOVER]})
+"""The slots of the reconciler. An object of the type without the label is validated, never cleaned up or reused."""
+NAME_PREFIX = "failover-"
+ZONE_LENGTH = 9
+UNKNOWN_ZONE = "unknown"
+_BUILDING_BLOCK = re.compile(r"bb[0-9]+")
+_NOT_ALLOWED = re.compile(r"[^a-z0-9-]")
+
+
+def slot_view(slot: Reservation) -> SlotView:
+    """A slot as the rules see it; one that has a consumer promises nothing any more."""
+    spec, status, meta = slot.spec, slot.status, slot.metadata
+    consumer = status.consumer.vm if status.consumer is not None else ""
+    failover = status.failover_reservation
+    ready = condition(status.conditions, "Ready")
+    return SlotView(
+        name=meta.name,
+        host=status.host,
+        target_host=spec.target_host,
+        zone=spec.availability_zone,
+        group=spec.failover_reservation.resource_group if spec.failover_reservation else "",
+        cpu_milli=spec.resources.cpu_milli,
+        memory_bytes=spec.resources.memory_bytes,
+        members=dict(failover.allocations) if failover and not consumer else {},
+        ready=False if consumer else None if ready is None else ready.status == "True",
+        initialised=failover is not None,
+        consumer=consumer,
+        created_at=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
+        last_changed=failover.last_changed.timestamp() if failover and failover.last_changed else None,
+        acknowledged_at=failover.acknowledged_at.timestamp() if failover and failover.acknowledged_at else None,
+        uid=meta.uid,
+        version=meta.resource_version,
+    )
+
+
+def as_it_stands(slot: SlotView, closed: Collection[str]) -> SlotView:
+    """The slot in view of the hosts that take no VMs: on one of these it is not ready, whatever its condition says."""
+    return msgspec.structs.replace(slot, ready=False) if slot.host in closed else slot
+
+
+def is_slot(reservation: Reservation) -> bool:
+    """Whether the reconciler sees it."""
+    return SLOT_SELECTOR.matches(reservation.metadata.labels)
+
+
+def zone_segment(zone: str) -> str:
+    """The part of a name that says the zone: lower case, illegal characters removed, cut, then hyphens stripped."""
+    return _NOT_ALLOWED.sub("", zone.lower())[:ZONE_LENGTH].strip("-") or UNKNOWN_ZONE
+
+
+def name_prefix(zone: str) -> str:
+    """The beginning of a slot's name. The zone is in it because stores of several zones draw suffixes independently."""
+    return f"{NAME_PREFIX}{zone_segment(zone)}-"
+
+
+def building_block(host: str) -> str:
+    """The building block in the name of a host, such as ``bb042``; empty where there is none."""
+    found = _BUILDING_BLOCK.search(host)
+    return found.group() if found else ""
