@@ -26,7 +26,9 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     lost: bool = False
     """Proven dead: what it reported last counts only where no other host reports the VM."""
     closed: bool = False
-    """Lost, or being emptied: recovery sends nobody there, so that slots there are not ready."""
+    """Lost, being emptied, or not ready: recovery sends nobody there, so that slots there are not ready."""
+    unschedulable: str = ""
+    """Why it is closed, to follow its name."""
 
 
 class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -84,6 +86,8 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """VM → the host that it ran on when it was added."""
     ready: bool | None = None
     """The ``Ready`` condition; ``None`` (absent) counts as ready."""
+    unready: str = ""
+    """Why it is not ready, whatever its condition says: what is wrong with its host."""
     initialised: bool = True
     """Whether a failover status exists at all."""
     consumer: str = ""

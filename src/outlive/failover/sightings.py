@@ -10,6 +10,7 @@ from collections.abc import Iterator, KeysView
 from outlive.failover.model import VmView
 from outlive.failover.whereabouts import locate
 from outlive.resources import Hypervisor
+from outlive.resources.taking import unschedulable
 
 
 class Sightings:
@@ -20,15 +21,17 @@ class Sightings:
         self._of: dict[str, tuple[str, ...]] = {}
         self.lost: set[str] = set()
         """Hosts that are proven dead; what they reported last counts where nobody else reports the VM."""
-        self.closed: set[str] = set()
-        """Hosts that take no VMs: those that are lost, and those that are emptied."""
+        self.closed: dict[str, str] = {}
+        """Host on which no slot can be used → why not."""
 
     def see(self, host: str, resource: Hypervisor | None) -> frozenset[str]:
         """The host looks like this now (``None``: it is gone); the VMs whose sightings changed."""
         before, was_lost = self._on.get(host, frozenset()), host in self.lost
         lost = resource is not None and bool(resource.status.lost)
         (self.lost.add if lost else self.lost.discard)(host)
-        (self.closed.add if resource is not None and resource.closed() else self.closed.discard)(host)
+        self.closed.pop(host, None)
+        if resource is not None and (why := unschedulable(resource)):
+            self.closed[host] = why
         if resource is None:
             now: frozenset[str] = frozenset()
             self._on.pop(host, None)

@@ -15,6 +15,7 @@ import msgspec
 from outlive.failover.model import HostView, VmView
 from outlive.failover.sizing import MIB, MILLI
 from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
+from outlive.resources.taking import unschedulable
 
 DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
 """What our own daemons say of a VM that is to run and may be without a domain for a while."""
@@ -215,6 +216,7 @@ def list_resources(vms: Iterable[VirtualMachine], *, now: float = 0.0) -> VmList
 
 def host_view(host: Hypervisor) -> HostView:
     """A host with the VMs that it reports as active."""
+    why = unschedulable(host)
     return HostView(
         name=host.name,
         zone=host.metadata.labels.get(ZONE_LABEL, ""),
@@ -222,7 +224,8 @@ def host_view(host: Hypervisor) -> HostView:
         active=tuple(instance.id for instance in host.status.instances if instance.active),
         stopped=tuple(instance.id for instance in host.status.instances if not instance.active),
         lost=bool(host.status.lost),
-        closed=bool(host.closed()),
+        closed=bool(why),
+        unschedulable=why,
     )
 
 

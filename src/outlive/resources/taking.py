@@ -25,6 +25,14 @@ def bad_condition(host: Hypervisor) -> str:
     return ""
 
 
+def unschedulable(host: Hypervisor) -> str:
+    """Why no slot there can be used, to follow the host's name; empty where they can."""
+    if why := host.closed():
+        return why
+    why = bad_condition(host)
+    return f"has condition {why}" if why else ""
+
+
 def is_only_emptied(host: Hypervisor) -> bool:
     """Whether it takes no VM because it is to be emptied, and for nothing else: what is bound for it still starts."""
     return bool(host.closed()) and not (host.status.lost or host.spec.maintenance or bad_condition(host))
@@ -32,9 +40,6 @@ def is_only_emptied(host: Hypervisor) -> bool:
 
 def refuses(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may."""
-    if why := host.closed():
-        return why
-    if host.spec.maintenance:
+    if host.spec.maintenance and not host.closed():
         return f"is in maintenance ({host.spec.maintenance})"
-    why = bad_condition(host)
-    return f"has condition {why}" if why else ""
+    return unschedulable(host)

@@ -68,6 +68,30 @@ def test_another_state_is_not_accepted(certificate: Path, broken: Path) -> None:
     assert verdict["violation"]["code"] == "digest"
 
 
+def test_every_answer_knows_that_a_host_is_not_ready(state: Path, certificate: Path, tmp_path: Path) -> None:
+    plain = documents(resources(json.loads(state.read_bytes())["objects"]))
+    held = next(one["status"]["host"] for one in plain if one["kind"] == "Reservation")
+    host = next(one for one in plain if one["kind"] == "Hypervisor" and one["metadata"]["name"] == held)
+    host["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    path = tmp_path / "state.json"
+    path.write_bytes(state_file(resources(plain)))
+    told = outlive("failover", "coverage", "--state", path, "-o", "json")
+    assert told.code == 1
+    uncovered = json.loads(told.out)["uncovered"]
+    assert {one["reason"] for one in uncovered} == {"slot-not-ready"}
+    certified = json.loads(outlive("failover", "certify", "--state", path, "-o", "json").out)["uncertified"]
+    assert [one["vm"] for one in certified] == [one["vm"] for one in uncovered]
+    assert f"{held} has condition Ready=False" in certified[0]["message"]
+    lost = json.loads(outlive("survive", "--failures", "2", "--state", path, "-o", "json").out)
+    assert lost["lostVms"] == len(uncovered)
+    assert json.loads(outlive("failover", "tolerance", "--state", path, "-o", "json").out)["fleet"] < 2
+    verdict = json.loads(outlive("failover", "verify", certificate, "--state", path, "-o", "json").out)
+    assert "slot-not-ready" in verdict["counts"]
+    planned = outlive("failover", "plan", "--state", path, "-o", "json")
+    assert planned.code == 0, planned.out
+    assert json.loads(planned.out)["after"]["covered"] == json.loads(told.out)["required"]
+
+
 def test_what_is_not_covered_is_not_certified(broken: Path) -> None:
     done = outlive("failover", "certify", "--state", broken)
     assert done.code == 1

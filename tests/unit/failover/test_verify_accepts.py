@@ -201,11 +201,24 @@ def test_a_new_certificate_leaves_a_consumed_slot_out_and_is_accepted(seed: int)
     assert verdict.accepted, verdict.violation
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_slots_on_a_lost_host_are_no_promise_to_either_side(seed: int) -> None:
-    case = Case(seed)
+UNUSABLE: dict[str, Doc] = {
+    "lost": {"status": {"lost": "f"}},
+    "not ready": {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+    "ready unknown": {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+    "disabled": {"status": {"conditions": [{"type": "HypervisorDisabled", "status": "True"}]}},
+    "terminating": {"status": {"conditions": [{"type": "Terminating", "status": "True"}]}},
+    "being emptied": {"status": {"domainState": "flush"}},
+    "to be emptied": {"spec": {"drain": True}},
+}
+
+
+@pytest.mark.parametrize("how", UNUSABLE)
+def test_slots_on_a_host_that_takes_nobody_are_no_promise_to_either_side(how: str) -> None:
+    case = Case(len(how) % 4)
     slot = case.named("Reservation", case.certified_vm()["slots"][0])
-    case.named("Hypervisor", slot["status"]["host"])["status"]["lost"] = "f"
+    host = case.named("Hypervisor", slot["status"]["host"])
+    for part, change in UNUSABLE[how].items():
+        host.setdefault(part, {}).update(change)
     case.redigest()
     assert not case.verdict().accepted
     objects = resources(case.state)

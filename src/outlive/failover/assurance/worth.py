@@ -45,8 +45,9 @@ def why_worthless(vm: VmView, slot: SlotView) -> Why | None:
             "wait for the next clean-up, which takes it out of the slot",
         )
     if slot.ready is False:
-        remedy = f"see the condition Ready of Reservation/{slot.name}, and whether its host is being emptied"
-        return Why(Worthless.NOT_READY, "is not ready", remedy)
+        if slot.unready:
+            return Why(Worthless.NOT_READY, f"is not ready: {slot.unready}", f"see Hypervisor/{slot.host}")
+        return Why(Worthless.NOT_READY, "is not ready", f"see the condition Ready of Reservation/{slot.name}")
     if not may_run_on(vm, slot.host):
         return Why(
             Worthless.NOT_ALLOWED,

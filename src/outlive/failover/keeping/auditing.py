@@ -16,6 +16,7 @@ from outlive.failover.model import VmView
 from outlive.failover.portions import Portions, portioned
 from outlive.failover.rules import serves
 from outlive.resources import Hypervisor, Reservation, Resource
+from outlive.resources.taking import unschedulable
 
 AUDITED = 300
 """Hosts, slots and VMs that one audit looks at; the next audit goes on behind them."""
@@ -89,7 +90,7 @@ class Audit:
     def _host_is(self, name: str, host: Hypervisor | None) -> bool:
         if host is None or name not in self._state.sightings.names:
             return True  # the names told it, or it came or went since
-        if (name in self._state.sightings.closed) != bool(host.closed()):
+        if self._state.sightings.closed.get(name, "") != unschedulable(host):
             return False
         return self._state.sightings.on(name) == {instance.id for instance in host.status.instances if instance.active}
 

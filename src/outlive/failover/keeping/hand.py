@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from outlive.failover.keeping.observe import as_it_stands, slot_view
 from outlive.failover.model import SlotView
@@ -18,10 +19,10 @@ class Hand:
         objects: Mapping[str, Reservation],
         *,
         around: Callable[[Collection[str]], Iterable[SlotView]] | None = None,
-        closed: Collection[str] = (),
+        closed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """``around``: VMs → all slots that list one of them, where ``slots`` are only a part of all. ``closed``: hosts
-        that take no VMs."""
+        """``around``: VMs → all slots that list one of them, where ``slots`` are only a part of all. ``closed``: host
+        on which no slot can be used → why not."""
         self._views = {slot.name: slot for slot in slots}
         self._objects = dict(objects)
         self._acknowledged = dict(self._views)

@@ -60,10 +60,10 @@ class KeptState:
         if self._racks.see(name, host):
             self._racks.tell(name, self.counters)
             self._touch(self.counters.faulty())
-        was_closed = name in self.sightings.closed
+        was_closed = self.sightings.closed.get(name)
         for vm in sorted(self.sightings.see(name, host)):
             self._locate(vm)
-        if was_closed != (name in self.sightings.closed):
+        if was_closed != self.sightings.closed.get(name):
             for slot in [slot for slot in self.slots.values() if slot.host == name]:
                 self._put_slot(slot.name, self.written[slot.name])
 

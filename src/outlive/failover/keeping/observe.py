@@ -8,7 +8,7 @@ reads. The rules tolerate that, because a membership is judged again in every cy
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -198,9 +198,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     merged: OnHypervisors = OnHypervisors()
 
     @property
-    def closed(self) -> frozenset[str]:
-        """Hosts that take no VMs."""
-        return frozenset(host.name for host in self.hosts if host.closed)
+    def closed(self) -> dict[str, str]:
+        """Host on which no slot can be used → why not; of unknown hosts those that slots are on."""
+        return unschedulable_hosts(self.hosts, self.slots)
 
     @property
     def active(self) -> Collection[str]:
@@ -230,7 +230,7 @@ class Looking:
         slots = await _step(Step.SLOTS, self._world.slots())
         listing = await _step(Step.VMS, self._source.list_vms())
         merged = await self._merged(hosts, listing)
-        closed = frozenset(host.name for host in hosts.views if host.closed)
+        closed = unschedulable_hosts(hosts.views, slots.views)
         self._last = Observation(
             hypervisors=hosts.objects,
             hosts=hosts.views,
@@ -305,9 +305,17 @@ def slot_view(slot: Reservation) -> SlotView:
     )
 
 
-def as_it_stands(slot: SlotView, closed: Collection[str]) -> SlotView:
-    """The slot in view of the hosts that take no VMs: on one of these it is not ready, whatever its condition says."""
-    return msgspec.structs.replace(slot, ready=False) if slot.host in closed else slot
+def unschedulable_hosts(hosts: Iterable[HostView], slots: Iterable[SlotView]) -> dict[str, str]:
+    """Host on which no slot can be used → why not, to follow its name; unknown hosts of slots included."""
+    found = {host.name: host.unschedulable for host in hosts}
+    found.update({slot.host: "is no host that is known" for slot in slots if slot.host and slot.host not in found})
+    return {name: why for name, why in found.items() if why}
+
+
+def as_it_stands(slot: SlotView, closed: Mapping[str, str]) -> SlotView:
+    """The slot in view of its host: where no slot can be used it is not ready, whatever its condition says."""
+    why = closed.get(slot.host)
+    return slot if why is None else msgspec.structs.replace(slot, ready=False, unready=f"{slot.host} {why}")
 
 
 def is_slot(reservation: Reservation) -> bool:

@@ -35,6 +35,8 @@ SETTINGS_ANNOTATION: Final = "outlive.dev/settings"
 """On ``Cluster/default``: settings of the server that wrote the state, as JSON."""
 COMING_UP: Final = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
 """Phases of a VM that is to run and may have no domain for a while."""
+WORKING: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
+"""Conditions of a host whose slots can be used; one that is absent is well."""
 Room = tuple[int, int]
 """Milli-cores and bytes."""
 
@@ -131,7 +133,7 @@ class StateFleet:
             cpu_milli=resources.cpu_milli,
             memory_bytes=resources.memory_bytes,
             allocations=members.allocations if members is not None else {},
-            ready=_ready(found) is not False and status.consumer is None and not (host is not None and _closed(host)),
+            ready=_ready(found) is not False and status.consumer is None and (not status.host or _usable(host)),
         )
 
     def _places(self, vms: list[Facts], trusting: bool) -> dict[str, str]:
@@ -235,9 +237,12 @@ def why_no_slot(reservation: Facts | None) -> str | None:
     return None
 
 
-def _closed(host: Facts) -> bool:
-    """Whether the host takes nobody: it is lost, or being emptied."""
-    return bool(host.status.lost) or host.status.domain_state in ("flush", "flushed") or bool(host.spec.drain)
+def _usable(host: Facts | None) -> bool:
+    """Whether slots on the host can be used: it is known, not lost, not being emptied, and in working condition."""
+    if host is None or host.status.lost or host.status.domain_state in ("flush", "flushed") or host.spec.drain:
+        return False
+    said = {one.type: one.status for one in host.status.conditions}
+    return all(said.get(name, good) == good for name, good in WORKING)
 
 
 def _comes_up(vm: Facts) -> bool:
