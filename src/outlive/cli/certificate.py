@@ -220,7 +220,7 @@ def _told(verdict: Verdict) -> list[Any]:
     if verdict.accepted:
         claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"
         lines: list[Any] = [f"accepted: {claim}, up to {verdict.k}; {verdict.hosts} hosts, {verdict.slots} slots"]
-        if verdict.shortfall.short:
+        if verdict.shortfall:
             lines.append(f"partial: {verdict.shortfall.sentence()}")
     else:
         assert verdict.violation is not None

@@ -167,7 +167,7 @@ def test_what_coverage_promises_recovery_assigns_and_the_host_admits_whatever_fa
     ]
     slots = tuple(_replace(slot, ready=random.random() > 0.1) for slot in slots)
     closed = frozenset(random.sample(on, random.randint(0, 1)))
-    standing = tuple(as_it_stands(slot, closed) for slot in slots)
+    standing = tuple(as_it_stands(slot, dict.fromkeys(closed, "is closed")) for slot in slots)
     told = assess_state(CoverageInput(vms=tuple(vms), required=needs, slots=standing))
     for size in (1, 2):
         for failed in combinations(on, size):

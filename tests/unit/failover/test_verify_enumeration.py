@@ -10,7 +10,7 @@ from tests.support.tampered import CONSISTENT, Case, judged, members
 from outlive.base.errors import LimitExceeded, Usage
 from outlive.base.random import Random
 from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view
+from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view, unschedulable_hosts
 from outlive.failover.verify import cases
 from outlive.failover.verify.cases import Landing
 from outlive.failover.verify.check import Options, check
@@ -50,8 +50,9 @@ def levels(objects: list[Resource], need: dict[str, int]) -> dict[str, int]:
     hosts = [host_view(one) for one in objects if isinstance(one, Hypervisor)]
     listing = list_resources(one for one in objects if isinstance(one, VirtualMachine))
     merged = on_hypervisors(listing.vms, hosts, trust_hosts=False)
-    closed = {host.name for host in hosts if host.closed}
-    slots = [as_it_stands(slot_view(one), closed) for one in objects if isinstance(one, Reservation) and is_slot(one)]
+    slots = [slot_view(one) for one in objects if isinstance(one, Reservation) and is_slot(one)]
+    closed = unschedulable_hosts(hosts, slots)
+    slots = [as_it_stands(slot, closed) for slot in slots]
     return tolerance(ToleranceInput(vms=merged.vms, required=need, slots=tuple(slots))).vms
 
 

@@ -40,8 +40,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     needing: int
     """VMs that are certified for any failure."""
     slots: int
-    shortfall: Shortfall
-    """VMs that are certified for fewer failures than they need slots."""
     violation: Violation | None
     """The first one."""
     further: tuple[Violation, ...]
@@ -49,6 +47,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     counts: dict[str, int]
     """Code → violations."""
     enumeration: Enumeration | None = None
+    shortfall: Shortfall | msgspec.UnsetType = msgspec.UNSET
+    """VMs that are certified for fewer failures than they need slots; absent where there are none."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -116,11 +116,11 @@ def check(
         vms=len(fleet.places),
         needing=sum(vm.need > 0 for vm in certificate.vms),
         slots=len(certificate.slots),
-        shortfall=short,
         violation=found.shown[0] if found.shown else None,
         further=tuple(found.shown[1:]),
         counts=found.counts,
         enumeration=enumeration,
+        shortfall=short if short.short else msgspec.UNSET,
     )
 
 
