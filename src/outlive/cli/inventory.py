@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
     from outlive.inventory.records import Inventory
+    from outlive.resources.reasons import Reason
     from outlive.store import Store
 
 app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
@@ -158,7 +159,9 @@ async def _import(
     access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
 ) -> None:
     from outlive.base.clock import as_datetime
+    from outlive.cli.settings import config_file, settings_for
     from outlive.inventory.check import check_inventory
+    from outlive.inventory.notices import notices
     from outlive.inventory.plan import plan_import
     from outlive.inventory.write import apply_import, read_existing
 
@@ -174,10 +177,12 @@ async def _import(
             with progress("VMs placed") as bar:
                 landing = await place_vms(store, plan, existing, progress=bar.at)
             plan = plan_import(wanted, existing, options, landed=landing.placed, now=now)
+        settings = await settings_for(store, config_file(None, access.directory))
+        found = [*inventory.notices, *notices(wanted, existing, plan, settings.protection.levels)]
         if not dry_run:
             with progress("objects written", len(plan.writes)) as bar:
                 await apply_import(store, plan, bar.at)
-    _report(output, inventory, plan, landing, dry_run=dry_run)
+    _report(output, inventory, plan, landing, found, dry_run=dry_run)
 
 
 async def import_example(store: Store) -> None:
@@ -199,7 +204,17 @@ async def import_example(store: Store) -> None:
     await apply_import(store, plan_import(wanted, existing, options, landed={}, now=as_datetime(SystemClock().now())))
 
 
-def _report(output: Report, inventory: Inventory, plan: ImportPlan, landing: Landing | None, *, dry_run: bool) -> None:
+def _report(
+    output: Report,
+    inventory: Inventory,
+    plan: ImportPlan,
+    landing: Landing | None,
+    found: Sequence[Reason],
+    *,
+    dry_run: bool,
+) -> None:
+    from outlive.resources.reasons import render
+
     counts = plan.counts()
     document: dict[str, Any] = {
         "dryRun": dry_run,
@@ -209,6 +224,11 @@ def _report(output: Report, inventory: Inventory, plan: ImportPlan, landing: Lan
         "leftOut": inventory.rows_left_out,
         "placed": len(landing.placed) if landing else 0,
         "unplaced": [{"vm": vm, "reason": why} for vm, why in (landing.unplaced if landing else {}).items()],
+        "notices": [
+            {"code": one.code, "count": one.fields.get("count", 1), "message": said.text, "remedy": said.remedy}
+            for one in found
+            for said in (render(one),)
+        ],
     }
     output.show(document, lambda: _report_lines(document))
 
@@ -225,6 +245,7 @@ def _report_lines(document: dict[str, Any]) -> list[Any]:
     lines: list[Any] = [table(titles, rows, numbers=titles[1:])]
     if document["leftOut"]:
         lines.append(f"{document['leftOut']} rows were left out")
+    lines += ["; ".join(filter(None, (one["message"], one["remedy"]))) for one in document["notices"]]
     if document["placed"]:
         lines.append(f"{document['placed']} VMs were placed")
     unplaced = document["unplaced"]

@@ -32,6 +32,8 @@ from outlive.inventory.records import (
 )
 from outlive.resources import Amounts
 from outlive.resources.documents import Problems
+from outlive.resources.reasons import Reason
+from outlive.resources.reasons.inventory import ImportNotice
 
 HOST_FIELDS: Final = ("name", "cpu", "memory", "zone", "traits", "cpu_arch", "hypervisor_type")
 VM_FIELDS: Final = (
@@ -115,6 +117,7 @@ def read_hosts(
     """Add the hosts of a file to the inventory, with its problems."""
     inventory.has_hosts = True
     table = _Table(path, columns, HOST_FIELDS, ("name", "cpu", "memory"), "--host-map", inventory.problems)
+    inventory.notices.extend(table.unread())
     for row in table.rows((), progress, IMPORT_HOSTS_LIMIT):
         capacity = row.amounts()
         if capacity is None:
@@ -145,6 +148,7 @@ def read_vms(
     """Add the VMs of a file that meet all conditions to the inventory, with its problems."""
     inventory.has_vms = True
     table = _Table(path, columns, VM_FIELDS, ("id",), "--vm-map", inventory.problems)
+    inventory.notices.extend(table.unread(where))
     if "flavor" not in table.columns and not {"cpu", "memory"} <= table.columns.keys():
         table.missing("cpu and memory" if "cpu" not in table.columns else "memory")
     for row in table.rows(where, progress, IMPORT_VMS_LIMIT):
@@ -266,6 +270,8 @@ class _Table:
         self.problems = problems
         self.left_out = 0
         self._option = option
+        self._fields = fields
+        self._mapped = bool(columns)
         self._header = self._read_header()
         given = columns or {
             name: Column(name) for name in self._header if name in fields or name.startswith(DOMAIN_PREFIX)
@@ -286,6 +292,20 @@ class _Table:
         """Refuse a file without a column for a field that is needed."""
         remedy = f"say which: {self._option} {field.split()[0]}=COLUMN; the file has {self._shown()}"
         raise BadInput(f"no column for {field}", place=f"{self.path}:1", remedy=remedy)
+
+    def unread(self, where: Sequence[Condition] = ()) -> Iterator[Reason]:
+        """The columns that nothing is read from: with the nearest field that there is, or all that no map names."""
+        used = {column.name for column in self.columns.values()} | {term.column for term in where}
+        left = [name for name in self._header if name and name not in used]
+        if self._mapped:
+            if left:
+                yield Reason(ImportNotice.COLUMNS_NOT_MAPPED, {"file": str(self.path), "columns": tuple(left)})
+            return
+        free = [field for field in self._fields if field not in self.columns]
+        for name in left:
+            near = next(iter(difflib.get_close_matches(name.lower(), free, n=1)), "")
+            fields = {"file": str(self.path), "column": name, "near": near}
+            yield Reason(ImportNotice.COLUMN_UNKNOWN, fields)
 
     def rows(self, where: Sequence[Condition], progress: Progress, limit: int) -> Iterator[_Row]:
         """The rows that meet all conditions."""

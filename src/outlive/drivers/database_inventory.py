@@ -8,12 +8,16 @@ rows that cannot be read and further rows of the same server.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from outlive.base.errors import Unavailable
 from outlive.drivers.synced_tables import SyncedTables
 from outlive.failover.model import VmView
-from outlive.failover.vms import FlavorRow, parse_extra_specs
+from outlive.failover.vms import FlavorRow, VmList, parse_extra_specs
 from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
 from outlive.resources import Amounts
+from outlive.resources.reasons import Reason
+from outlive.resources.reasons.inventory import ImportNotice
 
 MIB = 2**20
 
@@ -32,10 +36,21 @@ async def read_database(address: str) -> Inventory:
     inventory = Inventory(what="database", has_vms=True)
     inventory.flavors.extend({row.name: _flavor(row) for row in flavors if row.name}.values())
     inventory.vms.extend(_vm(view) for view in listed.vms)
-    inventory.rows_left_out = (
-        listed.without_host + listed.repeated + sum(listed.unknown_flavors.values()) + sum(listed.unreadable.values())
-    )
+    unknown = sum(listed.unknown_flavors.values())
+    inventory.rows_left_out = listed.without_host + listed.repeated + unknown + sum(listed.unreadable.values())
+    inventory.notices.extend(_left_out(listed, unknown))
     return inventory
+
+
+def _left_out(listed: VmList, unknown: int) -> Iterator[Reason]:
+    if listed.without_host:
+        yield Reason(ImportNotice.SERVER_WITHOUT_HOST, {"count": listed.without_host})
+    if unknown:
+        yield Reason(ImportNotice.FLAVOR_UNKNOWN, {"count": unknown, "flavors": tuple(sorted(listed.unknown_flavors))})
+    if listed.repeated:
+        yield Reason(ImportNotice.SERVER_REPEATED, {"count": listed.repeated})
+    for table, count in sorted(listed.unreadable.items()):
+        yield Reason(ImportNotice.ROW_UNREADABLE, {"table": table, "count": count})
 
 
 def _flavor(row: FlavorRow) -> FlavorRecord:

@@ -22,6 +22,8 @@ from outlive.drivers.files import read_input
 from outlive.inventory.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems, parse_json
+from outlive.resources.reasons import Reason
+from outlive.resources.reasons.inventory import ImportNotice
 
 MIB: Final = 2**20
 _PAIR = re.compile(r"\s*([^=,\s][^=]*?)\s*=\s*'((?:[^'\\]|\\.)*)'\s*(?:,|\Z)")
@@ -99,7 +101,30 @@ def read_openstack(folder: Path) -> Inventory:
     groups = _Groups(folder, problems)
     for item in _items(folder, "servers", ("ID",), problems, needed=True):
         inventory.vms.append(groups.grouped(_server(item, names, flavors)))
+    _take_zones_of_vms(inventory)
+    if not inventory.flavors:
+        inventory.sizes_remedy = f"write {folder / 'flavors.json'}: openstack flavor list --all --long -f json"
     return inventory
+
+
+def _take_zones_of_vms(inventory: Inventory) -> None:
+    """Without services and aggregates nothing says in which zone a host is, except for the VMs on it.
+
+    Where all VMs are in one zone, hosts without VMs are taken to be in it as well.
+    """
+    zones: dict[str, set[str]] = {}
+    for vm in inventory.vms:
+        if vm.host and vm.zone:
+            zones.setdefault(vm.host, set()).add(vm.zone)
+    everywhere = {zone for found in zones.values() for zone in found}
+    taken: list[str] = []
+    for at, host in enumerate(inventory.hosts):
+        found = zones.get(host.name) or everywhere
+        if host.zone is None and len(found) == 1:
+            inventory.hosts[at] = msgspec.structs.replace(host, zone=next(iter(found)))
+            taken.append(host.name)
+    if taken:
+        inventory.notices.append(Reason(ImportNotice.HOST_ZONE_FROM_VMS, {"count": len(taken), "hosts": tuple(taken)}))
 
 
 def _items(
@@ -185,7 +210,7 @@ def _host(
     mine = [(aggregate, zone) for aggregate, zone, hosts in aggregates if name in hosts or full in hosts]
     service = services.get(name) or services.get(full)
     zone = service.text("Zone") if service else next((zone for _, zone in mine if zone), "")
-    state = item.text("State").lower() or (service.text("State").lower() if service else "")
+    states = {item.text("State").lower(), service.text("State").lower() if service else ""} - {""}
     used = (item.number("vCPUs Used"), item.number("Memory MB Used"))
     kind = item.text("Hypervisor Type").lower()
     return HostRecord(
@@ -198,7 +223,7 @@ def _host(
         cpu_arch=_arch(item.get("cpu_info")),
         hypervisor_type="ch" if kind in ("ch", "cloud-hypervisor") else "kvm" if kind in ("qemu", "kvm", "") else kind,
         disabled=_disabled(item, service),
-        down=state == "down" if state else None,
+        down="down" in states if states else None,
     )
 
 

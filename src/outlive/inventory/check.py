@@ -101,7 +101,7 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
     gone = _gone(inventory, hosts, vms, existing, options)
     there = hosts.keys() | (existing.hosts.keys() - gone.hosts)
     sizes = existing.flavor_specs()
-    sized = {name: _sized(vm, flavors, sizes, there, problems) for name, vm in vms.items()}
+    sized = {name: _sized(vm, flavors, sizes, there, inventory) for name, vm in vms.items()}
     problems.check()
     synthesised = _synthesised(sized.values(), flavors, sizes)
     return Wanted(source=inventory.what, hosts=hosts, vms=sized, flavors={**flavors, **synthesised}, gone=gone)
@@ -141,9 +141,10 @@ def _sized(
     flavors: Mapping[str, FlavorRecord],
     known: Mapping[str, FlavorSpec],
     hosts: Iterable[str],
-    problems: Problems,
+    inventory: Inventory,
 ) -> VmRecord:
     """The VM with its sizes, those of its flavor where the source gives none, and with a flavor name."""
+    problems = inventory.problems
     if vm.host and vm.host not in hosts:
         message = f"VM {vm.id!r} is on host {vm.host!r}, which is in no list of hosts"
         problems.add(vm.place, message, "import the host as well, or leave the VM out")
@@ -152,7 +153,7 @@ def _sized(
         flavor = flavors.get(vm.flavor) or known.get(vm.flavor)
         if flavor is None:
             message = f"VM {vm.id!r} has no sizes, and its flavor {vm.flavor!r} is not known"
-            problems.add(vm.place, message, "give cpu and memory, or import the flavor")
+            problems.add(vm.place, message, inventory.sizes_remedy)
             return vm
         amounts = flavor.resources
         if vm.extra_specs is None and flavor.extra_specs:

@@ -75,7 +75,8 @@ def plan_import(
     wanted: Wanted, existing: Existing, options: ImportOptions, *, landed: Mapping[str, str], now: datetime
 ) -> ImportPlan:
     """The writes, in a safe order. ``landed``: VM → host, for VMs that were placed and not found somewhere."""
-    vms = {name: _vm(record, existing.vms.get(name), landed, now) for name, record in wanted.vms.items()}
+    zones = _zones(wanted, existing)
+    vms = {name: _vm(record, existing.vms.get(name), landed, zones, now) for name, record in wanted.vms.items()}
     staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone.vms}
     pairs: list[tuple[Resource, Resource | None]] = []
     pairs.extend(_flavors(wanted.flavors.values(), existing))
@@ -141,9 +142,31 @@ def object_name(flavor_name: str, taken: Iterable[str] = ()) -> str:
     return name if name not in set(taken) else f"{name}-{stable_hash(flavor_name):016x}"
 
 
-def _vm(record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str], now: datetime) -> VirtualMachine:
+def _zones(wanted: Wanted, existing: Existing) -> dict[str, str]:
+    """Host → its zone once the import is done, empty where it has none."""
+    zones = {name: host.metadata.labels.get(ZONE_LABEL, "") for name, host in existing.hosts.items()}
+    zones.update({name: host.zone for name, host in wanted.hosts.items() if host.zone is not None})
+    return zones
+
+
+def _zone(record: VmRecord, old: VirtualMachine | None, host: str, zones: Mapping[str, str]) -> str:
+    """The VM's zone: that of its source, else that which somebody else gave it, else that of its host."""
+    if record.zone:
+        return record.zone
+    before = old.spec.zone if old is not None else ""
+    was = old.status.assigned.hypervisor if old is not None and old.status.assigned is not None else ""
+    if record.zone is None and before != zones.get(was, ""):
+        return before
+    return zones.get(host, "")
+
+
+def _vm(
+    record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str], zones: Mapping[str, str], now: datetime
+) -> VirtualMachine:
     spec = old.spec if old is not None else VirtualMachineSpec()
     phase = record.phase if record.phase is not None else (old.status.phase if old is not None else "")
+    status = old.status if old is not None else VirtualMachineStatus()
+    assigned = _assigned(status.assigned, landed.get(record.id, record.host))
     known = {
         "display_name": record.name or None,
         "project": record.project,
@@ -152,7 +175,7 @@ def _vm(record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str],
         "disk_gib": record.disk_gib,
         "extra_specs": record.extra_specs,
         "os_type": record.os_type,
-        "zone": record.zone,
+        "zone": _zone(record, old, assigned.hypervisor if assigned is not None else "", zones),
         "server_group": record.server_group,
         "server_group_policy": record.server_group_policy,
         "protection": record.protection,
@@ -160,8 +183,6 @@ def _vm(record: VmRecord, old: VirtualMachine | None, landed: Mapping[str, str],
         "power_state": "running" if is_active(phase) else "stopped",
     }
     spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})
-    status = old.status if old is not None else VirtualMachineStatus()
-    assigned = _assigned(status.assigned, landed.get(record.id, record.host))
     new = msgspec.structs.replace(status, phase=phase, assigned=assigned, source=CREATOR)
     if new != status:
         new = msgspec.structs.replace(new, observed_at=now)

@@ -14,6 +14,7 @@ import msgspec
 
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems
+from outlive.resources.reasons import Reason
 
 CPU_MILLI_LIMIT: Final = 65_536_000
 """The most CPU that a host or VM may have: 65,536 cores."""
@@ -98,7 +99,11 @@ class Inventory:
     """Whether the source lists hosts at all; without, none is pruned."""
     has_vms: bool = False
     rows_left_out: int = 0
-    """Rows that ``--where`` did not select."""
+    """Rows that ``--where`` did not select, or that nothing can be made of."""
+    notices: list[Reason] = field(default_factory=list)
+    """What the source has that was not read, or was assumed."""
+    sizes_remedy: str = "give cpu and memory, or import the flavor"
+    """What helps against a VM whose size is not known."""
 
 
 GROUP_POLICIES: Final = ("", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity")

@@ -10,6 +10,7 @@ import pytest
 
 from outlive.base.errors import BadInput, NotFound
 from outlive.drivers.openstack_inventory import read_openstack
+from outlive.inventory.check import Existing, ImportOptions, check_inventory
 
 GIB = 2**30
 OLD_HYPERVISOR = {
@@ -175,3 +176,34 @@ def test_a_policy_that_nobody_knows_is_a_problem(tmp_path: Path) -> None:
     (problem,) = read_openstack(folder(tmp_path, server_groups=odd)).problems.shown
     assert "together" in str(problem)
     assert "server_groups.json[0]" in str(problem)
+
+
+def test_without_services_and_aggregates_hosts_take_the_zone_of_their_vms(tmp_path: Path) -> None:
+    third = {**OLD_HYPERVISOR, "ID": 3, "Hypervisor Hostname": "n3.example.org"}
+    path = folder(tmp_path, services=None, aggregates=None, hypervisors=[OLD_HYPERVISOR, NEW_HYPERVISOR, third])
+    inventory = read_openstack(path)
+    assert {host.name: host.zone for host in inventory.hosts} == dict.fromkeys(
+        ("n1.example.org", "n2", "n3.example.org"), "az1"
+    )
+    assert [(one.code, one.fields["count"]) for one in inventory.notices] == [("host-zone-from-vms", 3)]
+
+
+def test_a_host_without_vms_has_no_zone_where_vms_are_in_several(tmp_path: Path) -> None:
+    third = {**OLD_HYPERVISOR, "ID": 3, "Hypervisor Hostname": "n3.example.org"}
+    servers = [OLD_SERVER, {**NEW_SERVER, "Availability Zone": "az2"}]
+    files = {"hypervisors": [OLD_HYPERVISOR, NEW_HYPERVISOR, third], "servers": servers}
+    inventory = read_openstack(folder(tmp_path, services=None, aggregates=None, **files))
+    assert [host.zone for host in inventory.hosts] == ["az1", "az2", None]
+
+
+def test_without_flavors_the_remedy_names_the_file_that_has_the_sizes(tmp_path: Path) -> None:
+    inventory = read_openstack(folder(tmp_path, flavors=None))
+    with pytest.raises(BadInput) as caught:
+        check_inventory(inventory, Existing(), ImportOptions())
+    assert "flavors.json: openstack flavor list --all --long -f json" in str(caught.value)
+
+
+def test_a_host_is_down_if_its_service_is(tmp_path: Path) -> None:
+    services = [{**SERVICES[0], "State": "down"}]
+    one, two = read_openstack(folder(tmp_path, services=services)).hosts
+    assert (one.down, two.down) == (True, False)

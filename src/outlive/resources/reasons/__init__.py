@@ -14,13 +14,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from outlive.resources.reasons import recovery
+from outlive.resources.reasons import inventory, recovery
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
 from outlive.resources.reasons.recovery import HoldReason
 
 __all__ = ["TABLE", "HoldReason", "Message", "Reason", "Table", "Template", "Value", "names", "render"]
 
-TABLE: Final[Table] = MappingProxyType({**recovery.TABLE})
+TABLE: Final[Table] = MappingProxyType({**recovery.TABLE, **inventory.TABLE})
 """Every code of every family."""
 
 
