@@ -13,10 +13,10 @@ import msgspec
 
 from bench.failover_cloud import GIB, ZONE, Cloud, vm_view
 from bench.figures import Figure
-from outlive.failover.explaining.explain import Explainer
-from outlive.failover.explaining.fleet import explain_fleet
-from outlive.failover.explaining.model import Answer, Answers, State
-from outlive.failover.explaining.placement import answer_of
+from outlive.failover.analysis.explain.fleet import explain_fleet
+from outlive.failover.analysis.explain.model import Answer, Answers, State
+from outlive.failover.analysis.explain.placement import answer_of
+from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.model import HostView, SlotView, VmView

@@ -16,7 +16,7 @@ import msgspec
 
 from bench.figures import Figure
 from outlive.base.random import Random
-from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
+from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
 from outlive.failover.check import CheckInput, check
 from outlive.failover.model import HostView, VmView
 from outlive.failover.planner.actions import Offer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bench.failover_cloud import Cloud
 from bench.figures import Figure, median_seconds
-from outlive.failover.assurance.failures import FailuresInput, FailuresResult, Method, each_case, survive
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.survival import FailuresInput, FailuresResult, Method, each_case, survive
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import HostView, SlotView
 
 RACK = 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.failover_cloud import Cloud
 from bench.figures import Figure, median_seconds
+from outlive.failover.analysis.drain.order import order_drain
+from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.planner.actions import Offer
-from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.steps import DrainInput
 from outlive.roles.draining import free_table
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.browser import Browser, browser
 from tests.support.command import outlive
 
-from outlive.failover.assurance.asking import Question
-from outlive.failover.assurance.failures import FailuresInput, survive
+from outlive.failover.analysis.questions import Question
+from outlive.failover.analysis.survival import FailuresInput, survive
 from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share
 from outlive.failover.report.html.heatmap import LARGE_HOSTS
 from outlive.failover.report.html.survival import SurvivalReport, survival_report

@@ -12,8 +12,8 @@ import msgspec
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.failover.certificate.certify import CertifyResult, certify
 from outlive.failover.certificate.document import Certificate, encode_certificate
-from outlive.failover.certificate.making import CertifyResult, certify
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.observe import StoreVMs
 from outlive.failover.keeping.writes import SlotWriter

@@ -12,7 +12,6 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
-from outlive.failover.explaining.applying import Resources
 from outlive.failover.keeping.observe import StoreVMs
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Open
@@ -44,6 +43,7 @@ from outlive.resources.hosts import Capabilities
 from outlive.roles.planning import Gathered, gather, plan_input
 from outlive.roles.settings import RoleSettings
 from outlive.store.memory import MemoryStore
+from tests.support.remedies import Resources
 
 GIB = 2**30
 TRAITS = ("CUSTOM_GOLD", "CUSTOM_SSD")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from outlive.base.wording import count_of
 
 if TYPE_CHECKING:
-    from outlive.failover.whatif.steps import Step
+    from outlive.failover.analysis.drain.steps import Step
     from outlive.roles.answers import Answer, Numbers, Tolerated
 
 SHOWN = 20
@@ -134,8 +134,8 @@ def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool)
 
 def _told(step: Step) -> tuple[str, str, str]:
     """A step in words: what is done, with which VM, and where."""
+    from outlive.failover.analysis.drain.steps import Close, Leave
     from outlive.failover.planner.actions import Join, Open
-    from outlive.failover.whatif.steps import Close, Leave
 
     match step:
         case Join():

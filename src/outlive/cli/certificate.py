@@ -20,7 +20,7 @@ from outlive.cli.output import Report, progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outlive.failover.certificate.making import CertifyResult
+    from outlive.failover.certificate.certify import CertifyResult
     from outlive.failover.verify.cases import Landing
     from outlive.failover.verify.check import Verdict
     from outlive.resources import Resource
@@ -75,8 +75,8 @@ async def certify(
 
 async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
     from outlive.base.ids import SystemIds
-    from outlive.failover.assurance.asking import units_by
-    from outlive.failover.certificate.making import certify as decide
+    from outlive.failover.analysis.questions import units_by
+    from outlive.failover.certificate.certify import certify as decide
     from outlive.roles.certifying import certify_input
     from outlive.store.memory import MemoryStore
 

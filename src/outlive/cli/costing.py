@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from outlive.failover.assurance.costs import CostResult
+    from outlive.failover.analysis.costs import CostResult
 
 NO_LEVEL = "(none)"
 """How a table names VMs without a level."""

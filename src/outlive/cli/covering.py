@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlive.failover.assurance.coverage import Bound, CoverageResult, Reserved
+    from outlive.failover.analysis.coverage import Bound, CoverageResult, Reserved
 
 UNCOVERED_SHOWN = 10
 """VMs without their slots that are named in a table; JSON names all."""
@@ -35,7 +35,7 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
 def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "host") -> list[Any]:
     """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
     from outlive.cli.output import and_more, table
-    from outlive.failover.assurance.wording import tolerance_sentence
+    from outlive.failover.analysis.questions import tolerance_sentence
 
     rows = [
         ("VMs", result.vms),

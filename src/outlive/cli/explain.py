@@ -12,8 +12,8 @@ from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output, progress
 
 if TYPE_CHECKING:
-    from outlive.failover.explaining.fleet import FleetExplanation
-    from outlive.failover.explaining.model import Explanation
+    from outlive.failover.analysis.explain.fleet import FleetExplanation
+    from outlive.failover.analysis.explain.model import Explanation
 
 SHOWN = 20
 """Hosts, and slots, that a table names; wide and JSON name all."""
@@ -29,7 +29,7 @@ async def explain(
 ) -> ExitCode | None:
     """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
     from outlive.cli.output import Form
-    from outlive.failover.explaining.fleet import explain_fleet
+    from outlive.failover.analysis.explain.fleet import explain_fleet
     from outlive.roles.explaining import explainer_of
 
     if (vm is None) == (not fleet):

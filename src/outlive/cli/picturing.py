@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from outlive.cli.access import Access, running_server
 
 if TYPE_CHECKING:
-    from outlive.failover.assurance.asking import Question
-    from outlive.failover.assurance.coverage import CoverageResult
-    from outlive.failover.assurance.failures import FailuresInput, FailuresResult
+    from outlive.failover.analysis.coverage import CoverageResult
+    from outlive.failover.analysis.questions import Question
+    from outlive.failover.analysis.survival import FailuresInput, FailuresResult
     from outlive.roles.planning import Gathered
 
 

@@ -12,7 +12,7 @@ from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
-    from outlive.failover.assurance.coverage import CoverageResult
+    from outlive.failover.analysis.coverage import CoverageResult
     from outlive.failover.planner.plan import PlanInput, PlanResult, Reserves
     from outlive.failover.planner.repack import RepackResult
     from outlive.roles.planning import Gathered

@@ -14,9 +14,9 @@ from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Form, Output
 
 if TYPE_CHECKING:
-    from outlive.failover.assurance.asking import Question
-    from outlive.failover.assurance.failures import FailuresInput, FailuresResult
-    from outlive.failover.assurance.tolerance import ToleranceResult
+    from outlive.failover.analysis.questions import Question
+    from outlive.failover.analysis.survival import FailuresInput, FailuresResult
+    from outlive.failover.analysis.tolerance import ToleranceResult
     from outlive.roles.planning import Gathered
 
 SHOWN = 20
@@ -53,7 +53,7 @@ async def survive(
     """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
     from outlive.cli.output import progress
     from outlive.cli.picturing import check_picture, picture_survival
-    from outlive.failover.assurance import failures as assurance
+    from outlive.failover.analysis import survival as assurance
 
     check_picture(html)
     if cases and (html is not None or output.form not in (Form.TABLE, Form.JSON) or output.watching):
@@ -73,7 +73,7 @@ async def survive(
 
 
 def _question(gathered: Gathered, hosts: list[str], failures: int | None, domain: list[str]) -> Question:
-    from outlive.failover.assurance.asking import asked
+    from outlive.failover.analysis.questions import asked
 
     return asked(
         gathered.observation.hosts,
@@ -89,7 +89,7 @@ def _words(text: str) -> list[str]:
 
 
 def _input(gathered: Gathered, question: Question, *, enumerate_all: bool) -> FailuresInput:
-    from outlive.failover.assurance.failures import FailuresInput
+    from outlive.failover.analysis.survival import FailuresInput
 
     return FailuresInput(
         vms=gathered.vms,
@@ -108,7 +108,7 @@ def _print_cases(output: Output, given: FailuresInput) -> ExitCode | None:
     """Each case as a line, as soon as it is known."""
     import msgspec
 
-    from outlive.failover.assurance.failures import each_case
+    from outlive.failover.analysis.survival import each_case
 
     holds = True
     for case, answer in each_case(given):
@@ -130,7 +130,7 @@ def survive_document(result: FailuresResult, question: Question) -> dict[str, An
 def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> list[Any]:
     """The same for people."""
     from outlive.cli.output import and_more, table
-    from outlive.failover.assurance.wording import lost_text, survive_sentences
+    from outlive.failover.analysis.questions import lost_text, survive_sentences
 
     rows: list[tuple[Any, ...]]
     lines: list[Any] = [*survive_sentences(result, question)]
@@ -160,8 +160,8 @@ async def tolerance(
 ) -> None:
     """How many failures every VM survives, whichever they are: fleet, zones, and the weakest VMs first."""
     from outlive.cli.output import progress
-    from outlive.failover.assurance import tolerance as assurance
-    from outlive.failover.assurance.asking import units_by
+    from outlive.failover.analysis import tolerance as assurance
+    from outlive.failover.analysis.questions import units_by
 
     async with access.open() as store:
         gathered = await look(access, store, config, slots)
@@ -187,7 +187,7 @@ def _builtins(result: ToleranceResult) -> dict[str, Any]:
 
 def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
     from outlive.cli.output import table
-    from outlive.failover.assurance.wording import failures_text, tolerance_sentence
+    from outlive.failover.analysis.questions import failures_text, tolerance_sentence
 
     lines: list[Any] = [tolerance_sentence(result.fleet, unit, required=len(result.vms))]
     if not result.vms:

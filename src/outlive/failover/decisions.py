@@ -9,14 +9,16 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
-from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.assurance.failures import FailuresInput, FailuresResult, survive
-from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
-from outlive.failover.certificate.making import CertifyInput, CertifyResult, certify
+from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.analysis.drain.order import order_drain
+from outlive.failover.analysis.drain.steps import DrainInput, DrainResult
+from outlive.failover.analysis.explain.model import ExplainInput, Explanation
+from outlive.failover.analysis.explain.vm import explain
+from outlive.failover.analysis.survival import FailuresInput, FailuresResult, survive
+from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
+from outlive.failover.certificate.certify import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
-from outlive.failover.explaining.explain import explain
-from outlive.failover.explaining.model import ExplainInput, Explanation
 from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
@@ -26,8 +28,6 @@ from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology
 from outlive.failover.verify.check import Verdict, VerifyInput
 from outlive.failover.verify.check import decide as verify
-from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.steps import DrainInput, DrainResult
 from outlive.resources import FlavorGroupSpec
 from outlive.runtime.decisions import Decision
 

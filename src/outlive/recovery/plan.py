@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.failover.assurance.matching import matched
+from outlive.failover.analysis.survival import matched
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
 from outlive.failover.rules import fits, may_run_on

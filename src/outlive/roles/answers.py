@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from outlive.failover.assurance.coverage import CoverageResult, Reserved, Uncovered
-from outlive.failover.whatif.steps import Leave, Obstacle, Step
+from outlive.failover.analysis.coverage import CoverageResult, Reserved, Uncovered
+from outlive.failover.analysis.drain.steps import Leave, Obstacle, Step
 
 T = TypeVar("T")
 

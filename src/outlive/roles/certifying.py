@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outlive.failover.certificate.making import CertifyInput
-from outlive.failover.certificate.room import without_room
+from outlive.failover.certificate.certify import CertifyInput, without_room
 from outlive.resources import FAILOVER, Reservation, Resource
 from outlive.resources.state import state_digest
 from outlive.roles.planning import Gathered

@@ -6,9 +6,9 @@ Without levels in the settings there is one row, that of VMs without a level; it
 
 from __future__ import annotations
 
-from outlive.failover.assurance.costs import CostInput, CostResult, costs
-from outlive.failover.assurance.coverage import CoverageResult
-from outlive.failover.assurance.tolerance import tolerances
+from outlive.failover.analysis.costs import CostInput, CostResult, costs
+from outlive.failover.analysis.coverage import CoverageResult
+from outlive.failover.analysis.tolerance import tolerances
 from outlive.roles.planning import Gathered
 
 

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from outlive.base.errors import OutliveError
+from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.keeping.calls import Caller, forced_hosts, pins_projects, pipeline_for, placement_class
 from outlive.failover.keeping.placing import InProcessPlacement, Ranker, gather_offers, wanted
 from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
 from outlive.failover.sizing import ResolvedSize
-from outlive.failover.whatif.steps import DrainInput
 from outlive.placement.blocking import CapacityQuery
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet

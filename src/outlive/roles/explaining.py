@@ -5,9 +5,9 @@ The answer is of one moment: everything is read first, and the engine that is as
 
 from __future__ import annotations
 
-from outlive.failover.explaining.explain import Explainer
-from outlive.failover.explaining.model import Answer, Answers, ExplainInput, State
-from outlive.failover.explaining.placement import answer_of
+from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, State
+from outlive.failover.analysis.explain.placement import answer_of
+from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.keeping.calls import Caller, pins_projects, placement_class
 from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.model import VmView

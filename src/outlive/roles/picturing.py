@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from outlive.failover.assurance.asking import Question
-from outlive.failover.assurance.cases import Cases
-from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, assess_state
-from outlive.failover.assurance.failures import FailuresInput, FailuresResult, standing_of
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, assess_state
+from outlive.failover.analysis.questions import Question
+from outlive.failover.analysis.survival import Cases, FailuresInput, FailuresResult, standing_of
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.report.html.coverage import CoverageReport, coverage_report
 from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share, group_domain

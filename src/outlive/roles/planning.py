@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
 from outlive.failover.keeping.calls import Caller, pins_projects
 from outlive.failover.keeping.observe import Observation, StoreWorld, observe
 from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted

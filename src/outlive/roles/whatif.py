@@ -13,14 +13,14 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.patterns import compile_pattern
-from outlive.failover.assurance.coverage import CoverageResult
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.coverage import CoverageResult
+from outlive.failover.analysis.drain.order import order_drain
+from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanResult, plan
 from outlive.failover.topology import HOST_UNIT
-from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
 from outlive.resources import ZONE_LABEL, Hypervisor
 from outlive.roles.altered import Altered, empty_copies, without_unit
 from outlive.roles.answers import Answer, Landed, Numbers, Pair, Short, Tolerated, Unplaced

@@ -9,7 +9,7 @@ import pytest
 from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
-from outlive.failover.assurance.bound import BoundInput, BoundResult, bound
+from outlive.failover.analysis.bound import BoundInput, BoundResult, bound
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.topology import Topology
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.assurance.costs import CostInput, costs, shares
+from outlive.failover.analysis.costs import CostInput, costs, shares
 from outlive.failover.model import SlotView, VmView
 
 GIB = 2**30

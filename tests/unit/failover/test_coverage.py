@@ -10,8 +10,7 @@ from tests.support import fleets
 from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
-from outlive.failover.assurance.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.assurance.worth import Worthless
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, Worthless, coverage
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Offer
 from outlive.failover.planner.plan import PlanInput, plan

@@ -9,16 +9,15 @@ from itertools import combinations
 
 import msgspec
 import pytest
+from tests.support.remedies import Resources, apply
 from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud, tight_cloud
 
 from outlive.base.random import Random
+from outlive.failover.analysis.explain.findings import Reason
+from outlive.failover.analysis.explain.fleet import explain_fleet
+from outlive.failover.analysis.explain.model import Explanation, Kind
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.decisions import DECISIONS
-from outlive.failover.explaining.applying import Resources, apply
-from outlive.failover.explaining.fleet import explain_fleet
-from outlive.failover.explaining.model import Explanation
-from outlive.failover.explaining.remedies import Kind
-from outlive.failover.explaining.words import Reason
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import CleanInput, clean

@@ -11,11 +11,17 @@ from tests.unit.failover.test_tolerance import broken_fleet, located
 
 from outlive.base.errors import BadInput, LimitExceeded
 from outlive.base.random import Random
-from outlive.failover.assurance import enumeration
-from outlive.failover.assurance.cases import LostReason
-from outlive.failover.assurance.failures import FailuresInput, FailuresResult, Method, each_case, survive
-from outlive.failover.assurance.matching import matched
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis import enumeration
+from outlive.failover.analysis.survival import (
+    FailuresInput,
+    FailuresResult,
+    LostReason,
+    Method,
+    each_case,
+    matched,
+    survive,
+)
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.rules import fits
 from outlive.failover.topology import topology_of
@@ -95,7 +101,7 @@ def most_lost(pairs: set[tuple[str, tuple[str, ...]]]) -> int:
 
 @pytest.mark.slow
 def test_whether_it_holds_is_known_from_tolerance_without_looking_at_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlive.failover.assurance.failures.PAIRS_UNASKED", 0)
+    monkeypatch.setattr("outlive.failover.analysis.survival.PAIRS_UNASKED", 0)
     for seed in range(150):
         fleet = Fleet(seed, "rack")
         least = tolerance(
@@ -189,7 +195,7 @@ def test_each_case_told_one_by_one_adds_up_to_the_totals() -> None:
 
 
 def test_lists_are_cut_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlive.failover.assurance.failures.LOST_LISTED", 40)
+    monkeypatch.setattr("outlive.failover.analysis.survival.LOST_LISTED", 40)
     names = fleets.hosts(30)
     vms = fleets.vms(Random(3), 30, names)
     result = all_fail(vms, names, failures=2)

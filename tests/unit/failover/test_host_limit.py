@@ -15,11 +15,10 @@ from tests.support.failover import Cloud
 from tests.support.loops import run
 
 from outlive.base.random import Random
-from outlive.failover.assurance.coverage import CoverageInput, assess_state
-from outlive.failover.assurance.tolerance import tolerances
-from outlive.failover.assurance.worth import Worthless, why_worthless
+from outlive.failover.analysis.coverage import CoverageInput, Worthless, assess_state, why_worthless
+from outlive.failover.analysis.tolerance import tolerances
+from outlive.failover.certificate.certify import Lack
 from outlive.failover.certificate.document import encode_certificate
-from outlive.failover.certificate.making import Lack
 from outlive.failover.check import CheckInput, Fault, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.keeping.calls import Caller, placement_class

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from outlive.failover.assurance.asking import Question
-from outlive.failover.assurance.coverage import CoverageInput, coverage
-from outlive.failover.assurance.failures import FailuresInput, survive
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.assurance.wording import any_units, names
+from outlive.failover.analysis.coverage import CoverageInput, coverage
+from outlive.failover.analysis.questions import Question, any_units, names
+from outlive.failover.analysis.survival import FailuresInput, survive
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.report.html.coverage import CoverageReport, coverage_report
 from outlive.failover.report.html.figures import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.assurance.bound import BoundInput, bound
+from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.check import CheckInput, check
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open

@@ -10,8 +10,7 @@ import pytest
 from tests.support import fleets
 
 from outlive.base.random import Random
-from outlive.failover.assurance.covers import fewest
-from outlive.failover.assurance.tolerance import ToleranceInput, ToleranceResult, tolerance
+from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, fewest, tolerance
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.plan import PlanInput, plan

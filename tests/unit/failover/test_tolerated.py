@@ -8,9 +8,8 @@ from tests.support.loops import run
 from tests.unit.failover.test_tolerance import broken_fleet
 
 from outlive.base.random import Random
-from outlive.failover.assurance.coverage import assess, dividing
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.assurance.tolerated import Tolerating, judge_broken
+from outlive.failover.analysis.coverage import assess, dividing
+from outlive.failover.analysis.tolerance import ToleranceInput, Tolerating, judge_broken, tolerance
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.portions import whole
 from outlive.failover.topology import topology_of

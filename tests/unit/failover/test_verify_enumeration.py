@@ -9,7 +9,7 @@ from tests.support.tampered import CONSISTENT, Case, judged, members
 
 from outlive.base.errors import LimitExceeded, Usage
 from outlive.base.random import Random
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view, unschedulable_hosts
 from outlive.failover.verify import cases
 from outlive.failover.verify.cases import Landing

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from outlive.base.random import Random
+from outlive.failover.analysis.drain.layout import Layout
+from outlive.failover.analysis.drain.order import order_drain
+from outlive.failover.analysis.drain.search import Search
+from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Leave, Move, Step, Stuck
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.separation import separations
 from outlive.failover.topology import Topology
-from outlive.failover.whatif.layout import Layout
-from outlive.failover.whatif.ordering import order_drain
-from outlive.failover.whatif.search import Search
-from outlive.failover.whatif.steps import Close, DrainInput, DrainResult, Leave, Move, Step, Stuck
 
 GIB = 2**30
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from outlive.failover.assurance.bound import BoundInput, bound
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.bound import BoundInput, bound
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.check import CheckInput, Fault, check
 from outlive.failover.model import HostView, SlotView, VmView
 

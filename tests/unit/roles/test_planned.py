@@ -12,8 +12,8 @@ from tests.support.certified import GIB, fleet, settings
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.assurance.coverage import CoverageInput, assess_state
-from outlive.failover.certificate.room import without_room
+from outlive.failover.analysis.coverage import CoverageInput, assess_state
+from outlive.failover.certificate.certify import without_room
 from outlive.failover.check import CheckInput, check
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.moving import Moving, Untold

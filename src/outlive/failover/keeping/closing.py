@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.assurance.costs import CostInput, costing
-from outlive.failover.assurance.coverage import assess, dividing
-from outlive.failover.assurance.tolerated import Tolerating, judge_broken
+from outlive.failover.analysis.costs import CostInput, costing
+from outlive.failover.analysis.coverage import assess, dividing
+from outlive.failover.analysis.tolerance import Tolerating, judge_broken
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.observe import Observation

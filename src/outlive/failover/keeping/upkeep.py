@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
-from outlive.failover.assurance.coverage import left_of, status_of
+from outlive.failover.analysis.coverage import left_of, status_of
 from outlive.failover.keeping.assigning import Assignment
 from outlive.failover.keeping.auditing import Audit
 from outlive.failover.keeping.budget import RemovalBudget

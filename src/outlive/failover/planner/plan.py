@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.failover.assurance.bound import BoundInput, bound
+from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open

@@ -21,7 +21,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.duration import format_duration
 from outlive.base.wording import count_of, listing
-from outlive.failover.assurance.worth import Worthless
+from outlive.failover.analysis.coverage import Worthless
 from outlive.failover.planner.reasons import Reason
 from outlive.resources import CoverageStatus
 

@@ -14,8 +14,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from outlive.base.logging import get_logger
-from outlive.failover.assurance.costs import CostResult
-from outlive.failover.assurance.tolerated import Tolerated
+from outlive.failover.analysis.costs import CostResult
+from outlive.failover.analysis.tolerance import Tolerated
 from outlive.failover.keeping.observe import Observation, Step
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.cleanup import Brake, Deletion, Drop

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from outlive.failover.assurance.coverage import CoverageResult
-from outlive.failover.assurance.tolerance import ToleranceResult
-from outlive.failover.assurance.wording import failures_text, tolerance_sentence, units_text, vms, whichever
+from outlive.failover.analysis.coverage import CoverageResult
+from outlive.failover.analysis.questions import failures_text, tolerance_sentence, units_text, vms, whichever
+from outlive.failover.analysis.tolerance import ToleranceResult
 from outlive.failover.report.html.figures import (
     FleetFigures,
     Share,

@@ -6,10 +6,8 @@ from collections import Counter
 
 import msgspec
 
-from outlive.failover.assurance.asking import Question
-from outlive.failover.assurance.cases import CaseResult, LostReason
-from outlive.failover.assurance.failures import FailuresResult, Method
-from outlive.failover.assurance.wording import (
+from outlive.failover.analysis.questions import (
+    Question,
     any_units,
     lost_text,
     names,
@@ -18,6 +16,7 @@ from outlive.failover.assurance.wording import (
     vms,
     whichever,
 )
+from outlive.failover.analysis.survival import CaseResult, FailuresResult, LostReason, Method
 from outlive.failover.report.html.figures import FleetFigures, of_memory
 from outlive.failover.report.html.heatmap import NO_CASE, CaseEffect, heat_map, hosts_table
 from outlive.failover.report.html.page import Bar, Card, Table, Word, render

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from outlive.failover.assurance.costs import CostInput, costs
-from outlive.failover.assurance.coverage import CoverageInput, assess_state
+from outlive.failover.analysis.costs import CostInput, costs
+from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.portions import whole
 from outlive.failover.report.views.data import Cell, Table, ViewData, ready_word, shown_host

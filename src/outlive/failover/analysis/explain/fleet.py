@@ -14,12 +14,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outlive.base.wording import count_of, listing, noun_for
-from outlive.failover.explaining.explain import Explainer
-from outlive.failover.explaining.model import Answer, NewHost
-from outlive.failover.explaining.remedies import AddHosts, Kind, Remedy, remedy
-from outlive.failover.explaining.searching import adding, new_names
-from outlive.failover.explaining.trying import Serving
-from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, WAIT_OR_PLAN
+from outlive.failover.analysis.explain.findings import CLEANED_UP, NOT_CLEANED_UP, WAIT_OR_PLAN
+from outlive.failover.analysis.explain.model import AddHosts, Answer, Kind, NewHost, Remedy, remedy
+from outlive.failover.analysis.explain.search import adding, new_names
+from outlive.failover.analysis.explain.trials import Serving
+from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Fail, Need
 from outlive.failover.planner.reasons import Reason as CoverageReason

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import msgspec
 
+from outlive.failover.analysis.explain.model import Answer, State
+from outlive.failover.analysis.explain.rules_index import Ground
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.explaining.ground import Ground
-from outlive.failover.explaining.model import Answer, State
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.cleanup import CleanInput, clean

@@ -12,14 +12,13 @@ from functools import cached_property
 from outlive.base.errors import NotFound
 from outlive.base.pausing import collector_paused
 from outlive.base.wording import count_of, listing
-from outlive.failover.assurance.coverage import is_covered
-from outlive.failover.assurance.worth import why_worthless
-from outlive.failover.explaining.against import Against
-from outlive.failover.explaining.ground import Ground
-from outlive.failover.explaining.model import Answer, Answers, ExplainInput, Explanation, Promise, State
-from outlive.failover.explaining.searching import Search
-from outlive.failover.explaining.trying import Model, done_of
-from outlive.failover.explaining.words import Tally, Why
+from outlive.failover.analysis.coverage import is_covered, why_worthless
+from outlive.failover.analysis.explain.findings import Tally, Why
+from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, Explanation, Promise, State
+from outlive.failover.analysis.explain.obstacles import Against
+from outlive.failover.analysis.explain.rules_index import Ground
+from outlive.failover.analysis.explain.search import Search
+from outlive.failover.analysis.explain.trials import Model, done_of
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail
 from outlive.failover.planner.reasons import Reason as CoverageReason

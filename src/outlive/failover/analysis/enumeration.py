@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outlive.failover.assurance.standing import Ints, Standing, Truths
+from outlive.failover.analysis.matrix import Ints, Standing, Truths
 
 BITS_TOGETHER = 1 << 23
 """Pairs of slot and unit that are looked at together: 8 MiB."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.failover.assurance.coverage import Reserved
+from outlive.failover.analysis.coverage import Reserved
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
 

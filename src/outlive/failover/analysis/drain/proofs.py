@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from outlive.failover.analysis.drain.layout import Room, held_by, holders, needs_of
+from outlive.failover.analysis.drain.steps import DrainInput, Obstacle, Stuck
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.planner.reasons import amounts
-from outlive.failover.whatif.room import Room, held_by, holders, needs_of
-from outlive.failover.whatif.steps import DrainInput, Obstacle, Stuck
 
 
 def impossibilities(given: DrainInput, floors: dict[str, int], *, lawful: bool) -> list[Obstacle]:

@@ -14,21 +14,23 @@ from typing import Final
 
 import msgspec
 
-from outlive.failover.explaining.against import Against
-from outlive.failover.explaining.model import Answer, Answers, NewHost
-from outlive.failover.explaining.remedies import (
+from outlive.failover.analysis.explain.findings import CLEANED_UP, NOT_CLEANED_UP, Finding, Why
+from outlive.failover.analysis.explain.model import (
     AddHosts,
+    Answer,
+    Answers,
     FreeRoom,
     GiveSize,
     HostReady,
     Kind,
     MoveMembership,
+    NewHost,
     Remedy,
     SlotReady,
     remedy,
 )
-from outlive.failover.explaining.trying import Change, Model, done_of
-from outlive.failover.explaining.words import CLEANED_UP, NOT_CLEANED_UP, Finding, Why
+from outlive.failover.analysis.explain.obstacles import Against
+from outlive.failover.analysis.explain.trials import Change, Model, done_of
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Action
 from outlive.failover.rules import counts

@@ -11,18 +11,18 @@ from typing import assert_never
 
 import msgspec
 
-from outlive.failover.explaining.model import NewHost
-from outlive.failover.explaining.placement import hypervisor_of
-from outlive.failover.explaining.remedies import (
+from outlive.failover.analysis.explain.model import (
     Action,
     AddHosts,
     FreeRoom,
     GiveSize,
     HostReady,
     MoveMembership,
+    NewHost,
     Remedy,
     SlotReady,
 )
+from outlive.failover.analysis.explain.placement import hypervisor_of
 from outlive.resources import CPU, MEMORY, Amounts, Condition, Hypervisor, Reservation, VirtualMachine
 from outlive.resources.taking import WORKING_CONDITIONS
 

@@ -10,16 +10,19 @@ not counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.assurance.covers import Cover, fewest
-from outlive.failover.assurance.standing import WORD_BITS, Ints, Standing
+from outlive.failover.analysis.matrix import WORD_BITS, Ints, Standing
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.portions import Portions, whole
+from outlive.failover.portions import SLOTS, Portions, portioned, whole
+from outlive.failover.topology import Topology
+from outlive.resources import CoverageStatus
 
 WORDS_TOGETHER = 1 << 17
 """Words of bit rows that are looked at together: 1 MiB."""
@@ -231,3 +234,151 @@ def _weak(standing: Standing, at: int, level: int) -> Weak:
         slots=int(standing.degree[at]),
         case=killers(standing, at),
     )
+
+
+STEPS = 200_000
+"""Masks tried for one VM before its answer becomes a lower bound. No VM with up to twelve slots needs as many."""
+
+
+class Cover(NamedTuple):
+    """The fewest masks that have all bits together."""
+
+    size: int
+    masks: tuple[int, ...]
+    """Such masks; empty where the search ended early."""
+    exact: bool
+    """Whether ``size`` is the least; else the least is at least ``size``."""
+
+
+def fewest(full: int, masks: Iterable[int], steps: int = STEPS) -> Cover:
+    """The fewest of these masks with all bits of ``full``; every bit has to be in some mask."""
+    largest = _largest(masks)
+    budget = [steps]
+    for size in range(_disjoint(full, largest), full.bit_count() + 1):
+        found = _search(full, largest, size, budget)
+        if found is not None:
+            return Cover(size, found, True)
+        if budget[0] <= 0:
+            return Cover(size, (), False)
+    raise ValueError("some slot is spoiled by nothing")
+
+
+def _largest(masks: Iterable[int]) -> list[int]:
+    """The masks that no other contains, most bits first, then as numbers: a smaller one is never needed."""
+    kept: list[int] = []
+    for mask in sorted(set(masks), key=lambda one: (-one.bit_count(), one)):
+        if not any(mask & other == mask for other in kept):
+            kept.append(mask)
+    return kept
+
+
+def _disjoint(full: int, masks: list[int]) -> int:
+    """Bits of which no two are in one mask: each needs a mask of its own."""
+    left, count = full, 0
+    while left:
+        bit = left & -left
+        count += 1
+        left &= ~bit
+        for mask in masks:
+            if mask & bit:
+                left &= ~mask
+    return count
+
+
+def _search(left: int, masks: list[int], size: int, budget: list[int]) -> tuple[int, ...] | None:
+    """At most ``size`` masks with all bits of ``left``; some mask has to have the bit that fewest have."""
+    if not left:
+        return ()
+    if size <= 0 or size * max(map(int.bit_count, masks)) < left.bit_count():
+        return None
+    bit = min(_bits(left), key=lambda one: sum(1 for mask in masks if mask & one))
+    for mask in masks:
+        if not mask & bit:
+            continue
+        budget[0] -= 1
+        if budget[0] <= 0:
+            return None
+        rest = _search(left & ~mask, masks, size - 1, budget)
+        if rest is not None:
+            return (mask, *rest)
+    return None
+
+
+def _bits(mask: int) -> list[int]:
+    found = []
+    while mask:
+        found.append(mask & -mask)
+        mask &= mask - 1
+    return found
+
+
+BROKEN_JUDGED = 500
+"""VMs with broken rules that a cycle judges exactly; of further ones it says that they survive nothing."""
+
+
+class Tolerated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the last cycle found."""
+
+    unit: str
+    """What fails: ``host``, or a failure domain."""
+    fleet: int | None
+    """By the weakest VM that needs slots; ``None`` when nobody does."""
+    zones: dict[str, int]
+    counts: dict[int, int]
+    """Failures that are survived → VMs."""
+
+
+class Tolerating:
+    """Adds up what is told of every VM."""
+
+    def __init__(self, unit: str, broken: Collection[str], judged: Mapping[str, int]) -> None:
+        """``broken``: VMs for which a rule is broken; ``judged``: how many failures these survive, if known."""
+        self._unit = unit
+        self._broken = broken
+        self._judged = judged
+        self._zones: dict[str, int] = {}
+        self._counts = Counter[int]()
+
+    def add(self, vms: Iterable[VmView], told: Mapping[str, CoverageStatus]) -> None:
+        """Count those that need slots."""
+        for vm in vms:
+            status = told[vm.id]
+            if status.required <= 0:
+                continue
+            level = self._judged.get(vm.id, 0) if vm.id in self._broken else len(status.slots)
+            self._counts[level] += 1
+            self._zones[vm.zone] = min(level, self._zones.get(vm.zone, level))
+
+    def done(self) -> Tolerated:
+        """Everything together."""
+        return Tolerated(
+            unit=self._unit,
+            fleet=min(self._counts, default=None),
+            zones=dict(sorted(self._zones.items())),
+            counts=dict(sorted(self._counts.items())),
+        )
+
+
+def judge_broken(
+    broken: Collection[str],
+    required: Mapping[str, int],
+    views: Mapping[str, VmView],
+    slots: Sequence[SlotView],
+    topology: Topology,
+) -> Portions[dict[str, int]]:
+    """VM for which a rule is broken → failures that it survives."""
+    chosen = [views[vm] for vm in sorted(broken) if vm in views and required.get(vm, 0) > 0][:BROKEN_JUDGED]
+    if not chosen:
+        return {}
+    ids = {vm.id for vm in chosen}
+    near: list[SlotView] = []
+    where: dict[str, str] = {}
+    for portion in portioned(slots, SLOTS):
+        near += [slot for slot in portion if not ids.isdisjoint(slot.members)]
+        # Of a member that nobody lists the last record counts, wherever it is.
+        where.update(record for slot in portion for record in slot.members.items() if record[0] not in views)
+        yield
+    where.update((vm, views[vm].host) for slot in near for vm in slot.members if vm in views)
+    yield
+    found = yield from judged(Standing(chosen, near, where, topology.units))
+    return found.levels

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from outlive.base.errors import OutliveError
-from outlive.failover.explaining.model import Answer, NewHost
-from outlive.failover.explaining.words import Refusal
+from outlive.failover.analysis.explain.findings import Refusal
+from outlive.failover.analysis.explain.model import Answer, NewHost
 from outlive.failover.keeping.calls import Caller
 from outlive.failover.keeping.placing import offer_of
 from outlive.failover.model import VmView

@@ -10,15 +10,19 @@ none.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.assurance.worth import Worthless, why_worthless
+from outlive.failover.analysis.coverage import Worthless, why_worthless
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.planner.reasons import amounts
 from outlive.failover.topology import HOST_UNIT, Topology
+from outlive.placement.blocking import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
+from outlive.placement.request import Intent
+from outlive.resources import CPU, MEMORY, Hypervisor, Reservation
 
 
 class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -153,3 +157,51 @@ class _Maker:
         nothing = (Lack.TOO_FEW, "no other slot lists it: see outlive failover plan")
         reason, message = self._idle.get(vm.id, [nothing])[0]
         return reason, f"{has}; {message}"
+
+
+_ANYBODY = CapacityQuery(intent=Intent.UNKNOWN)
+
+
+def without_room(
+    hosts: Sequence[Hypervisor], reservations: Iterable[Reservation], vms: Iterable[VmView]
+) -> dict[str, str]:
+    """Host → why what is reserved there is not held; hosts that hold everything are left out."""
+    held: dict[str, list[int]] = {}
+    instances = {host.name: {one.id for one in host.status.instances} for host in hosts}
+    for reservation in reservations:
+        if verdict(reservation, _ANYBODY) is not Verdict.BLOCKS:
+            continue
+        left = unused(reservation)
+        for name in blocked_hosts(reservation):
+            if has_landed(reservation, instances.get(name, ())):
+                continue
+            _add(held, name, max(0, left.cpu_milli), max(0, left.memory_bytes))
+    running: dict[str, list[int]] = {}
+    for vm in vms:
+        _add(running, vm.host, vm.cpu_milli, vm.memory_bytes)
+    reasons: dict[str, str] = {}
+    for host in hosts:
+        why = _why(host, running.get(host.name, [0, 0]), held.get(host.name, [0, 0]))
+        if why:
+            reasons[host.name] = why
+    for name in sorted(held.keys() - {host.name for host in hosts}):
+        reasons[name] = "is not known"
+    return reasons
+
+
+def _add(sums: dict[str, list[int]], host: str, cpu: int, memory: int) -> None:
+    there = sums.setdefault(host, [0, 0])
+    there[0] += cpu
+    there[1] += memory
+
+
+def _why(host: Hypervisor, running: list[int], held: list[int]) -> str:
+    if host.status.lost:
+        return f"is lost by fence {host.status.lost}"
+    capacity, allocation = host.effective_capacity(), host.status.allocation
+    if capacity is None or CPU not in capacity or MEMORY not in capacity:
+        return "does not tell its capacity"
+    if allocation is not None:
+        running = [allocation.cpu_milli, allocation.memory_bytes]
+    lacking = [max(0, running[at] + held[at] - capacity[name]) for at, name in enumerate((CPU, MEMORY))]
+    return f"lacks {amounts(*lacking)} for its VMs and all that is reserved there" if any(lacking) else ""

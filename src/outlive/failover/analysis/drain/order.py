@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outlive.failover.assurance.tolerance import ToleranceInput, tolerance
-from outlive.failover.whatif.layout import Layout
-from outlive.failover.whatif.proofs import impossibilities
-from outlive.failover.whatif.room import held_by, needs_of
-from outlive.failover.whatif.search import Search, searchable
-from outlive.failover.whatif.steps import DrainInput, DrainResult, Obstacle, Stuck
+from outlive.failover.analysis.drain.layout import Layout, held_by, needs_of
+from outlive.failover.analysis.drain.proofs import impossibilities
+from outlive.failover.analysis.drain.search import Search, searchable
+from outlive.failover.analysis.drain.steps import DrainInput, DrainResult, Obstacle, Stuck
+from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 
 ROUNDS = 8
 """Passes over everything that is still there; a pass in which nothing changes is the last."""

@@ -13,11 +13,10 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from outlive.failover.analysis.drain.layout import Layout, holders, needs_of
+from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.rules import fits, may_run_on
 from outlive.failover.sizing import ResolvedSize
-from outlive.failover.whatif.layout import Layout
-from outlive.failover.whatif.room import holders, needs_of
-from outlive.failover.whatif.steps import DrainInput
 
 SEARCHED_HOSTS = 8
 """The largest fleet that is searched, in hosts …"""

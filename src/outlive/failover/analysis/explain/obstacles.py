@@ -11,12 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
-from outlive.failover.assurance.worth import why_worthless
-from outlive.failover.explaining.findings import Kinds
-from outlive.failover.explaining.ground import OBSTACLES, Ground, Standpoint
-from outlive.failover.explaining.model import Answer, State
-from outlive.failover.explaining.words import (
+from outlive.failover.analysis.coverage import why_worthless
+from outlive.failover.analysis.explain.findings import (
     Finding,
+    Kinds,
     Reason,
     Tally,
     Why,
@@ -24,6 +22,8 @@ from outlive.failover.explaining.words import (
     refusal_phrase,
     rule_sentence,
 )
+from outlive.failover.analysis.explain.model import Answer, State
+from outlive.failover.analysis.explain.rules_index import OBSTACLES, Ground, Standpoint
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.reasons import amounts
 from outlive.failover.rules import counts
