@@ -233,6 +233,32 @@ def test_unknown_paths_are_answered_in_the_form_of_their_place() -> None:
     run_real(claim())
 
 
+def test_an_unknown_path_is_no_defect_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            for path in ("/nowhere", "/api/v1/pods", f"{GROUP}/nonsense", f"{VMS}/a/b/c"):
+                assert (await server.call("GET", path))[0] == 404
+
+    run_real(claim())
+    written = capfd.readouterr()
+    assert "Traceback" not in written.err + written.out
+    assert "api.defect" not in written.err + written.out
+
+
+def test_idle_connections_of_strangers_keep_nobody_out() -> None:
+    async def claim() -> None:
+        async with api(settings=ApiSettings(connections=8)) as server:
+            port = int(server.url.rpartition(":")[2])
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+            for _ in range(3):
+                async with aiohttp.ClientSession() as session, session.get(f"{server.url}/healthz") as answer:
+                    assert answer.status == 200
+            for _, writer in strangers:
+                writer.close()
+
+    run_real(claim())
+
+
 # Starting and stopping
 
 

@@ -164,3 +164,99 @@ def test_watching_prints_what_happens(tmp_path: Path) -> None:
             assert [line.split()[0] for line in out.splitlines()] == ["NAME", "h0", "h1", "h2", "h0"]
 
     run_real(claim())
+
+
+def test_server_side_dry_runs_and_diffs_change_nothing(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, out, err = await call("create", "--dry-run=server", "-f", "-", stdin=FLAVOR)
+            assert (code, out) == (0, "flavor.outlive.dev/m1 created (server dry run)\n"), err
+            assert (await call("get", "flavor", "m1"))[0] == 1
+            code, out, err = await call("diff", "-f", "-", stdin=FLAVOR)
+            assert (code, "+  flavorName: m1.small" in out) == (1, True), err
+            assert (await call("apply", "-f", "-", stdin=FLAVOR))[0] == 0
+            assert (await call("diff", "-f", "-", stdin=FLAVOR))[:2] == (0, "")
+            bigger = FLAVOR.replace("4Gi", "8Gi")
+            code, out, err = await call("diff", "-f", "-", stdin=bigger)
+            assert (code, "+    memory: 8Gi" in out) == (1, True), err
+            code, out, err = await call("diff", "--server-side", "-f", "-", stdin=bigger)
+            assert (code, "+    memory: 8Gi" in out) == (1, True), err
+            assert (await call("apply", "--dry-run=server", "-f", "-", stdin=bigger))[0] == 0
+            assert (await call("delete", "--dry-run=server", "flavor", "m1"))[0] == 0
+            _, out, _ = await call("get", "flavor", "m1", "-o", "jsonpath={.spec.resources.memory}")
+            assert out == "4Gi"
+
+    run_real(claim())
+
+
+def test_server_side_apply_and_strategic_patches(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            applied = "flavor.outlive.dev/m1 serverside-applied\n"
+            code, out, err = await call("apply", "--server-side", "-f", "-", stdin=FLAVOR)
+            assert (code, out) == (0, applied), err
+            without = FLAVOR.replace(", labels: {team: a}", "")
+            code, out, err = await call("apply", "--server-side", "-f", "-", stdin=without)
+            assert (code, out) == (0, applied), err
+            _, out, _ = await call("get", "flavor", "m1", "-o", "json")
+            assert "labels" not in json.loads(out)["metadata"]
+            other = FLAVOR.replace("4Gi", "8Gi")
+            code, _, err = await call("apply", "--server-side", "--field-manager=ci", "-f", "-", stdin=other)
+            assert (code, "spec.resources.memory" in err) == (1, True)
+            forced = ("apply", "--server-side", "--field-manager=ci", "--force-conflicts", "-f", "-")
+            assert (await call(*forced, stdin=other))[:2] == (0, applied)
+            code, _, err = await call("patch", "flavor", "m1", "-p", '{"spec":{"diskGib":5}}')
+            assert code == 0, err
+
+    run_real(claim())
+
+
+def test_describe_shows_events_and_get_lists_them(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            event = {
+                "apiVersion": "outlive.dev/v1alpha1",
+                "kind": "Event",
+                "metadata": {"name": "h1.1"},
+                "regarding": {"kind": "Hypervisor", "name": "h1"},
+                "reason": "HostLost",
+                "note": "the host is silent",
+                "source": "fencing",
+                "firstSeen": "2026-01-01T00:00:00Z",
+                "lastSeen": "2026-01-01T00:00:00Z",
+            }
+            code, _, err = await call("create", "-f", "-", stdin=json.dumps(event))
+            assert code == 0, err
+            _, out, _ = await call("describe", "ohv", "h1")
+            assert "HostLost" in out
+            assert "the host is silent" in out
+            assert "HostLost" not in (await call("describe", "ohv", "h2"))[1]
+            code, out, err = await call("get", "events")
+            assert (code, "hypervisor/h1" in out) == (0, True), err
+
+    run_real(claim())
+
+
+def test_can_i_is_answered_by_the_rules_that_requests_are_judged_by(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            code, out, err = await call("auth", "can-i", "delete", "hypervisors")
+            assert (code, out) == (0, "yes\n"), err
+            code, out, err = await call("auth", "can-i", "--list")
+            assert (code, "hypervisors" in out) == (0, True), err
+
+    run_real(claim())
+
+
+def test_a_host_with_vms_is_deleted_only_where_its_vms_may_be_orphaned(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with kubectl(tmp_path) as call:
+            instances = '{"status":{"instances":[{"id":"vm-1","name":"vm-1","active":true}]}}'
+            code, _, err = await call("patch", "ohv", "h1", "--subresource=status", "--type=merge", "-p", instances)
+            assert code == 0, err
+            code, _, err = await call("delete", "ohv", "h1")
+            assert (code, "has 1 VM: vm-1" in err) == (1, True)
+            code, _, err = await call("delete", "ohv", "h1", "--cascade=orphan")
+            assert code == 0, err
+
+    run_real(claim())

@@ -3,7 +3,7 @@
 from outlive.api.app import ApiDeps, Query, create_app
 from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
 from outlive.api.config import ApiSettings, SchedulerAuth, parse_listen
-from outlive.api.serve import ServerFile, Serving, read_server_file, serve, serving
+from outlive.api.server import ServerFile, Serving, read_server_file, serve, serving
 
 __all__ = [
     "ApiDeps",

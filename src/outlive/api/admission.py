@@ -1,5 +1,6 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
-a VM's protection is one that settings could name, and whether it could ever start before itself.
+a VM's protection is one that settings could name, and whether it could ever start before itself; and before a host is
+deleted, whether it has VMs.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Deletions and status writes always pass.
@@ -9,19 +10,17 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
+from starlette.responses import Response
 
-from outlive.api.wire import Answer
-from outlive.base.errors import Invalid, NotFound
-from outlive.base.wording import listing
+from outlive.base.errors import Invalid, NotFound, Refused
+from outlive.base.wording import count_of, listing
 from outlive.failover.protection import check_wishes
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
-from outlive.resources import Pipeline, Resource, VirtualMachine
+from outlive.resources import Hypervisor, Pipeline, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT
-from outlive.store import Store
+from outlive.store import Store, list_all
 
-WARNING = b"warning"
 LOOKED_AT: Final = 256
 """VMs that are read to see whether some start after each other in a circle; a larger one is found when they start."""
 NAMED: Final = 6
@@ -91,10 +90,24 @@ async def _after(vm: str, store: Store) -> tuple[str, ...] | None:
         return None
 
 
-def warned(answer: Answer, warnings: tuple[str, ...]) -> Answer:
+async def check_deletion(obj: Resource, store: Store) -> None:
+    """``Refused`` for a host that VMs are assigned to, held by or reported by. Errors of the store."""
+    if not isinstance(obj, Hypervisor):
+        return
+    there = {instance.id for instance in obj.status.instances}
+    there |= {vm.name async for vm in list_all(store, VirtualMachine) if obj.name in vm.hosts()}
+    if there:
+        count = count_of(len(there), "VM")
+        raise Refused(
+            f"host {obj.name} has {count}: {listing(sorted(there), most=NAMED)}",
+            remedy="move or delete them first, or force it: outlive delete --force, kubectl delete --cascade=orphan; "
+            "they then count as uncovered",
+        )
+
+
+def warned(response: Response, warnings: tuple[str, ...]) -> Response:
     """The answer with each warning in a header, where kubectl shows it."""
-    if not warnings:
-        return answer
-    quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in warnings]
-    headers = tuple((WARNING, f'299 outlive "{text}"'.encode("latin-1", "replace")) for text in quoted)
-    return msgspec.structs.replace(answer, headers=(*answer.headers, *headers))
+    for text in warnings:
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"').encode("latin-1", "replace").decode("latin-1")
+        response.headers.append("warning", f'299 outlive "{quoted}"')
+    return response

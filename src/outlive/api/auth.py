@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from starlette.requests import Request
 
-from outlive.api.problems import Unauthenticated
+from outlive.api.config import SchedulerAuth
+from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import Ids
 from outlive.resources import Resource
@@ -35,6 +37,8 @@ TOKEN_LENGTH_LEAST: Final = 16
 TOKEN_LENGTH_MOST: Final = 1024
 TOKENS_LIMIT: Final = 1000
 TOKEN_FILE_BYTES: Final = 2 * 1024 * 1024
+PEER: Final = "peer"
+"""Key of a request's state: whether a client certificate was verified."""
 HUMAN_WRITERS: Final = ("users", "import")
 """Writers of ``KindInfo.writers`` in whose name an operator acts."""
 
@@ -56,13 +60,15 @@ class Access(enum.StrEnum):
     WRITE = "write"
     PLACE = "place"
     EXPLAIN = "explain"
+    KNOWN = "ask what it may"
+    """Any token that is known."""
 
 
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
     Role.ADMIN: frozenset(Access),
     Role.OPERATOR: frozenset(Access),
-    Role.VIEWER: frozenset({Access.OPEN, Access.READ, Access.EXPLAIN}),
-    Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN}),
+    Role.VIEWER: frozenset({Access.OPEN, Access.READ, Access.EXPLAIN, Access.KNOWN}),
+    Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
 }
 """What each role may; for an operator's writes ``may_write`` decides further."""
 
@@ -103,6 +109,33 @@ class Tokens:
                 "the token is not known", remedy="use the one in the file token of the server's --state-dir"
             )
         return found
+
+
+class Authenticator:
+    """Says who asks, and whether they may."""
+
+    def __init__(self, tokens: Tokens, scheduler_auth: SchedulerAuth) -> None:
+        self._tokens = tokens
+        self._scheduler_auth = scheduler_auth
+
+    def identify(self, request: Request, access: Access) -> Identity:
+        """Who asks; ``Unauthenticated`` or ``Forbidden`` for whoever may not."""
+        if access is Access.OPEN:
+            return ANYBODY
+        if access in (Access.PLACE, Access.EXPLAIN):
+            if self._scheduler_auth == "none":
+                return ANYBODY
+            if self._scheduler_auth == "mtls":
+                if not request.scope["state"].get(PEER):
+                    raise Unauthenticated(
+                        "a client certificate is needed", remedy="connect by TLS with one of an authority that is known"
+                    )
+                return ANYBODY
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            raise Forbidden("a page of another site asks", remedy="ask from this server's own pages, or a program")
+        identity = self._tokens.identify(request.headers.get("authorization", "").encode("latin-1"))
+        allow(identity, access)
+        return identity
 
 
 def _presented(authorization: bytes) -> bytes:

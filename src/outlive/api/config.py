@@ -29,7 +29,7 @@ WATCH_SECONDS: Final = 3600.0
 """A watch ends after this time, and the client begins a new one."""
 RING_CHANGES: Final = 10_000
 """Changes of a kind that are kept for watches that resume; older places are answered 410."""
-HUB_READY_SECONDS: Final = 30.0
+CACHE_READY_SECONDS: Final = 30.0
 """How long a request waits for the first listing of a kind before a watch can be served."""
 PATCH_ATTEMPTS: Final = 5
 """How often a patch without a version is applied again after somebody else's write came between."""
@@ -61,7 +61,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     watches: int = 256
     """Watches at the same time."""
     connections: int = 1024
-    """Connections at the same time; more are answered 503."""
+    """Connections at the same time; for one more, that which has been idle for longest is closed."""
 
     def __post_init__(self) -> None:
         try:

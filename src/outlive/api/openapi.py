@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from outlive.api.auth import Access
-from outlive.api.changes import JSON_PATCH, MERGE_PATCH
-from outlive.api.gate import Route
+from outlive.api.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH
 from outlive.base.hashing import stable_hash
 from outlive.resources import API_VERSION, GROUP, KINDS, VERSION, Resource
 from outlive.resources.schema import openapi_schemas
+
+if TYPE_CHECKING:
+    from outlive.api.app import Endpoint
 
 PREFIX: Final = "dev.outlive.v1alpha1."
 """Before the names of our schemas, as Kubernetes names those of a group."""
@@ -30,9 +32,9 @@ _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 class Documents:
     """The documents of one application."""
 
-    def __init__(self, plurals: Mapping[str, type[Resource]], routes: Sequence[Route], version: str) -> None:
+    def __init__(self, plurals: Mapping[str, type[Resource]], endpoints: Sequence[Endpoint], version: str) -> None:
         self._plurals = plurals
-        self._routes = routes
+        self._endpoints = endpoints
         self._version = version
         self._group: bytes | None = None
         self._everything: bytes | None = None
@@ -47,9 +49,9 @@ class Documents:
         """OpenAPI of all paths."""
         if self._everything is None:
             paths = self._kind_paths() | {
-                _PARAMETER.sub(r"{\1}", route.path): plain_operations(route)
-                for route in self._routes
-                if route.tag != "resources"
+                _PARAMETER.sub(r"{\1}", endpoint.path): plain_operations(endpoint)
+                for endpoint in self._endpoints
+                if endpoint.tag != "resources"
             }
             self._everything = msgspec.json.encode(self._document(paths))
         return self._everything
@@ -140,7 +142,13 @@ def _path_parameters(kind: type[Resource], *names: str) -> list[dict[str, Any]]:
     return [_parameter(name, known[name], where="path") for name in wanted]
 
 
-FIELD_VALIDATION: Final = _parameter("fieldValidation", "Accepted; unknown fields are always refused.")
+WRITING: Final = (
+    _parameter("fieldValidation", "Accepted; unknown fields are always refused."),
+    _parameter("dryRun", "All: judge the request and answer as if it were done, and write nothing."),
+    _parameter("fieldManager", "Who applies; needed by a server-side apply, else accepted."),
+)
+FORCE: Final = _parameter("force", "Let a server-side apply take over what others applied.", "boolean")
+ORPHAN: Final = _parameter("propagationPolicy", "Orphan: delete a host though VMs are on it, which then have none.")
 SELECTION: Final = (
     _parameter("labelSelector", "Labels that objects must have, such as a=b,c in (x,y),!d."),
     _parameter("fieldSelector", "Only metadata.name=NAME."),
@@ -182,7 +190,7 @@ def collection_operations(kind: type[Resource]) -> dict[str, Any]:
             "post",
             "create",
             summary=f"Create one of the {plural}; what it says of the status half is dropped",
-            parameters=[FIELD_VALIDATION],
+            parameters=list(WRITING),
             requestBody={"required": True, **_json(_ref(kind))},
             responses=_answers(_ref(kind), "201"),
         ),
@@ -194,7 +202,8 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
     half = "Status" if status else ""
     of = f"the status half of one of the {kind.info.plural}" if status else f"one of the {kind.info.plural}"
     patches = {"type": "object"}, {"type": "array", "items": {"type": "object"}}
-    body = {MERGE_PATCH: {"schema": patches[0]}, JSON_PATCH: {"schema": patches[1]}}
+    types = ((MERGE_PATCH, patches[0]), (JSON_PATCH, patches[1]), (APPLY_PATCH, patches[0]))
+    body = {media: {"schema": schema} for media, schema in types}
     possible = {
         "get": _operation(kind, "get", f"read{half}", summary=f"Read {of}", responses=_answers(_ref(kind))),
         "put": _operation(
@@ -202,7 +211,7 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
             "put",
             f"replace{half}",
             summary=f"Replace {of}: compare-and-swap on resourceVersion and uid",
-            parameters=[FIELD_VALIDATION],
+            parameters=list(WRITING),
             requestBody={"required": True, **_json(_ref(kind))},
             responses=_answers(_ref(kind)),
         ),
@@ -211,31 +220,36 @@ def item_operations(kind: type[Resource], verbs: Sequence[str], *, status: bool 
             "patch",
             f"patch{half}",
             summary=f"Patch {of}",
-            parameters=[FIELD_VALIDATION],
+            parameters=[*WRITING, FORCE],
             requestBody={"required": True, "content": body},
             responses=_answers(_ref(kind)),
         ),
         "delete": _operation(
-            kind, "delete", "delete", summary=f"Delete {of}, with preconditions", responses=_answers(STATUS_REF)
+            kind,
+            "delete",
+            "delete",
+            summary=f"Delete {of}, with preconditions",
+            parameters=[WRITING[1], ORPHAN],
+            responses=_answers(STATUS_REF),
         ),
     }
     return {"parameters": _path_parameters(kind, "name"), **{verb: possible[verb] for verb in verbs}}
 
 
-def plain_operations(route: Route) -> dict[str, Any]:
+def plain_operations(endpoint: Endpoint) -> dict[str, Any]:
     """A path outside the resources."""
     operation: dict[str, Any] = {
-        "tags": [route.tag],
-        "summary": route.summary,
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
         "responses": {
             "200": {"description": "OK", **_json({})},
             "default": {"description": "What was wrong", **_json({"type": "object"})},
         },
     }
-    if route.access is Access.OPEN:
+    if endpoint.access is Access.OPEN:
         operation["security"] = []
-    if "POST" in route.methods:
+    if "POST" in endpoint.methods:
         operation["requestBody"] = {"required": True, **_json({"type": "object"})}
-    names = _PARAMETER.findall(route.path)
+    names = _PARAMETER.findall(endpoint.path)
     parameters = [_parameter(name, f"The {name}.", where="path") for name in names]
-    return {"parameters": parameters, **{verb.lower(): operation for verb in route.methods if verb != "HEAD"}}
+    return {"parameters": parameters, **{verb.lower(): operation for verb in endpoint.methods if verb != "HEAD"}}

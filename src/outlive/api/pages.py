@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Final
 
-from outlive.api.wire import HTML, Answer
+from starlette.responses import HTMLResponse, Response
 
 STATUS_PAGE: Final = "status.html"
 SCHEMA_PAGE: Final = "schema.html"
@@ -18,7 +18,7 @@ _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 @lru_cache(maxsize=8)
-def page(name: str) -> Answer:
+def page(name: str) -> Response:
     """A page, with a policy under which a browser runs only what the page itself contains."""
     text = (files("outlive.api") / "static" / name).read_text(encoding="utf-8")
     hashes: dict[str, list[str]] = {"script": [], "style": []}
@@ -29,14 +29,10 @@ def page(name: str) -> Answer:
         "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"frame-ancestors 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}"
     )
-    return Answer(
-        200,
-        text.encode(),
-        HTML,
-        (
-            (b"content-security-policy", policy.encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cache-control", b"no-cache"),
-        ),
-    )
+    headers = {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+    }
+    return HTMLResponse(text, headers=headers)

@@ -1,21 +1,41 @@
-"""JSON merge patch (RFC 7396) and JSON patch (RFC 6902) on plain documents: pure, and the argument is never changed.
+"""What a patch means for one object: pure functions on the object as it is and the patch as it was sent.
 
-Errors are ``BadInput`` for a malformed patch and ``Invalid`` for one that does not fit the document. A failed
-``test`` is a ``Conflict``: the document is not what the client thought it was.
+JSON patch (RFC 6902) is the library's. Merge patch (RFC 7396) is also what a strategic merge patch means here: no list
+of our kinds merges by a key. A server-side apply is a merge as well, which also removes what the same manager applied
+before and no longer names; who applied which field stands in one annotation.
+
+Errors are ``BadInput`` for a malformed patch and ``Invalid`` for one that does not fit the document. A failed ``test``
+and a field that another manager applied are a ``Conflict``.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import jsonpatch  # type: ignore[import-untyped]
+import msgspec
+from jsonpointer import JsonPointerException
 
 from outlive.api.config import PATCH_OPERATIONS
 from outlive.base.errors import BadInput, Conflict, Invalid
+from outlive.resources import Resource
+from outlive.resources.codec import convert, encode
 
-POINTER_DEPTH: Final = 128
-"""Steps of one JSON pointer."""
-_MISSING: Final = object()
+MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+PATCHES: Final = (MERGE_PATCH, JSON_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+PATCH_REMEDY: Final = f"send {', '.join(PATCHES)}"
+APPLIED: Final = "outlive.dev/applied"
+"""The annotation that says which fields each manager applied: JSON, pointers by manager."""
+MANAGER_CHARACTERS: Final = 128
+_NOT_APPLIED: Final = frozenset(
+    {"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "managedFields"}
+)
+"""Metadata that nobody applies."""
+_BY_LIBRARY: Final = (jsonpatch.JsonPatchException, JsonPointerException, TypeError, KeyError, IndexError)
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
@@ -37,145 +57,167 @@ def json_patch(document: Any, operations: Any) -> Any:
         raise BadInput("a JSON patch is a list of operations", remedy='write [{"op": "replace", "path": …}]')
     if len(operations) > PATCH_OPERATIONS:
         raise BadInput(f"{len(operations)} operations", remedy=f"at most {PATCH_OPERATIONS} in one patch")
-    result = copy.deepcopy(document)
-    for index, operation in enumerate(operations):
-        place = f"operations[{index}]"
-        if not isinstance(operation, dict) or operation.get("op") not in _OPERATIONS:
-            raise BadInput("not an operation", place=place, remedy=f"op is one of {', '.join(_OPERATIONS)}")
-        try:
-            result = _OPERATIONS[operation["op"]](result, operation)
-        except (BadInput, Conflict) as error:
-            error.place = error.place or place
-            raise
-    return result
-
-
-def pointer(operation: dict[str, Any], name: str) -> tuple[str, ...]:
-    """The steps of the JSON pointer under that name; ``BadInput`` if it is none."""
-    text = operation.get(name)
-    if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise BadInput(f"{name} {text!r} is no JSON pointer", remedy='write "/spec/field"')
-    steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
-    if len(steps) > POINTER_DEPTH:
-        raise BadInput(f"{name} has {len(steps)} steps", remedy=f"at most {POINTER_DEPTH}")
-    return steps
-
-
-def _value(operation: dict[str, Any]) -> Any:
-    if "value" not in operation:
-        raise BadInput(f"{operation['op']} without value", remedy="give value")
-    return copy.deepcopy(operation["value"])
-
-
-def _find(document: Any, steps: tuple[str, ...]) -> Any:
-    for step in steps:
-        if isinstance(document, dict):
-            document = document.get(step, _MISSING)
-        elif isinstance(document, list):
-            index = _index(step, len(document) - 1)
-            document = document[index]
-        else:
-            document = _MISSING
-        if document is _MISSING:
-            raise Invalid(f"there is nothing at /{'/'.join(steps)}", remedy="read the object again")
-    return document
-
-
-def _index(step: str, most: int) -> int:
-    if not step.isascii() or not step.isdigit() or (len(step) > 1 and step[0] == "0") or len(step) > 9:
-        raise Invalid(f"{step[:40]!r} is no index of a list", remedy="write a number or '-'")
-    if int(step) > most:
-        raise Invalid(f"index {step} is beyond the end of the list", remedy="read the object again")
-    return int(step)
-
-
-def _add(document: Any, steps: tuple[str, ...], value: Any) -> Any:
-    if not steps:
-        return value
-    parent = _find(document, steps[:-1])
-    if isinstance(parent, dict):
-        parent[steps[-1]] = value
-    elif isinstance(parent, list):
-        parent.insert(len(parent) if steps[-1] == "-" else _index(steps[-1], len(parent)), value)
-    else:
-        raise Invalid(f"/{'/'.join(steps[:-1])} has no members", remedy="read the object again")
-    return document
-
-
-def _remove(document: Any, steps: tuple[str, ...]) -> Any:
-    if not steps:
-        raise Invalid("the whole document cannot be removed", remedy="delete the object")
-    _find(document, steps)
-    parent = _find(document, steps[:-1])
-    if isinstance(parent, dict):
-        del parent[steps[-1]]
-    else:
-        parent.pop(int(steps[-1]))
-    return document
-
-
-def _op_add(document: Any, operation: dict[str, Any]) -> Any:
-    return _add(document, pointer(operation, "path"), _value(operation))
-
-
-def _op_remove(document: Any, operation: dict[str, Any]) -> Any:
-    return _remove(document, pointer(operation, "path"))
-
-
-def _op_replace(document: Any, operation: dict[str, Any]) -> Any:
-    steps = pointer(operation, "path")
-    value = _value(operation)
-    if not steps:
-        return value
-    _find(document, steps)
-    parent = _find(document, steps[:-1])
-    if isinstance(parent, dict):
-        parent[steps[-1]] = value
-    else:
-        parent[int(steps[-1])] = value
-    return document
-
-
-def _op_move(document: Any, operation: dict[str, Any]) -> Any:
-    source, target = pointer(operation, "from"), pointer(operation, "path")
-    if len(target) > len(source) and target[: len(source)] == source:
-        raise Invalid("a value cannot be moved into itself", remedy="copy it")
-    value = _find(document, source)
-    return document if source == target else _add(_remove(document, source), target, value)
-
-
-def _op_copy(document: Any, operation: dict[str, Any]) -> Any:
-    value = copy.deepcopy(_find(document, pointer(operation, "from")))
-    return _add(document, pointer(operation, "path"), value)
-
-
-def _op_test(document: Any, operation: dict[str, Any]) -> Any:
-    steps, value = pointer(operation, "path"), _value(operation)
     try:
-        found = _find(document, steps)
-    except Invalid:
-        found = _MISSING
-    if not _equal(found, value):
-        raise Conflict(f"test of /{'/'.join(steps)} failed", remedy="read the object again")
+        patch = jsonpatch.JsonPatch(operations)
+    except _BY_LIBRARY as error:
+        raise BadInput(f"not a JSON patch: {error}"[:300], remedy="see RFC 6902") from None
+    try:
+        return patch.apply(document)
+    except jsonpatch.JsonPatchTestFailed as error:
+        raise Conflict(f"{error}"[:300], remedy="read the object again") from None
+    except jsonpatch.InvalidJsonPatch as error:
+        raise BadInput(f"not a JSON patch: {error}"[:300], remedy="see RFC 6902") from None
+    except _BY_LIBRARY as error:
+        raise Invalid(f"the patch does not fit: {error}"[:300], remedy="read the object again") from None
+
+
+def metadata_only(patch: Any) -> bool:
+    """Whether a merge patch sets nothing but labels and annotations, on any version."""
+    if not isinstance(patch, dict) or not isinstance(patch.get("metadata"), dict):
+        return False
+    if not patch.keys() <= {"apiVersion", "kind", "metadata"}:
+        return False
+    metadata = patch["metadata"]
+    return bool(metadata) and metadata.keys() <= {"labels", "annotations", "uid"} and None not in metadata.values()
+
+
+def names_version(patch: Any) -> bool:
+    """Whether a patch says which version it is for."""
+    if isinstance(patch, dict):
+        metadata = patch.get("metadata")
+        return isinstance(metadata, dict) and bool(metadata.get("resourceVersion"))
+    return isinstance(patch, list) and any(
+        isinstance(operation, dict)
+        and operation.get("op") == "test"
+        and operation.get("path") == "/metadata/resourceVersion"
+        for operation in patch
+    )
+
+
+def patched(current: Resource, patch: Any, media: str) -> Resource:
+    """The current object with the patch applied; what identifies it must stay."""
+    document = msgspec.json.decode(encode(current))
+    try:
+        changed = json_patch(document, patch) if media == JSON_PATCH else merge_patch(document, patch)
+    except RecursionError:
+        raise BadInput("the patch is nested too deeply", remedy="send less than 100 levels") from None
+    if not isinstance(changed, dict) or not isinstance(changed.get("metadata"), dict):
+        raise Invalid("the patch leaves no object", remedy=PATCH_REMEDY)
+    metadata = changed["metadata"]
+    for name, value in (("name", current.metadata.name), ("namespace", current.metadata.namespace)):
+        if (metadata.get(name) or "") != value:
+            raise Invalid(
+                f"metadata.{name} cannot be patched", place=f"metadata.{name}", remedy="create another object"
+            )
+    for name, value in (("uid", current.metadata.uid), ("resourceVersion", current.metadata.resource_version)):
+        if metadata.get(name) != value:
+            raise Conflict(
+                f"{current.kind()}/{current.name} has {name} {value}, not {str(metadata.get(name))[:80]}",
+                remedy="read it again and repeat",
+            )
+    return cast("Resource", convert(type(current), changed))
+
+
+def applied(current: Resource | None, configuration: Any, *, manager: str, force: bool) -> dict[str, Any]:
+    """The document that a manager's server-side apply makes of the object (``None``: there is none yet).
+
+    ``Conflict`` names the fields that another manager applied with other values, unless ``force`` takes them over.
+    """
+    if not manager or len(manager) > MANAGER_CHARACTERS:
+        raise BadInput("an apply names its manager", place="fieldManager", remedy="give fieldManager=NAME")
+    if not isinstance(configuration, dict) or not isinstance(configuration.get("metadata", {}), dict):
+        raise BadInput("an apply is of one object", remedy="send apiVersion, kind, metadata and spec")
+    metadata = {key: value for key, value in configuration.get("metadata", {}).items() if key not in _NOT_APPLIED}
+    wanted = {**configuration, "metadata": metadata}
+    document: dict[str, Any] = msgspec.json.decode(encode(current)) if current is not None else {}
+    managers = _managers(document)
+    fields = dict(_fields({key: value for key, value in wanted.items() if key not in ("apiVersion", "kind")}))
+    fields.pop(("metadata", "name"), None)
+    for other in sorted(managers.keys() - {manager}):
+        disputed = [path for path in managers[other] if path in fields and _at(document, path) != fields[path]]
+        if disputed and not force:
+            listed = ", ".join(".".join(path) for path in disputed[:10])
+            raise Conflict(
+                f"{other} applied {listed}", remedy="apply with --force-conflicts, or leave these fields out"
+            )
+        managers[other] = [path for path in managers[other] if path not in disputed]
+    kept = {path for other, paths in managers.items() if other != manager for path in paths}
+    document = merge_patch(document, wanted)
+    for path in managers.get(manager, []):
+        if path not in fields and path not in kept:
+            _remove(document, path)
+    managers[manager] = sorted(fields)
+    text = {name: ["/".join(map(_escaped, path)) for path in paths] for name, paths in managers.items() if paths}
+    document["metadata"].setdefault("annotations", {})[APPLIED] = msgspec.json.encode(text).decode()
     return document
 
 
-def _equal(left: Any, right: Any) -> bool:
-    """JSON's equality: ``true`` is not 1, but 1 is 1.0."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_equal, left, right))
-    return bool(left == right)
+def same_but_labels(wanted: Resource, current: Resource) -> bool:
+    """Whether nothing but labels and annotations would change (and something of them does)."""
+    metadata = msgspec.structs.replace(
+        wanted.metadata, labels=current.metadata.labels, annotations=current.metadata.annotations
+    )
+    return wanted != current and msgspec.structs.replace(wanted, metadata=metadata) == current
 
 
-_OPERATIONS: Final[dict[str, Callable[[Any, dict[str, Any]], Any]]] = {
-    "add": _op_add,
-    "remove": _op_remove,
-    "replace": _op_replace,
-    "move": _op_move,
-    "copy": _op_copy,
-    "test": _op_test,
-}
+def label_changes(current: Resource, wanted: Resource) -> dict[str, dict[str, str | None]]:
+    """What has to be set and removed to come from one to the other."""
+    changes: dict[str, dict[str, str | None]] = {}
+    for name in ("labels", "annotations"):
+        old: dict[str, str] = getattr(current.metadata, name)
+        new: dict[str, str] = getattr(wanted.metadata, name)
+        changes[name] = {
+            **{key: None for key in old if key not in new},
+            **{key: value for key, value in new.items() if old.get(key) != value},
+        }
+    return changes
+
+
+def string_map(value: Any, place: str) -> dict[str, str | None]:
+    """Labels or annotations of a patch: strings, or ``null`` to remove."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(item, str | None) for item in value.values()):
+        raise Invalid("not a map of strings", place=place, remedy='write {"key": "value"}, or null to remove a key')
+    return value
+
+
+_Path = tuple[str, ...]
+
+
+def _fields(value: dict[str, Any], at: _Path = ()) -> Iterator[tuple[_Path, Any]]:
+    """Every field of a document that is no map, with its path. A list is one field."""
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield from _fields(inner, (*at, key))
+        else:
+            yield (*at, key), inner
+
+
+def _managers(document: dict[str, Any]) -> dict[str, list[_Path]]:
+    text = document.get("metadata", {}).get("annotations", {}).get(APPLIED, "{}")
+    try:
+        known = msgspec.json.decode(text, type=dict[str, list[str]])
+    except msgspec.DecodeError:
+        return {}
+    return {name: [tuple(map(_plain, path.split("/"))) for path in paths] for name, paths in known.items()}
+
+
+def _at(document: Any, path: _Path) -> Any:
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def _remove(document: dict[str, Any], path: _Path) -> None:
+    parent = _at(document, path[:-1])
+    if isinstance(parent, dict):
+        parent.pop(path[-1], None)
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _plain(key: str) -> str:
+    return key.replace("~1", "/").replace("~0", "~")

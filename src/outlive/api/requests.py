@@ -1,22 +1,24 @@
-"""What a request for a resource says, read from its path, query and body: pure functions."""
+"""What a request says, read from its path, query and body: pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
-from outlive.api.problems import Expired
-from outlive.api.tables import IncludeObject
-from outlive.api.wire import Answer, Call
+from outlive.api.errors import Expired, UnsupportedMedia
 from outlive.base.errors import BadInput, Conflict
 from outlive.resources import API_VERSION, Resource
 from outlive.resources.codec import encode
 from outlive.store import Selector
 
 GROUP_PATH: Final = f"/apis/{API_VERSION}"
-GROUP_SEGMENTS: Final = GROUP_PATH.count("/")
+JSON: Final = "application/json"
+TABLE_VERSIONS: Final = ("v1", "v1beta1")
+IncludeObject = Literal["None", "Metadata", "Object"]
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -33,9 +35,14 @@ class Target(msgspec.Struct, frozen=True):
         return f"{GROUP_PATH}/{self.kind.info.plural}{'/{name}' if self.name else ''}{'/status' if self.status else ''}"
 
 
-def object_answer(obj: Resource, status: int = 200) -> Answer:
+def json_response(value: object, status: int = 200) -> Response:
+    """Any plain value as JSON."""
+    return Response(msgspec.json.encode(value) + b"\n", status, media_type=JSON)
+
+
+def object_response(obj: Resource, status: int = 200) -> Response:
     """One object."""
-    return Answer(status, encode(obj) + b"\n")
+    return Response(encode(obj) + b"\n", status, media_type=JSON)
 
 
 def list_head(kind: type[Resource], metadata: Mapping[str, str]) -> bytes:
@@ -44,45 +51,98 @@ def list_head(kind: type[Resource], metadata: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(head)[:-1] + b',"items":['
 
 
-def label_selector(call: Call) -> Selector | None:
+def flag(request: Request, name: str) -> bool:
+    """A true or false parameter; absent is false, present without a value true."""
+    value = request.query_params.get(name)
+    if value is None or value in ("false", "0"):
+        return False
+    if value in ("true", "1", ""):
+        return True
+    raise BadInput(f"{name}={value[:40]!r} is neither true nor false", remedy="write true or false")
+
+
+def number(request: Request, name: str, *, default: int, most: int) -> int:
+    """A whole number from 0 to ``most`` (more is cut down to it); absent or 0 is the default."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise BadInput(f"{name}={text[:40]!r} is not a whole number", remedy="write digits")
+    return min(int(text), most) or default
+
+
+def label_selector(request: Request) -> Selector | None:
     """The label selector of the query."""
-    text = call.query.get("labelSelector", "")
+    text = request.query_params.get("labelSelector", "")
     return Selector.parse(text) if text else None
 
 
-def name_selector(call: Call) -> str:
+def field_selector(request: Request, *known: str) -> dict[str, str]:
+    """The fields that a field selector asks for, each with its value; ``BadInput`` for one that is not known."""
+    wanted: dict[str, str] = {}
+    for term in filter(None, request.query_params.get("fieldSelector", "").split(",")):
+        field, sign, value = term.partition("=")
+        if field not in known or not sign:
+            raise BadInput(f"field selector {term[:80]!r} is not known", remedy=f"only FIELD=VALUE of {known} is")
+        wanted[field] = value.removeprefix("=")
+    return wanted
+
+
+def name_selector(request: Request) -> str:
     """The name that a field selector asks for; no other field is known."""
-    text = call.query.get("fieldSelector", "")
-    if not text:
-        return ""
-    field, sign, name = text.partition("=")
-    if field != "metadata.name" or not sign or "," in name:
-        raise BadInput(f"field selector {text[:80]!r} is not known", remedy="only metadata.name=NAME is")
-    return name.removeprefix("=")
+    return field_selector(request, "metadata.name").get("metadata.name", "")
 
 
 def split_continue(text: str) -> tuple[str, str]:
     """The watch number and the store's token in a ``continue`` of ours."""
     if not text:
         return "", ""
-    number, dot, token = text.partition(".")
-    if not dot or not number.isascii() or not number.isdigit() or not token:
+    first, dot, token = text.partition(".")
+    if not dot or not first.isascii() or not first.isdigit() or not token:
         raise Expired("the continue token is not one of this server", remedy="list from the beginning")
-    return number, token
+    return first, token
 
 
-def include_object(call: Call) -> IncludeObject:
+def wanted_table(request: Request) -> str:
+    """The Table version that the Accept header asks for first, or the empty string where plain JSON comes first."""
+    for part in request.headers.get("accept", "").split(","):
+        media, *parameters = (piece.strip() for piece in part.split(";"))
+        options = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        if media not in (JSON, "*/*", "application/*"):
+            continue
+        if options.get("as") == "Table" and options.get("g") == "meta.k8s.io":
+            if options.get("v") in TABLE_VERSIONS:
+                return options["v"]
+            continue
+        if "as" not in options:
+            return ""
+    return ""
+
+
+def include_object(request: Request) -> IncludeObject:
     """How much of each object goes with its row."""
-    text = call.query.get("includeObject", "") or "Metadata"
+    text = request.query_params.get("includeObject", "") or "Metadata"
     if text not in ("None", "Metadata", "Object"):
         raise BadInput(f"includeObject={text[:40]!r} is not known", remedy="None, Metadata or Object")
     return cast("IncludeObject", text)
 
 
-def refuse_dry_run(value: object) -> None:
-    """``BadInput`` for a dry run: it would have to be one, and the store has none."""
-    if value:
-        raise BadInput("dryRun is not served here", remedy="use --dry-run=client, or the dry runs of outlive itself")
+def is_dry_run(value: object) -> bool:
+    """Whether nothing is to be written; ``BadInput`` for another value than ``All``."""
+    if not value:
+        return False
+    if value not in ("All", ["All"]):
+        raise BadInput(f"dryRun={str(value)[:40]!r} is not known", place="dryRun", remedy="write dryRun=All")
+    return True
+
+
+def media_type(request: Request, *others: str) -> str:
+    """The body's media type, which must be JSON or one of the others; absent counts as JSON."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower() or JSON
+    known = (JSON, *others)
+    if media not in known:
+        raise UnsupportedMedia(f"a body of type {media[:80]!r} is not read here", remedy=f"send {', '.join(known)}")
+    return media
 
 
 def document_of(raw: bytes) -> Any:

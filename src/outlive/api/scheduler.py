@@ -1,16 +1,18 @@
 """Placement over HTTP: Nova's external scheduler call, and the same question with reasons.
 
-The bodies are placement's business (docs/reference/placement.md#external): this passes bytes through, so that the
-call costs no more than it must.
+The bodies are placement's business (docs/reference/placement.md#external): this passes bytes through.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
-from outlive.api.auth import Access, Identity
-from outlive.api.gate import Route
-from outlive.api.wire import ERROR, PLACED, Answer, Call
+from starlette.requests import Request
+from starlette.responses import Response
+
+from outlive.api.auth import Identity
+from outlive.api.middleware import ERROR, PLACED
+from outlive.api.requests import JSON
 from outlive.base.errors import Unavailable
 from outlive.placement.external import ExternalAnswer
 
@@ -36,34 +38,15 @@ class Scheduler:
     def __init__(self, placement: PlacementPort | None) -> None:
         self._placement = placement
 
-    def routes(self) -> list[Route]:
-        """The paths."""
-        return [
-            Route(
-                path=EXTERNAL_PATH,
-                methods=("POST",),
-                access=Access.PLACE,
-                handler=self._external,
-                summary="Rank the hosts of a request, best first (Nova's external scheduler)",
-                tag="scheduler",
-            ),
-            Route(
-                path=EXPLAIN_PATH,
-                methods=("POST",),
-                access=Access.EXPLAIN,
-                handler=self._explain,
-                summary="The same question without any effect, with a reason for every refused host",
-                tag="scheduler",
-            ),
-        ]
-
-    async def _external(self, call: Call, _identity: Identity) -> Answer:
+    async def external(self, request: Request, _identity: Identity) -> Response:
+        """Rank the hosts of a call."""
         port = self._port()
-        return answered(call, await port.external(await call.body()))
+        return _response(request, await port.external(await request.body()))
 
-    async def _explain(self, call: Call, _identity: Identity) -> Answer:
+    async def explain(self, request: Request, _identity: Identity) -> Response:
+        """Say why hosts were refused."""
         port = self._port()
-        return answered(call, await port.explain(await call.body()))
+        return _response(request, await port.explain(await request.body()))
 
     def _port(self) -> PlacementPort:
         if self._placement is None:
@@ -71,9 +54,9 @@ class Scheduler:
         return self._placement
 
 
-def answered(call: Call, answer: ExternalAnswer) -> Answer:
-    """Placement's answer as ours."""
-    call.scope[PLACED] = True
+def _response(request: Request, answer: ExternalAnswer) -> Response:
+    state = request.scope["state"]
+    state[PLACED] = True
     if answer.code:
-        call.scope[ERROR] = answer.code
-    return Answer(answer.status, answer.body)
+        state[ERROR] = answer.code
+    return Response(answer.body, answer.status, media_type=JSON)

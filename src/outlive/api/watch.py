@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 import msgspec
+from starlette.responses import StreamingResponse
 
 from outlive.api.config import BOOKMARK_SECONDS, WATCH_SECONDS
-from outlive.api.hub import Entry, Happening, Hub, coalesced
-from outlive.api.problems import TooManyRequests, status_document
-from outlive.api.wire import Call
+from outlive.api.errors import TooManyRequests, status_document
+from outlive.api.requests import JSON
+from outlive.api.watch_cache import Entry, WatchCache, WatchEvent, coalesced
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.resources.meta import API_VERSION
@@ -28,8 +29,8 @@ CHUNK_BYTES: Final = 64 * 1024
 """What is gathered before it is written."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client wants to watch."""
+class WatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client watches."""
 
     selector: Selector | None = None
     name: str = ""
@@ -68,101 +69,94 @@ class Watches:
         """End all watches, and refuse new ones."""
         self._closing.set()
 
-    async def serve(self, call: Call, hub: Hub, wish: Wish, render: Render, request_id: str) -> None:
-        """Answer the call until the client leaves, its time is over, or the server stops."""
+    def response(self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str) -> StreamingResponse:
+        """An answer that ends when the client leaves, its time is over, or the server stops."""
         if self._open >= self._limit:
             raise TooManyRequests(f"{self._open} watches are open", remedy="close some, or raise api.watches")
+        chunks = self._stream(cache, wanted, render, request_id)
+        return StreamingResponse(chunks, headers={"cache-control": "no-store"}, media_type=JSON)
+
+    async def _stream(
+        self, cache: WatchCache, wanted: WatchRequest, render: Render, request_id: str
+    ) -> AsyncIterator[bytes]:
         self._open += 1
         self._gauge(self._open)
+        closing: asyncio.Future[Any] = asyncio.ensure_future(self._closing.wait())
         try:
-            await call.start(200, b"application/json", ((b"cache-control", b"no-store"),))
-            await self._stream(call, hub, wish, render, request_id)
-            await call.chunk(b"", last=True)
+            async for chunk in self._chunks(cache, wanted, render, closing):
+                yield chunk
+        except OutliveError as error:
+            yield line("ERROR", msgspec.json.encode(status_document(error, request_id)))
         finally:
+            closing.cancel()
             self._open -= 1
             self._gauge(self._open)
 
-    async def _stream(self, call: Call, hub: Hub, wish: Wish, render: Render, request_id: str) -> None:
-        ends: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(call.until_gone()),
-            asyncio.ensure_future(self._closing.wait()),
-        ]
-        try:
-            async for chunk in self._chunks(hub, wish, render, ends):
-                await call.chunk(chunk)
-        except OutliveError as error:
-            await call.chunk(event("ERROR", msgspec.json.encode(status_document(error, request_id))))
-        finally:
-            for end in ends:
-                end.cancel()
-
     async def _chunks(
-        self, hub: Hub, wish: Wish, render: Render, ends: list[asyncio.Future[Any]]
+        self, cache: WatchCache, wanted: WatchRequest, render: Render, closing: asyncio.Future[Any]
     ) -> AsyncIterator[bytes]:
-        deadline = self._clock.monotonic() + wish.seconds
-        if wish.initial or wish.version in ("", "0"):
-            states, number = hub.states()
-            for chunk in gathered(event("ADDED", render(entry)) for entry in states if wish.selects(entry)):
+        deadline = self._clock.monotonic() + wanted.seconds
+        if wanted.initial or wanted.version in ("", "0"):
+            states, number = cache.states()
+            for chunk in gathered(line("ADDED", render(entry)) for entry in states if wanted.selects(entry)):
                 yield chunk
-            if wish.initial:
-                yield bookmark(hub, number, initial_end=True)
+            if wanted.initial:
+                yield bookmark(cache, number, initial_end=True)
         else:
-            number = hub.place(wish.version)
-            happenings = coalesced(hub.since(number))
-            number = hub.number
-            for chunk in gathered(events(happenings, wish, render)):
+            number = cache.place(wanted.version)
+            changes = coalesced(cache.since(number))
+            number = cache.number
+            for chunk in gathered(lines(changes, wanted, render)):
                 yield chunk
-        while not any(end.done() for end in ends):
+        while not closing.done():
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return
-            changed = hub.changed(number)
-            await asyncio.wait([changed, *ends], timeout=min(BOOKMARK_SECONDS, left), return_when="FIRST_COMPLETED")
+            changed = cache.changed(number)
+            await asyncio.wait([changed, closing], timeout=min(BOOKMARK_SECONDS, left), return_when="FIRST_COMPLETED")
             if changed.done():
-                happenings = list(hub.since(number))
-                number = hub.number
-                for chunk in gathered(events(happenings, wish, render)):
+                events = list(cache.since(number))
+                number = cache.number
+                for chunk in gathered(lines(events, wanted, render)):
                     yield chunk
             else:
                 changed.cancel()
-                if wish.bookmarks and hub.trusted:
-                    yield bookmark(hub, number)
+                if wanted.bookmarks and cache.trusted:
+                    yield bookmark(cache, number)
 
 
-def events(happenings: Iterable[Happening], wish: Wish, render: Render) -> Iterable[bytes]:
-    """The lines of those happenings that the client wants; leaving the selection is a deletion to it."""
-    for happening in happenings:
-        now = happening.type != "DELETED" and wish.selects(happening.entry)
-        before = wish.selects(happening.before)
+def lines(events: Iterable[WatchEvent], wanted: WatchRequest, render: Render) -> Iterable[bytes]:
+    """The lines of those events that the client wants; leaving the selection is a deletion to it."""
+    for event in events:
+        now = event.type != "DELETED" and wanted.selects(event.entry)
+        before = wanted.selects(event.before)
         if now:
-            yield event("MODIFIED" if before else "ADDED", render(happening.entry))
+            yield line("MODIFIED" if before else "ADDED", render(event.entry))
         elif before:
-            yield event("DELETED", render(happening.entry))
+            yield line("DELETED", render(event.entry))
 
 
-def event(what: str, document: bytes) -> bytes:
+def line(what: str, document: bytes) -> bytes:
     """One line of a watch."""
     return b'{"type":"%b","object":%b}\n' % (what.encode(), document)
 
 
-def bookmark(hub: Hub, number: int, *, initial_end: bool = False) -> bytes:
+def bookmark(cache: WatchCache, number: int, *, initial_end: bool = False) -> bytes:
     """A line that only says how far the watch has come."""
     metadata: dict[str, object] = {"resourceVersion": str(number), "creationTimestamp": None}
     if initial_end:
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-    document = {"kind": hub.kind.kind(), "apiVersion": API_VERSION, "metadata": metadata}
-    return event("BOOKMARK", msgspec.json.encode(document))
+    document = {"kind": cache.kind.kind(), "apiVersion": API_VERSION, "metadata": metadata}
+    return line("BOOKMARK", msgspec.json.encode(document))
 
 
-def gathered(lines: Iterable[bytes]) -> Iterable[bytes]:
-    """The lines in chunks of about ``CHUNK_BYTES``."""
-    parts: list[bytes] = []
-    size = 0
-    for line in lines:
-        parts.append(line)
-        size += len(line)
-        if size >= CHUNK_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    if parts:
-        yield b"".join(parts)
+def gathered(parts: Iterable[bytes]) -> Iterable[bytes]:
+    """The parts in chunks of about ``CHUNK_BYTES``."""
+    chunk = bytearray()
+    for part in parts:
+        chunk += part
+        if len(chunk) >= CHUNK_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
+    if chunk:
+        yield bytes(chunk)

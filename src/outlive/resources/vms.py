@@ -239,6 +239,13 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
     spec: VirtualMachineSpec = VirtualMachineSpec()
     status: VirtualMachineStatus = VirtualMachineStatus()
 
+    def hosts(self) -> frozenset[str]:
+        """The hosts that it is assigned to, held by, or on its way to."""
+        status = self.status
+        assigned = (status.assigned.hypervisor,) if status.assigned is not None else ()
+        moving = (status.migration.source, status.migration.target) if status.migration is not None else ()
+        return frozenset((*assigned, *moving, *(holder.hypervisor for holder in status.holders)))
+
 
 class CoverageStatus(Part, frozen=True, kw_only=True):
     """Whether one VM has its slots, as the failover controller last saw it."""

@@ -292,7 +292,7 @@ class HttpStore:
         return f"{base}/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
 
     def _named(self, kind: type[Resource], name: str) -> str:
-        if not name or name in (".", ".."):
+        if not name or name in (".", "..") or "/" in name:
             raise NotFound(f"{kind.kind()}/{name} is not there", remedy=f"see outlive get {kind.info.plural}")
         return name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlive.api.auth import Access, Identity, Role, Tokens, allow, ensure_token, may_write, read_tokens
-from outlive.api.problems import Unauthenticated
+from outlive.api.errors import Unauthenticated
 from outlive.base.errors import BadInput, Forbidden
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random

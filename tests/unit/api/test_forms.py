@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from starlette.requests import Request
 
 from outlive.api.config import ApiSettings, check_scheduler_auth, parse_listen
-from outlive.api.problems import STATUSES, kubernetes_status, plain_problem, status_of
-from outlive.api.tables import age, columns, row, wanted_table
+from outlive.api.errors import STATUSES, kubernetes_status, plain_problem, status_of
+from outlive.api.kubernetes import age, columns, row
+from outlive.api.requests import wanted_table
 from outlive.base import errors
 from outlive.base.clock import Instant, as_datetime
 from outlive.base.errors import BadInput, Conflict, OutliveError
@@ -76,7 +78,8 @@ def test_a_malformed_path_is_refused(path: str) -> None:
     ],
 )
 def test_a_table_is_sent_only_to_who_asks_for_it_first(accept: str, version: str) -> None:
-    assert wanted_table(accept) == version
+    request = Request({"type": "http", "headers": [(b"accept", accept.encode())]})
+    assert wanted_table(request) == version
 
 
 def test_a_row_has_a_cell_for_every_column() -> None:
@@ -89,7 +92,7 @@ def test_a_row_has_a_cell_for_every_column() -> None:
     [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (10**8, "1157d"), (-5, "0s")],
 )
 def test_ages_are_whole_and_short(seconds: float, text: str) -> None:
-    assert age(HOST, Instant(1000 + seconds)) == text
+    assert age(HOST.metadata, Instant(1000 + seconds)) == text
 
 
 @pytest.mark.parametrize(

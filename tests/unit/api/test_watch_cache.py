@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import pytest
 from tests.support.loops import run
 
-from outlive.api.hub import Happening, Hub, Hubs, coalesced
-from outlive.api.problems import Expired
-from outlive.api.watch import Wish, events
+from outlive.api.errors import Expired
+from outlive.api.watch import WatchRequest, lines
+from outlive.api.watch_cache import WatchCache, WatchCaches, WatchEvent, coalesced
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
@@ -26,22 +26,22 @@ def vm(name: str, version: int = 1, *, uid: str = "u", **labels: str) -> Virtual
     )
 
 
-def hub(*listed: VirtualMachine, ring: int = 100) -> Hub:
-    """A hub that has listed these; must be called on a loop."""
-    made = Hub(MemoryStore(LoopClock(), SeededIds(Random(1))), VirtualMachine, clock=LoopClock(), ring=ring)
+def cache(*listed: VirtualMachine, ring: int = 100) -> WatchCache:
+    """A cache that has listed these; must be called on a loop."""
+    made = WatchCache(MemoryStore(LoopClock(), SeededIds(Random(1))), VirtualMachine, clock=LoopClock(), ring=ring)
     for obj in listed:
-        made.take(Upsert(obj))
-    made.take(Synced())
+        made.apply(Upsert(obj))
+    made.apply(Synced())
     return made
 
 
-def told(happenings: Iterable[Happening]) -> list[tuple[str, str, str]]:
+def told(happenings: Iterable[WatchEvent]) -> list[tuple[str, str, str]]:
     return [(one.type, one.entry.name, one.entry.version) for one in happenings]
 
 
 def test_the_first_listing_is_no_change() -> None:
     async def claim() -> None:
-        made = hub(vm("a"), vm("b"))
+        made = cache(vm("a"), vm("b"))
         states, number = made.states()
         assert [entry.name for entry in states] == ["a", "b"]
         assert list(made.since(number)) == []
@@ -53,11 +53,11 @@ def test_the_first_listing_is_no_change() -> None:
 
 def test_changes_are_told_in_order_from_any_place_in_the_ring() -> None:
     async def claim() -> None:
-        made = hub(vm("a"))
+        made = cache(vm("a"))
         _, start = made.states()
-        made.take(Upsert(vm("a", 2)))
-        made.take(Upsert(vm("b", 3)))
-        made.take(Delete(vm("a").ref, vm("a", 2)))
+        made.apply(Upsert(vm("a", 2)))
+        made.apply(Upsert(vm("b", 3)))
+        made.apply(Delete(vm("a").ref, vm("a", 2)))
         assert told(made.since(start)) == [("MODIFIED", "a", "2"), ("ADDED", "b", "3"), ("DELETED", "a", "2")]
         assert told(made.since(start + 2)) == [("DELETED", "a", "2")]
         assert made.place(str(start + 1)) == start + 1
@@ -67,10 +67,10 @@ def test_changes_are_told_in_order_from_any_place_in_the_ring() -> None:
 
 def test_a_client_may_resume_from_the_version_of_an_object_it_saw_and_misses_nothing() -> None:
     async def claim() -> None:
-        made = hub()
-        made.take(Upsert(vm("a", 7)))
-        made.take(Upsert(vm("b", 8)))
-        made.take(Delete(vm("a").ref, vm("a", 7)))
+        made = cache()
+        made.apply(Upsert(vm("a", 7)))
+        made.apply(Upsert(vm("b", 8)))
+        made.apply(Delete(vm("a").ref, vm("a", 7)))
         assert told(made.since(made.place("7"))) == [("ADDED", "b", "8"), ("DELETED", "a", "7")]
         assert told(made.since(made.place("8"))) == [("DELETED", "a", "7")]
         with pytest.raises(Expired):
@@ -81,9 +81,9 @@ def test_a_client_may_resume_from_the_version_of_an_object_it_saw_and_misses_not
 
 def test_a_version_that_two_objects_share_is_no_place() -> None:
     async def claim() -> None:
-        made = hub()
-        made.take(Upsert(vm("a", 5)))
-        made.take(Upsert(vm("b", 5)))
+        made = cache()
+        made.apply(Upsert(vm("a", 5)))
+        made.apply(Upsert(vm("b", 5)))
         with pytest.raises(Expired):
             made.place("5")
 
@@ -92,10 +92,10 @@ def test_a_version_that_two_objects_share_is_no_place() -> None:
 
 def test_what_has_left_the_ring_is_too_old() -> None:
     async def claim() -> None:
-        made = hub(ring=3)
+        made = cache(ring=3)
         _, start = made.states()
         for version in range(1, 6):
-            made.take(Upsert(vm("a", version)))
+            made.apply(Upsert(vm("a", version)))
         with pytest.raises(Expired):
             made.since(start + 1)
         assert told(made.since(start + 2)) == [("MODIFIED", "a", "3"), ("MODIFIED", "a", "4"), ("MODIFIED", "a", "5")]
@@ -107,24 +107,24 @@ def test_what_has_left_the_ring_is_too_old() -> None:
 
 def test_places_of_an_earlier_run_are_too_old() -> None:
     async def claim() -> None:
-        earlier = hub()
-        earlier.take(Upsert(vm("a", 1)))
+        earlier = cache()
+        earlier.apply(Upsert(vm("a", 1)))
         await asyncio.sleep(1)
         with pytest.raises(Expired):
-            hub(vm("a")).place(str(earlier.number))
+            cache(vm("a")).place(str(earlier.number))
 
     run(claim())
 
 
 def test_a_new_listing_after_a_doubt_tells_only_what_differs() -> None:
     async def claim() -> None:
-        made = hub(vm("a"), vm("b"), vm("c"))
+        made = cache(vm("a"), vm("b"), vm("c"))
         _, start = made.states()
-        made.take(Reset())
+        made.apply(Reset())
         assert not made.trusted
         for obj in (vm("a"), vm("b", 2), vm("d", 3)):
-            made.take(Upsert(obj))
-        made.take(Synced())
+            made.apply(Upsert(obj))
+        made.apply(Synced())
         assert made.trusted
         assert told(made.since(start)) == [("MODIFIED", "b", "2"), ("ADDED", "d", "3"), ("DELETED", "c", "1")]
 
@@ -133,9 +133,9 @@ def test_a_new_listing_after_a_doubt_tells_only_what_differs() -> None:
 
 def test_delete_and_recreate_between_two_looks_is_both() -> None:
     async def claim() -> None:
-        made = hub(vm("a"))
+        made = cache(vm("a"))
         _, start = made.states()
-        made.take(Upsert(vm("a", 9, uid="v")))
+        made.apply(Upsert(vm("a", 9, uid="v")))
         assert told(made.since(start)) == [("DELETED", "a", "1"), ("ADDED", "a", "9")]
 
     run(claim())
@@ -143,13 +143,13 @@ def test_delete_and_recreate_between_two_looks_is_both() -> None:
 
 def test_a_resumed_watch_gets_each_object_once_in_its_last_state() -> None:
     async def claim() -> None:
-        made = hub(vm("x"))
+        made = cache(vm("x"))
         _, start = made.states()
-        made.take(Upsert(vm("a", 1)))
-        made.take(Upsert(vm("x", 2)))
-        made.take(Upsert(vm("a", 3)))
-        made.take(Delete(vm("x").ref, vm("x", 2)))
-        made.take(Upsert(vm("x", 5, uid="v")))
+        made.apply(Upsert(vm("a", 1)))
+        made.apply(Upsert(vm("x", 2)))
+        made.apply(Upsert(vm("a", 3)))
+        made.apply(Delete(vm("x").ref, vm("x", 2)))
+        made.apply(Upsert(vm("x", 5, uid="v")))
         assert told(coalesced(made.since(start))) == [("ADDED", "a", "3"), ("DELETED", "x", "2"), ("ADDED", "x", "5")]
 
     run(claim())
@@ -157,25 +157,25 @@ def test_a_resumed_watch_gets_each_object_once_in_its_last_state() -> None:
 
 def test_leaving_a_selection_is_a_deletion_and_entering_it_an_addition() -> None:
     async def claim() -> None:
-        made = hub(vm("a", 1, rack="r1"), vm("b", 1, rack="r2"))
+        made = cache(vm("a", 1, rack="r1"), vm("b", 1, rack="r2"))
         _, start = made.states()
-        made.take(Upsert(vm("a", 2, rack="r2")))
-        made.take(Upsert(vm("b", 3, rack="r1")))
-        made.take(Upsert(vm("b", 4, rack="r1")))
-        made.take(Upsert(vm("c", 5, rack="r3")))
-        wish = Wish(selector=Selector.parse("rack=r1"))
-        lines = events(made.since(start), wish, lambda entry: f'"{entry.name}"'.encode())
-        assert [line.split(b'"')[3] + line.split(b'"')[7] for line in lines] == [b"DELETEDa", b"ADDEDb", b"MODIFIEDb"]
+        made.apply(Upsert(vm("a", 2, rack="r2")))
+        made.apply(Upsert(vm("b", 3, rack="r1")))
+        made.apply(Upsert(vm("b", 4, rack="r1")))
+        made.apply(Upsert(vm("c", 5, rack="r3")))
+        wanted = WatchRequest(selector=Selector.parse("rack=r1"))
+        found = lines(made.since(start), wanted, lambda entry: f'"{entry.name}"'.encode())
+        assert [line.split(b'"')[3] + line.split(b'"')[7] for line in found] == [b"DELETEDa", b"ADDEDb", b"MODIFIEDb"]
 
     run(claim())
 
 
-def test_a_hub_follows_its_store_and_outlives_its_trouble() -> None:
+def test_a_watch_cache_follows_its_store_and_outlives_its_trouble() -> None:
     async def claim() -> None:
         store = MemoryStore(LoopClock(), SeededIds(Random(1)))
         await store.create(VirtualMachine(metadata=ObjectMeta(name="a")))
-        hubs = Hubs(store, clock=LoopClock())
-        made = await hubs.of(VirtualMachine)
+        caches = WatchCaches(store, clock=LoopClock())
+        made = await caches.of(VirtualMachine)
         number = made.number
         await store.create(VirtualMachine(metadata=ObjectMeta(name="b")))
         await made.changed(number)
@@ -183,8 +183,8 @@ def test_a_hub_follows_its_store_and_outlives_its_trouble() -> None:
         await store.close()
         await asyncio.sleep(1)
         assert not made.trusted
-        await hubs.close()
+        await caches.close()
         with pytest.raises(Unavailable):
-            await hubs.of(VirtualMachine)
+            await caches.of(VirtualMachine)
 
     run(claim())

@@ -2,8 +2,9 @@
 
 Whoever runs the process owns its signals: this stops when its task is cancelled or ``Serving.stop`` is called,
 ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``server.json`` and ``kubeconfig``.
-uvicorn has no limit on the size of request headers and none on the time that a client takes to send them;
-``_Protocol`` adds both, and says whether a client certificate was believed.
+uvicorn has no limit on the size of request headers and none on the time that a client takes to send them, and answers
+503 to everybody once its limit of connections is reached, however idle they are; ``_Protocol`` adds both limits, closes
+the connection that has been idle for longest for a new one, and says whether a client certificate was verified.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import errno
 import ipaddress
 import os
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,9 +23,10 @@ from typing import Any, Final
 
 import msgspec
 import uvicorn
-from litestar import Litestar
+from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from outlive.api.auth import PEER
 from outlive.api.config import (
     HEAD_SECONDS,
     HEADERS_BYTES,
@@ -31,11 +34,12 @@ from outlive.api.config import (
     SHUTDOWN_SECONDS,
     ApiSettings,
 )
-from outlive.api.wire import PEER
 from outlive.base.errors import BadInput, Forbidden, InUse, OutliveError
 from outlive.base.logging import get_logger
 
 BACKLOG: Final = 2048
+OTHER_DESCRIPTORS: Final = 128
+"""Descriptors that are kept free of connections: for files, watches of our own, and children."""
 SERVER_FILE: Final = "server.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 KUBECONFIG_FILE: Final = "kubeconfig"
@@ -73,7 +77,7 @@ class Serving:
 
 
 async def serve(
-    app: Litestar,
+    app: Starlette,
     host: str,
     port: int,
     *,
@@ -90,7 +94,7 @@ async def serve(
 
 @asynccontextmanager
 async def serving(
-    app: Litestar,
+    app: Starlette,
     host: str,
     port: int,
     *,
@@ -247,20 +251,19 @@ def read_server_file(path: Path) -> ServerFile | None:
         return None
 
 
-def _config(app: Litestar, settings: ApiSettings, context: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: Starlette, settings: ApiSettings, context: ssl.SSLContext | None) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if context is not None:
         options["ssl_context_factory"] = lambda _config, _default: context
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=_protocol(_connections_limit(settings.connections)),
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=settings.connections,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
@@ -268,10 +271,25 @@ def _config(app: Litestar, settings: ApiSettings, context: ssl.SSLContext | None
     )
 
 
+def _connections_limit(wanted: int) -> int:
+    """As many connections as are wanted, but so few that descriptors are left for everything else."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, wanted if descriptors == resource.RLIM_INFINITY else min(wanted, descriptors - OTHER_DESCRIPTORS))
+
+
+def _protocol(limit: int) -> type[_Protocol]:
+    """The protocol of a server that serves so many connections at once."""
+
+    class Protocol(_Protocol):
+        connections_limit = limit
+
+    return Protocol
+
+
 class _Server(uvicorn.Server):
     """uvicorn's server without its signal handlers, which says when it has started and when it begins to stop."""
 
-    def __init__(self, config: uvicorn.Config, app: Litestar) -> None:
+    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
         self.started_event = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -295,6 +313,9 @@ class _Server(uvicorn.Server):
 class _Protocol(HttpToolsProtocol):
     """One connection, with limits on its head."""
 
+    connections_limit = 1024
+    idle_since = 0.0
+    """When it was opened, or its last answer was complete."""
     _head_bytes = 0
     _reading_head = False
     """Whether a head has begun and is not complete."""
@@ -304,9 +325,28 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.idle_since = self.loop.time()
+        self._make_room()
         self._watch_head()
         if self.scheme == "https" and transport.get_extra_info("peercert"):
             self.app_state = {**self.app_state, PEER: True}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request of it is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def _make_room(self) -> None:
+        """Close the connection that has been idle for longest when there are too many: this one, if all others work."""
+        if len(self.connections) <= self.connections_limit:
+            return
+        others = [each for each in self.connections if isinstance(each, _Protocol) and each is not self]
+        idle = [each for each in others if each.idle and not each.transport.is_closing()]
+        min(idle, key=lambda each: each.idle_since, default=self).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()

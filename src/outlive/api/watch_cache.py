@@ -1,12 +1,12 @@
 """What watches are served from: of each kind that is watched, the last states and a ring of recent changes.
 
-A store observes, but its versions have no order that a client could resume from. A hub observes a kind once,
+A store observes, but its versions have no order that a client could resume from. A cache observes a kind once,
 numbers what it sees, and serves any number of watches: from the states that it holds (initial events), or from
 a number on (resume), as long as that is still in the ring. Numbers begin at the milliseconds of the server's
 start, so that those of an earlier run are older than anything in the ring and answered ``Expired``. Clients of
 the Kubernetes protocol also resume from the version of the last object that they saw; the ring finds it.
 
-A hub's order is that of the store's observer: per object never an older state after a newer one. It trails the
+A cache's order is that of the store's observer: per object never an older state after a newer one. It trails the
 store by the time that an observer takes, so a listing is never served from it unless the client asks for that.
 The states of a kind are held as JSON for as long as the server runs once somebody listed or watched it.
 """
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 
-from outlive.api.config import HUB_READY_SECONDS, RING_CHANGES
-from outlive.api.problems import Expired
+from outlive.api.config import CACHE_READY_SECONDS, RING_CHANGES
+from outlive.api.errors import Expired
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
@@ -31,12 +31,12 @@ from outlive.store import Change, Delete, Reset, Store, Synced, Upsert
 
 RESTART_SECONDS_LEAST: Final = 0.5
 RESTART_SECONDS_MOST: Final = 30.0
-"""How long a hub waits before it observes again after the store failed: doubling, up to this."""
+"""How long a cache waits before it observes again after the store failed: doubling, up to this."""
 NUMBERS_PER_MILLISECOND: Final = 1 << 16
 
-_log = get_logger("api.hub")
+_log = get_logger("api.watch_cache")
 
-HappeningType = Literal["ADDED", "MODIFIED", "DELETED"]
+WatchEventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,24 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One change, with its number in the hub."""
+class WatchEvent:
+    """One change, with its number in the cache."""
 
     number: int
-    type: HappeningType
+    type: WatchEventType
     entry: Entry
     before: Entry | None
     """The state before, to know whether a selector selected it."""
 
 
-class Hub:
+class WatchCache:
     """The states and recent changes of one kind."""
 
     def __init__(self, store: Store, kind: type[Resource], *, clock: Clock, ring: int = RING_CHANGES) -> None:
         self.kind = kind
         self._store = store
         self._clock = clock
-        self._ring: deque[Happening] = deque()
+        self._ring: deque[WatchEvent] = deque()
         self._ring_limit = ring
         self._numbers: dict[str, tuple[str, int] | None] = {}
         """Version → object and its first number in the ring; ``None`` for a version that two objects have."""
@@ -97,14 +97,14 @@ class Hub:
         while True:
             try:
                 async for change in self._store.observe(self.kind):
-                    self.take(change)
+                    self.apply(change)
                     if isinstance(change, Synced):
                         pause = RESTART_SECONDS_LEAST
             except OutliveError as error:
-                _log.warning("api.hub.lost", kind=self.kind.kind(), error=str(error), retry_s=pause)
+                _log.warning("api.watch_cache.lost", kind=self.kind.kind(), error=str(error), retry_s=pause)
             except Exception:  # noqa: BLE001 - watches must not go silent for a defect: it is logged and begun again
-                _log.exception("api.hub.defect", kind=self.kind.kind(), retry_s=pause)
-            self.take(Reset())
+                _log.exception("api.watch_cache.defect", kind=self.kind.kind(), retry_s=pause)
+            self.apply(Reset())
             await self._clock.sleep(pause)
             pause = min(pause * 2, RESTART_SECONDS_MOST)
 
@@ -113,15 +113,15 @@ class Hub:
         if self._ready.is_set():
             return
         try:
-            async with asyncio.timeout(HUB_READY_SECONDS):
+            async with asyncio.timeout(CACHE_READY_SECONDS):
                 await self._ready.wait()
         except TimeoutError:
             raise Unavailable(
-                f"{self.kind.info.plural} are still being listed after {HUB_READY_SECONDS:g} s", remedy="try again"
+                f"{self.kind.info.plural} are still being listed after {CACHE_READY_SECONDS:g} s", remedy="try again"
             ) from None
 
-    def take(self, change: Change[Resource]) -> None:
-        """Note one change of the store."""
+    def apply(self, change: Change[Resource]) -> None:
+        """Take over one change of the store."""
         match change:
             case Upsert(obj):
                 self._upsert(obj)
@@ -156,18 +156,18 @@ class Hub:
             before = None
         entry = Entry(key, meta.name, meta.namespace, meta.uid, meta.resource_version, meta.labels, encode(obj))
         self._entries[key] = entry
-        self._note("ADDED" if before is None else "MODIFIED", entry, before)
+        self._record("ADDED" if before is None else "MODIFIED", entry, before)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.key]
-        self._note("DELETED", entry, entry)
+        self._record("DELETED", entry, entry)
 
-    def _note(self, what: HappeningType, entry: Entry, before: Entry | None) -> None:
+    def _record(self, what: WatchEventType, entry: Entry, before: Entry | None) -> None:
         self.number += 1
         if not self._complete:
             self._oldest = self.number
             return
-        self._ring.append(Happening(self.number, what, entry, before))
+        self._ring.append(WatchEvent(self.number, what, entry, before))
         known = self._numbers.setdefault(entry.version, (entry.key, self.number))
         if known is not None and known[0] != entry.key:
             self._numbers[entry.version] = None
@@ -210,7 +210,7 @@ class Hub:
             return int(version)
         raise self._expired(version)
 
-    def since(self, number: int) -> Iterator[Happening]:
+    def since(self, number: int) -> Iterator[WatchEvent]:
         """Everything after that number; ``Expired`` if a part of it has left the ring."""
         if number < self._oldest:
             raise self._expired(str(number))
@@ -223,54 +223,54 @@ class Hub:
         return Expired(f"resourceVersion {version[:80]} is too old", remedy="list again and watch from there")
 
 
-def coalesced(happenings: Iterable[Happening]) -> list[Happening]:
+def coalesced(events: Iterable[WatchEvent]) -> list[WatchEvent]:
     """Of each object the last change only, a deletion before the successor of the same name kept.
 
     For whoever resumes: what was listed meanwhile is then never followed by an older state.
     """
-    last: dict[tuple[str, str], Happening] = {}
-    first: dict[tuple[str, str], Happening] = {}
-    for happening in happenings:
-        identity = (happening.entry.key, happening.entry.uid)
-        first.setdefault(identity, happening)
+    last: dict[tuple[str, str], WatchEvent] = {}
+    first: dict[tuple[str, str], WatchEvent] = {}
+    for event in events:
+        identity = (event.entry.key, event.entry.uid)
+        first.setdefault(identity, event)
         last.pop(identity, None)
-        last[identity] = happening
-    result: list[Happening] = []
-    for identity, happening in last.items():
+        last[identity] = event
+    result: list[WatchEvent] = []
+    for identity, event in last.items():
         began = first[identity]
-        what: HappeningType = happening.type
+        what: WatchEventType = event.type
         if what == "MODIFIED" and began.type == "ADDED":
             what = "ADDED"
-        result.append(Happening(happening.number, what, happening.entry, began.before))
+        result.append(WatchEvent(event.number, what, event.entry, began.before))
     return result
 
 
-class Hubs:
-    """The hubs of all kinds, each begun when it is first asked for."""
+class WatchCaches:
+    """The caches of all kinds, each begun when it is first asked for."""
 
     def __init__(self, store: Store, *, clock: Clock, ring: int = RING_CHANGES) -> None:
         self._store = store
         self._clock = clock
         self._ring = ring
-        self._hubs: dict[type[Resource], tuple[Hub, asyncio.Task[None]]] = {}
+        self._caches: dict[type[Resource], tuple[WatchCache, asyncio.Task[None]]] = {}
         self._closed = False
 
-    async def of(self, kind: type[Resource]) -> Hub:
-        """The kind's hub, once it has listed everything."""
+    async def of(self, kind: type[Resource]) -> WatchCache:
+        """The kind's cache, once it has listed everything."""
         if self._closed:
             raise Unavailable("the server is stopping", remedy="try again")
-        if kind not in self._hubs:
-            hub = Hub(self._store, kind, clock=self._clock, ring=self._ring)
-            task = asyncio.create_task(hub.run(), name=f"hub-{kind.info.plural}")
-            self._hubs[kind] = (hub, task)
-        hub, _ = self._hubs[kind]
-        await hub.wait_ready()
-        return hub
+        if kind not in self._caches:
+            cache = WatchCache(self._store, kind, clock=self._clock, ring=self._ring)
+            task = asyncio.create_task(cache.run(), name=f"watch-cache-{kind.info.plural}")
+            self._caches[kind] = (cache, task)
+        cache, _ = self._caches[kind]
+        await cache.wait_ready()
+        return cache
 
     async def close(self) -> None:
-        """Stop all hubs."""
+        """Stop all caches."""
         self._closed = True
-        for _, task in self._hubs.values():
+        for _, task in self._caches.values():
             task.cancel()
-        for _, task in self._hubs.values():
+        for _, task in self._caches.values():
             await asyncio.wait([task])

@@ -1,0 +1,377 @@
+"""Resources over HTTP: the part of the Kubernetes protocol that docs/reference/http-api.md#resources defines.
+
+Handlers are thin: they read the request, call the store once (a patch: read, apply, compare-and-swap), and write
+the answer. Decoding is strict whatever ``fieldValidation`` says. A patch that names no version is applied again
+when somebody else's write came between, at most ``PATCH_ATTEMPTS`` times; one that names a version never is.
+A dry run goes to a store in memory that holds nothing but the object as it is, so that the same rules judge it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from outlive.api.admission import admitted, check_circle, check_deletion, warned
+from outlive.api.auth import Access, Identity, allow, may_write
+from outlive.api.config import LIST_OBJECTS, PATCH_ATTEMPTS
+from outlive.api.errors import success_document
+from outlive.api.kubernetes import row, table
+from outlive.api.middleware import REQUEST_ID, ROUTE
+from outlive.api.patches import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    PATCH_REMEDY,
+    PATCHES,
+    applied,
+    label_changes,
+    metadata_only,
+    names_version,
+    patched,
+    same_but_labels,
+    string_map,
+)
+from outlive.api.requests import (
+    JSON,
+    Target,
+    document_of,
+    flag,
+    in_namespace,
+    include_object,
+    is_dry_run,
+    json_response,
+    label_selector,
+    list_head,
+    media_type,
+    name_selector,
+    named,
+    number,
+    object_response,
+    split_continue,
+    wanted_table,
+    with_uid,
+)
+from outlive.api.watch import Render, Watches, WatchRequest
+from outlive.api.watch_cache import Entry, WatchCaches
+from outlive.base import limits
+from outlive.base.clock import Clock
+from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
+from outlive.base.ids import Ids
+from outlive.resources import ObjectRef, Resource
+from outlive.resources.codec import convert, decode, encode
+from outlive.resources.documents import parse_documents
+from outlive.store import Page, Selector, Store
+from outlive.store.memory import MemoryStore
+
+
+class Resources:
+    """The handlers of ``/apis/outlive.dev/v1alpha1/…``."""
+
+    def __init__(
+        self,
+        store: Store,
+        plurals: Mapping[str, type[Resource]],
+        caches: WatchCaches,
+        watches: Watches,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._store = store
+        self._plurals = plurals
+        self._caches = caches
+        self._watches = watches
+        self._clock = clock
+        self._ids = ids
+
+    def _target(self, request: Request, *, status: bool = False) -> Target:
+        """What the path names; ``NotFound`` for a kind that is none of ours."""
+        parts = request.path_params
+        kind = self._plurals.get(parts["plural"])
+        if kind is None:
+            known = ", ".join(sorted(self._plurals))
+            raise NotFound(f"there is no resource {parts['plural'][:80]!r}", remedy=f"one of {known}")
+        if status and not kind.has_status():
+            raise NotFound(f"{kind.info.plural} have no status of their own", remedy="write the whole document")
+        target = Target(kind, parts.get("name", ""), parts.get("namespace", ""), status)
+        request.scope["state"][ROUTE] = target.route
+        return target
+
+    async def collection(self, request: Request, identity: Identity) -> Response:
+        """List, watch or create."""
+        target = self._target(request)
+        if request.method == "POST":
+            may_write(identity, target.kind)
+            return await self._create(request, target)
+        allow(identity, Access.READ)
+        return await (self._watch if flag(request, "watch") else self._list)(request, target)
+
+    async def item(self, request: Request, identity: Identity) -> Response:
+        """Read, replace, patch or delete one object."""
+        return await self._one(request, identity, self._target(request))
+
+    async def status(self, request: Request, identity: Identity) -> Response:
+        """Read, replace or patch the status half of one object."""
+        return await self._one(request, identity, self._target(request, status=True))
+
+    async def _one(self, request: Request, identity: Identity, target: Target) -> Response:
+        if request.method in ("GET", "HEAD"):
+            allow(identity, Access.READ)
+            return await self._get(request, target)
+        may_write(identity, target.kind, status=target.status)
+        match request.method:
+            case "PUT":
+                return await self._replace(request, target)
+            case "PATCH":
+                return await self._patch(request, target)
+            case _:
+                return await self._delete(request, target)
+
+    # Reading
+
+    async def _get(self, request: Request, target: Target) -> Response:
+        fresh = "resourceVersion" not in request.query_params
+        obj = await self._store.get(target.kind, target.name, namespace=target.namespace, fresh=fresh)
+        version = wanted_table(request)
+        if not version:
+            return object_response(obj)
+        metadata = {"resourceVersion": obj.metadata.resource_version}
+        return json_response(self._table(request, target, [obj], version, metadata))
+
+    async def _list(self, request: Request, target: Target) -> Response:
+        selector = label_selector(request)
+        wanted_name = name_selector(request)
+        limit = number(request, "limit", default=0, most=LIST_OBJECTS)
+        position, token = split_continue(request.query_params.get("continue", ""))
+        if not position:
+            position = str((await self._caches.of(target.kind)).number)
+        version = wanted_table(request)
+        if wanted_name:
+            page = await self._named(target, wanted_name, selector)
+        elif limit or version:
+            page = await self._store.list(
+                target.kind, namespace=target.namespace, selector=selector, limit=limit or LIST_OBJECTS, token=token
+            )
+        else:
+            return await self._stream_list(target, selector, position)
+        metadata = {"resourceVersion": position}
+        if page.token:
+            metadata["continue"] = f"{position}.{page.token}"
+        if version:
+            return json_response(self._table(request, target, list(page.items), version, metadata))
+        items = b",".join([encode(item) for item in page.items])
+        return Response(b"".join((list_head(target.kind, metadata), items, b"]}\n")), media_type=JSON)
+
+    async def _named(self, target: Target, name: str, selector: Selector | None) -> Page[Resource]:
+        try:
+            obj = await self._store.get(target.kind, name, namespace=target.namespace, fresh=True)
+        except NotFound:
+            return Page(())
+        return Page((obj,) if selector is None or selector.matches(obj.metadata.labels) else ())
+
+    async def _stream_list(self, target: Target, selector: Selector | None, position: str) -> Response:
+        """All objects page by page, so that no answer is ever held as a whole."""
+        pages = self._pages(target, selector)
+        first = await anext(pages)  # what fails, fails before the answer begins
+
+        async def body() -> AsyncIterator[bytes]:
+            yield list_head(target.kind, {"resourceVersion": position}) + first
+            async for page in pages:
+                yield page
+            yield b"]}\n"
+
+        return StreamingResponse(body(), media_type=JSON)
+
+    async def _pages(self, target: Target, selector: Selector | None) -> AsyncIterator[bytes]:
+        token, comma = "", b""
+        while True:
+            page = await self._store.list(
+                target.kind, namespace=target.namespace, selector=selector, limit=limits.PAGE_OBJECTS, token=token
+            )
+            yield comma + b",".join([encode(item) for item in page.items]) if page.items else b""
+            comma = b"," if page.items or comma else b""
+            token = page.token
+            if not token:
+                return
+            await asyncio.sleep(0)
+
+    def _table(
+        self, request: Request, target: Target, objects: list[Resource], version: str, metadata: dict[str, str]
+    ) -> dict[str, Any]:
+        return table(
+            target.kind,
+            objects,
+            version=version,
+            now=self._clock.now(),
+            include=include_object(request),
+            metadata=dict(metadata),
+        )
+
+    async def _watch(self, request: Request, target: Target) -> Response:
+        wanted = WatchRequest(
+            selector=label_selector(request),
+            name=name_selector(request),
+            namespace=target.namespace,
+            version=request.query_params.get("resourceVersion", ""),
+            initial=flag(request, "sendInitialEvents"),
+            bookmarks=flag(request, "allowWatchBookmarks"),
+            seconds=float(number(request, "timeoutSeconds", default=3600, most=3600)),
+        )
+        cache = await self._caches.of(target.kind)
+        request_id: str = request.scope["state"].get(REQUEST_ID, "")
+        return self._watches.response(cache, wanted, self._renderer(request, target), request_id)
+
+    def _renderer(self, request: Request, target: Target) -> Render:
+        version = wanted_table(request)
+        if not version:
+            return lambda entry: entry.raw
+        include = include_object(request)
+
+        def one_row(entry: Entry) -> bytes:
+            obj = decode(target.kind, entry.raw)
+            metadata: dict[str, Any] = {"resourceVersion": entry.version}
+            document = table(
+                target.kind, (), version=version, now=self._clock.now(), include=include, metadata=metadata
+            )
+            document["rows"] = [row(obj, self._clock.now(), include)]
+            return msgspec.json.encode(document)
+
+        return one_row
+
+    # Writing
+
+    async def _store_for(self, request: Request, target: Target, name: str, *, dry_run: object = None) -> Store:
+        """The store that a write goes to: for a dry run one that holds nothing but the object as it is."""
+        asked = [is_dry_run(value) for value in (*request.query_params.getlist("dryRun"), dry_run)]
+        if not any(asked):
+            return self._store
+        store = MemoryStore(self._clock, self._ids, kinds={target.kind.kind(): target.kind})
+        if name:
+            with contextlib.suppress(NotFound):
+                store.load([await self._store.get(target.kind, name, namespace=target.namespace, fresh=True)])
+        return store
+
+    async def _admitted(self, obj: Resource) -> tuple[str, ...]:
+        """Warnings for whoever writes it; ``Invalid`` where it cannot be used."""
+        warnings = admitted(obj)
+        await check_circle(obj, self._store)
+        return warnings
+
+    async def _create(self, request: Request, target: Target) -> Response:
+        media_type(request)
+        obj = in_namespace(decode(target.kind, await request.body()), target)
+        store = await self._store_for(request, target, obj.metadata.name)
+        warnings = await self._admitted(obj)
+        return warned(object_response(await store.create(obj), 201), warnings)
+
+    async def _replace(self, request: Request, target: Target) -> Response:
+        media_type(request)
+        obj = named(decode(target.kind, await request.body()), target)
+        if not obj.metadata.resource_version:
+            raise Invalid(
+                "an object is replaced only by who knows its version",
+                place="metadata.resourceVersion",
+                remedy="read the object, change it, and send it with its resourceVersion",
+            )
+        store = await self._store_for(request, target, target.name)
+        if not obj.metadata.uid:
+            obj = with_uid(obj, await _current(store, target))
+        warnings = () if target.status else await self._admitted(obj)
+        return warned(object_response(await _write(store, target, obj)), warnings)
+
+    async def _patch(self, request: Request, target: Target) -> Response:
+        media = media_type(request, *PATCHES)
+        if media == JSON:
+            raise BadInput("a patch of type application/json", place="Content-Type", remedy=PATCH_REMEDY)
+        body = await request.body()
+        store = await self._store_for(request, target, target.name)
+        if media == APPLY_PATCH:
+            return await self._apply(request, target, store, body)
+        patch = document_of(body)
+        if media != JSON_PATCH and not target.status and metadata_only(patch):
+            metadata = patch["metadata"]
+            return object_response(await _patch_metadata(store, target, metadata, str(metadata.get("uid", ""))))
+        conditional = names_version(patch)
+        attempt = 1
+        while True:
+            current = await _current(store, target)
+            wanted = patched(current, patch, media)
+            try:
+                if not conditional and not target.status and same_but_labels(wanted, current):
+                    changes = label_changes(current, wanted)
+                    return object_response(await _patch_metadata(store, target, changes, current.metadata.uid))
+                warnings = () if target.status else await self._admitted(wanted)
+                return warned(object_response(await _write(store, target, wanted)), warnings)
+            except Conflict:
+                if conditional or attempt == PATCH_ATTEMPTS:
+                    raise
+                attempt += 1
+
+    async def _apply(self, request: Request, target: Target, store: Store, body: bytes) -> Response:
+        """Server-side apply: creates the object where it is missing."""
+        documents = parse_documents(body, "body")
+        if len(documents) != 1:
+            raise BadInput(f"an apply of {len(documents)} documents", remedy="send one")
+        manager = request.query_params.get("fieldManager", "")
+        for attempt in range(PATCH_ATTEMPTS):
+            try:
+                current: Resource | None = await _current(store, target)
+            except NotFound:
+                if target.status:
+                    raise
+                current = None
+            document = applied(current, documents[0].value, manager=manager, force=flag(request, "force"))
+            obj = named(convert(target.kind, document), target)
+            warnings = () if target.status else await self._admitted(obj)
+            try:
+                if current is None:
+                    return warned(object_response(await store.create(obj), 201), warnings)
+                return warned(object_response(await _write(store, target, obj)), warnings)
+            except (AlreadyExists, Conflict):
+                if attempt + 1 == PATCH_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _delete(self, request: Request, target: Target) -> Response:
+        raw = await request.body()
+        options = document_of(raw) if raw else {}
+        if not isinstance(options, dict):
+            raise BadInput("delete options are a map", remedy='send {"preconditions": {"uid": …}} or nothing')
+        conditions = options.get("preconditions") or {}
+        if not isinstance(conditions, dict) or not all(isinstance(item, str | None) for item in conditions.values()):
+            raise BadInput(
+                "preconditions are a map of strings", place="preconditions", remedy="give uid, resourceVersion"
+            )
+        uid, version = conditions.get("uid") or "", conditions.get("resourceVersion") or ""
+        store = await self._store_for(request, target, target.name, dry_run=options.get("dryRun"))
+        current = await _current(store, target)
+        policy = request.query_params.get("propagationPolicy") or options.get("propagationPolicy")
+        if policy != "Orphan" and options.get("orphanDependents") is not True:
+            await check_deletion(current, self._store)
+        await store.delete(msgspec.structs.replace(current.ref, uid=""), uid=uid, version=version)
+        if current.metadata.finalizers:
+            try:
+                return object_response(await _current(store, target))
+            except NotFound:
+                pass
+        plural = target.kind.info.plural
+        return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
+
+
+async def _current(store: Store, target: Target) -> Resource:
+    return await store.get(target.kind, target.name, namespace=target.namespace, fresh=True)
+
+
+async def _write(store: Store, target: Target, obj: Resource) -> Resource:
+    return await (store.replace_status(obj) if target.status else store.replace(obj))
+
+
+async def _patch_metadata(store: Store, target: Target, metadata: Mapping[str, Any], uid: str) -> Resource:
+    labels = string_map(metadata.get("labels"), "metadata.labels")
+    annotations = string_map(metadata.get("annotations"), "metadata.annotations")
+    ref = ObjectRef(kind=target.kind.kind(), name=target.name, namespace=target.namespace, uid=uid)
+    return await store.patch_metadata(ref, labels=labels, annotations=annotations)
