@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-import jsonpatch  # type: ignore[import-untyped]
+import jsonpatch
 import msgspec
 from jsonpointer import JsonPointerException
 

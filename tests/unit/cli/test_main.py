@@ -133,7 +133,7 @@ def test_help_imports_no_command() -> None:
         "import sys; from outlive.cli.main import main; main(['--help']); print(sorted(sys.modules), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment(), check=True)
-    for heavy in ("numpy", "rich.console", "msgspec", "litestar", "asyncio", "sqlalchemy"):
+    for heavy in ("numpy", "rich.console", "msgspec", "starlette", "asyncio", "sqlalchemy"):
         assert heavy not in done.stderr.split()
 
 
