@@ -2,7 +2,7 @@
 
 The server is a child process with 5,000 hosts; each client is a child process with one kept connection that sends
 its next request when the answer to the last has come. Requests differ in their resource id, so that no answer can
-be reused. Gathered: the call names no hosts and the pipeline takes all. In the body: all hosts with their weights.
+be reused. Snapshot: the call names no hosts and the pipeline takes all. In the body: all hosts with their weights.
 """
 
 from __future__ import annotations

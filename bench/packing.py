@@ -140,7 +140,7 @@ def openb() -> list[Figure]:
 async def _openb_inputs(folder: Path) -> tuple[PlanInput, PlanInput]:
     from outlive.cli.access import Access
     from outlive.cli.looking import look
-    from outlive.roles.planning import plan_input
+    from outlive.failover.snapshot import plan_input
 
     with tempfile.TemporaryDirectory() as state:
         import_openb(folder, state)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bench.failover_cloud import Cloud
 from bench.figures import Figure, median_seconds
+from outlive.failover.analysis.drain.inputs import free_table
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.planner.actions import Offer
-from outlive.roles.draining import free_table
 
 
 def measure() -> list[Figure]:

@@ -12,12 +12,13 @@ import msgspec
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.certificate.certify import CertifyResult, certify
+from outlive.failover.certificate.certify import CertifyResult, certify, certify_input
 from outlive.failover.certificate.document import Certificate, encode_certificate
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.keeping.observe import StoreVMs
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planner.plan import plan
+from outlive.failover.snapshot import gather, plan_input
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,
@@ -35,9 +36,7 @@ from outlive.resources import (
 from outlive.resources.codec import encode
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX
 from outlive.resources.state import DUMPED, State, decode_state, encode_state
-from outlive.roles.certifying import certify_input
 from outlive.roles.planned import write_plan
-from outlive.roles.planning import gather, plan_input
 from outlive.roles.settings import RoleSettings
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore

@@ -17,6 +17,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rules import fits, is_vm_eligible_for_reservation
+from outlive.failover.snapshot import Snapshot, gather, plan_input
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     RESERVATION_TYPE_LABEL,
@@ -40,7 +41,6 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.resources.hosts import Capabilities
-from outlive.roles.planning import Gathered, gather, plan_input
 from outlive.roles.settings import RoleSettings
 from outlive.store.memory import MemoryStore
 from tests.support.remedies import Resources
@@ -58,11 +58,11 @@ class SmallCloud:
     k: int
     runner: asyncio.Runner
 
-    def gathered(self, resources: Resources | None = None) -> Gathered:
+    def gathered(self, resources: Resources | None = None) -> Snapshot:
         """What a command would see."""
         given = resources or self.resources
 
-        async def look() -> Gathered:
+        async def look() -> Snapshot:
             clock = LoopClock()
             store = MemoryStore(clock, SeededIds(Random(1)))
             store.load([*given.hypervisors, *given.vms, *given.reservations])
@@ -70,7 +70,7 @@ class SmallCloud:
 
         return self.runner.run(look())
 
-    def plan_input(self, gathered: Gathered) -> PlanInput:
+    def plan_input(self, gathered: Snapshot) -> PlanInput:
         """What a plan would be made of."""
         return msgspec.structs.replace(self.runner.run(plan_input(gathered)), packing=False)
 

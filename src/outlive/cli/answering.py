@@ -8,7 +8,7 @@ from outlive.base.wording import count_of
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.drain.steps import Step
-    from outlive.roles.answers import Answer, Numbers, Tolerated
+    from outlive.failover.analysis.whatif.answers import Answer, Numbers, Tolerated
 
 SHOWN = 20
 """Lines of each list; the wide form and JSON have all."""

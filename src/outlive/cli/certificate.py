@@ -77,7 +77,7 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
     from outlive.base.ids import SystemIds
     from outlive.failover.analysis.questions import units_by
     from outlive.failover.certificate.certify import certify as decide
-    from outlive.roles.certifying import certify_input
+    from outlive.failover.certificate.certify import certify_input
     from outlive.store.memory import MemoryStore
 
     async with access.open() as store:

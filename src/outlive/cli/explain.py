@@ -30,7 +30,7 @@ async def explain(
     """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
     from outlive.cli.output import Form
     from outlive.failover.analysis.explain.fleet import explain_fleet
-    from outlive.roles.explaining import explainer_of
+    from outlive.failover.analysis.explain.placement import explainer_of
 
     if (vm is None) == (not fleet):
         raise Usage("which VM?", remedy="name one VM, or give --fleet for all")

@@ -33,8 +33,8 @@ async def coverage(
     """Which VMs have the slots that they need; exit code 1 if any has not."""
     from outlive.cli.costing import levels_document, levels_lines
     from outlive.cli.picturing import check_picture, picture_coverage
-    from outlive.roles.costing import costs_of
-    from outlive.roles.planning import coverage_of, refusals
+    from outlive.failover.analysis.costs import costs_of
+    from outlive.failover.snapshot import coverage_of, refusals
 
     check_picture(html)
     async with access.open() as store:

@@ -11,7 +11,7 @@ from outlive.cli.access import Access
 from outlive.cli.output import progress
 
 if TYPE_CHECKING:
-    from outlive.roles.planning import Gathered
+    from outlive.failover.snapshot import Snapshot
     from outlive.store import Store
 
 Config = Annotated[
@@ -22,11 +22,11 @@ Slots = Annotated[
 ]
 
 
-async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Gathered:
+async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Snapshot:
     """Everything that answers are made from, by the settings in force for this store."""
     from outlive.cli.settings import config_file, settings_for
     from outlive.failover.keeping.observe import StoreVMs
-    from outlive.roles.planning import gather
+    from outlive.roles.snapshot import gather
 
     file = config_file(config, access.directory) if access.state is None or config is not None else None
     settings = await settings_for(store, file)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from outlive.failover.analysis.coverage import CoverageResult
     from outlive.failover.analysis.questions import Question
     from outlive.failover.analysis.survival import FailuresInput, FailuresResult
-    from outlive.roles.planning import Gathered
+    from outlive.failover.snapshot import Snapshot
 
 
 def check_picture(path: Path | None) -> None:
@@ -22,20 +22,20 @@ def check_picture(path: Path | None) -> None:
         check_output(path)
 
 
-def picture_coverage(path: Path, access: Access, gathered: Gathered, result: CoverageResult) -> None:
+def picture_coverage(path: Path, access: Access, gathered: Snapshot, result: CoverageResult) -> None:
     """Write the report of a coverage."""
     from outlive.drivers.files import write_output
-    from outlive.roles.picturing import coverage_picture
+    from outlive.failover.report.html.inputs import coverage_picture
 
     write_output(path, coverage_picture(gathered, result, source=_source(access), when=_now(access)))
 
 
 def picture_survival(
-    path: Path, access: Access, gathered: Gathered, question: Question, given: FailuresInput, result: FailuresResult
+    path: Path, access: Access, gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult
 ) -> None:
     """Write the report of a question about failures."""
     from outlive.drivers.files import write_output
-    from outlive.roles.picturing import survival_picture
+    from outlive.failover.report.html.inputs import survival_picture
 
     content = survival_picture(gathered, question, given, result, source=_source(access), when=_now(access))
     write_output(path, content)

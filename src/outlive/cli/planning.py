@@ -13,10 +13,10 @@ from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.coverage import CoverageResult
+    from outlive.failover.config import FailoverSettings
     from outlive.failover.planner.plan import PlanInput, PlanResult, Reserves
     from outlive.failover.planner.repack import RepackResult
-    from outlive.roles.planning import Gathered
-    from outlive.roles.settings import RoleSettings
+    from outlive.failover.snapshot import Snapshot
     from outlive.store import Store
 
 LONGEST_S = 86_400.0
@@ -58,13 +58,13 @@ async def make_plan(
 
 
 async def _plan(
-    access: Access, output: Report, store: Store, gathered: Gathered, search: tuple[float, int], *, apply: bool
+    access: Access, output: Report, store: Store, gathered: Snapshot, search: tuple[float, int], *, apply: bool
 ) -> ExitCode | None:
     import msgspec
 
     from outlive.failover.planner.actions import Fail
+    from outlive.failover.snapshot import coverage_of, plan_input
     from outlive.roles.planned import write_plan
-    from outlive.roles.planning import coverage_of, plan_input
 
     effort_s, seed = search
     with progress("planning") as bar:
@@ -95,13 +95,13 @@ async def _searched(given: PlanInput, at: Any) -> PlanResult:
 
 
 async def _repack(
-    access: Access, output: Report, store: Store, gathered: Gathered, search: tuple[int, float, int], *, apply: bool
+    access: Access, output: Report, store: Store, gathered: Snapshot, search: tuple[int, float, int], *, apply: bool
 ) -> ExitCode | None:
     from outlive.drivers.searching import search_repacking
     from outlive.failover.keeping.hand import Hand
     from outlive.failover.keeping.moving import Moving, Untold
     from outlive.failover.planner.repack import after_moves
-    from outlive.roles.planning import coverage_of, repack_input
+    from outlive.failover.snapshot import coverage_of, repack_input
 
     limit, effort_s, seed = search
     observation = gathered.observation
@@ -133,7 +133,7 @@ def _effort(text: str) -> float:
     return seconds
 
 
-def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
+def _writer(access: Access, store: Store, settings: FailoverSettings) -> Any:
     from outlive.base.ids import SystemIds
     from outlive.failover.keeping.writes import SlotWriter
 
@@ -142,7 +142,7 @@ def _writer(access: Access, store: Store, settings: RoleSettings) -> Any:
 
 
 def plan_document(
-    gathered: Gathered, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
+    gathered: Snapshot, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
     from outlive.cli.covering import coverage_document

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outlive.failover.analysis.questions import Question
     from outlive.failover.analysis.survival import FailuresInput, FailuresResult
     from outlive.failover.analysis.tolerance import ToleranceResult
-    from outlive.roles.planning import Gathered
+    from outlive.failover.snapshot import Snapshot
 
 SHOWN = 20
 """Lines of each table for people; the wide form shows more, JSON everything."""
@@ -72,7 +72,7 @@ async def survive(
     return None if result.holds else ExitCode.NO
 
 
-def _question(gathered: Gathered, hosts: list[str], failures: int | None, domain: list[str]) -> Question:
+def _question(gathered: Snapshot, hosts: list[str], failures: int | None, domain: list[str]) -> Question:
     from outlive.failover.analysis.questions import asked
 
     return asked(
@@ -88,7 +88,7 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _input(gathered: Gathered, question: Question, *, enumerate_all: bool) -> FailuresInput:
+def _input(gathered: Snapshot, question: Question, *, enumerate_all: bool) -> FailuresInput:
     from outlive.failover.analysis.survival import FailuresInput
 
     return FailuresInput(

@@ -15,10 +15,10 @@ from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output, progress
 
 if TYPE_CHECKING:
+    from outlive.failover.analysis.whatif.altered import Altered
+    from outlive.failover.analysis.whatif.answers import Answer
     from outlive.failover.model import VmView
     from outlive.resources import Amounts, Hypervisor
-    from outlive.roles.altered import Altered
-    from outlive.roles.answers import Answer
     from outlive.store import Store
 
 app = group("What would happen if hosts or VMs came or went, or more slots were asked for. Nothing is written.")
@@ -41,7 +41,7 @@ async def drain(
     config: Config = None,
 ) -> ExitCode | None:
     """In what order hosts can be emptied, every VM tolerating failures; exit code 1 if in none, 8 if none was found."""
-    from outlive.roles import whatif
+    from outlive.failover.analysis.whatif import questions as whatif
 
     return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, _words(hosts), keep=keep))
 
@@ -51,7 +51,7 @@ async def remove_host(
     access: Access, output: Output, hosts: Hosts, k: Slots = None, config: Config = None
 ) -> ExitCode | None:
     """Who has a place, and who is covered, once these hosts are gone; exit code 1 if not everybody."""
-    from outlive.roles import whatif
+    from outlive.failover.analysis.whatif import questions as whatif
 
     return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, _words(hosts)))
 
@@ -73,7 +73,7 @@ async def add_host(
     config: Config = None,
 ) -> ExitCode | None:
     """What would be covered with further hosts, once it is planned; exit code 1 if not everybody."""
-    from outlive.roles import whatif
+    from outlive.failover.analysis.whatif import questions as whatif
 
     size = _amounts(cpu, memory)
     labels = _labels(zone, domain or [])
@@ -101,7 +101,7 @@ async def add_vms(
     config: Config = None,
 ) -> ExitCode | None:
     """Whether further VMs find a place and everybody is covered then; exit code 1 if not, 8 if a limit ended --most."""
-    from outlive.roles import whatif
+    from outlive.failover.analysis.whatif import questions as whatif
 
     if most and count is not None:
         raise Usage("--most and --count at once", remedy="give one of them")
@@ -122,7 +122,7 @@ async def require(
     config: Config = None,
 ) -> ExitCode | None:
     """Whether everybody is covered if these flavors need so many slots; exit code 1 if not."""
-    from outlive.roles import whatif
+    from outlive.failover.analysis.whatif import questions as whatif
 
     pattern, equals, number = patterns.rpartition("=")
     if not equals or not pattern or not number.isdecimal() or len(number) > 3:
@@ -139,7 +139,7 @@ async def _answer(
 ) -> ExitCode | None:
     """Ask about the cluster as it is and print the answer."""
     from outlive.cli.answering import lines
-    from outlive.roles.altered import as_it_is
+    from outlive.failover.analysis.whatif.altered import as_it_is
 
     async with access.open() as store:
         gathered = await look(access, store, config, k)
@@ -185,7 +185,7 @@ def _labels(zone: str, domains: list[str]) -> dict[str, str]:
 def _new_hosts(
     now: Altered, like: str, count: int, size: Amounts, labels: dict[str, str], traits: list[str]
 ) -> list[Hypervisor]:
-    from outlive.roles.altered import empty_copies, plain_host, resized
+    from outlive.failover.analysis.whatif.altered import empty_copies, plain_host, resized
 
     if like:
         pattern = now.hosts.get(like)

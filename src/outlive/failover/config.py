@@ -16,7 +16,9 @@ import msgspec
 
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
+from outlive.failover.protection import ProtectionSettings
 from outlive.failover.topology import HOST_UNIT, TopologyChoice
+from outlive.placement.settings import PlacementSettings
 
 DEFAULT_REQUIREMENTS = {"*": 2}
 DEFAULT_RECONCILE_INTERVAL = "30s"
@@ -276,3 +278,22 @@ def _filled(text: str, default: str) -> str:
 
 def _or(number: int | None, default: int) -> int:
     return default if number is None else number
+
+
+class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings that decisions of failover read, filled and consistent."""
+
+    failover: FailoverConfig = FailoverConfig()
+    upkeep: FailoverUpkeepSettings = FailoverUpkeepSettings()
+    protection: ProtectionSettings = ProtectionSettings()
+    scheduler: PlacementSettings = PlacementSettings()
+
+    @property
+    def database_address(self) -> str:
+        """The database that VMs are read from, where they are."""
+        return self.upkeep.address_of(self.failover.datasource_name)
+
+    @property
+    def topology_choice(self) -> TopologyChoice:
+        """Units of failure and separation."""
+        return self.upkeep.topology_choice

@@ -18,10 +18,11 @@ from outlive.failover.keeping.observe import is_slot
 from outlive.failover.planner.plan import PlanInput, PlanResult
 from outlive.failover.ports import Computer
 from outlive.failover.protection import Demands
+from outlive.failover.snapshot import plan_input
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.roles.planned import write_plan
-from outlive.roles.planning import gather, plan_input
 from outlive.roles.settings import RoleSettings
+from outlive.roles.snapshot import gather
 from outlive.runtime.decisions import DecisionLog
 from outlive.store import Store
 

@@ -13,10 +13,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.protection import ProtectionSettings, check_protection
 from outlive.failover.requirements import Requirements
-from outlive.failover.topology import TopologyChoice
 from outlive.node.settings import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST
@@ -71,27 +70,13 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
 """Sections of ``outlive.yaml`` that every role reads."""
 
 
-class RoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     """The settings of a role, filled and consistent."""
 
-    failover: FailoverConfig = FailoverConfig()
-    upkeep: FailoverUpkeepSettings = FailoverUpkeepSettings()
-    protection: ProtectionSettings = ProtectionSettings()
-    scheduler: PlacementSettings = PlacementSettings()
     node: NodeSettings = NodeSettings()
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
-
-    @property
-    def database_address(self) -> str:
-        """The database that VMs are read from, where they are."""
-        return self.upkeep.address_of(self.failover.datasource_name)
-
-    @property
-    def topology_choice(self) -> TopologyChoice:
-        """Units of failure and separation, as they are in force."""
-        return self.upkeep.topology_choice
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:

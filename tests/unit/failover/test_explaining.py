@@ -16,6 +16,7 @@ from outlive.base.random import Random
 from outlive.failover.analysis.explain.findings import Reason
 from outlive.failover.analysis.explain.fleet import explain_fleet
 from outlive.failover.analysis.explain.model import Explanation, Kind
+from outlive.failover.analysis.explain.placement import explain_input, explainer_of
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.decisions import DECISIONS
 from outlive.failover.keeping.calls import Caller
@@ -23,6 +24,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import plan
 from outlive.failover.separation import AFFINITY, barred, groups_of
+from outlive.failover.snapshot import Snapshot, coverage_of
 from outlive.failover.topology import Topology
 from outlive.placement.errors import RunRefused
 from outlive.placement.request import PlacementRequest
@@ -42,8 +44,6 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.resources.codec import encode
-from outlive.roles.explaining import explain_input, explainer_of
-from outlive.roles.planning import Gathered, coverage_of
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.decisions import DecisionTable
 
@@ -55,7 +55,7 @@ BLOCKS = [pytest.param(0), *(pytest.param(start, marks=pytest.mark.slow) for sta
 class Truth:
     """The literal truth about one VM in one cloud, without any of the code that explains."""
 
-    def __init__(self, gathered: Gathered, vm: VmView) -> None:
+    def __init__(self, gathered: Snapshot, vm: VmView) -> None:
         self.gathered = gathered
         self.vm = vm
         self.topology = gathered.topology
@@ -246,11 +246,11 @@ def check_slot(truth: Truth, reason: Reason) -> None:
         assert message in reason.message
 
 
-def uncovered(gathered: Gathered) -> list[str]:
+def uncovered(gathered: Snapshot) -> list[str]:
     return [one.vm for one in coverage_of(gathered, gathered.observation.slots).uncovered]
 
 
-def clean_input(gathered: Gathered) -> CleanInput:
+def clean_input(gathered: Snapshot) -> CleanInput:
     seen = gathered.observation
     return CleanInput(
         vms=seen.vms,

@@ -21,6 +21,7 @@ from outlive.failover.keeping.observe import StoreVMs, slot_view
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
+from outlive.failover.snapshot import Snapshot, gather, plan_input, repack_input
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,
@@ -35,7 +36,6 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.roles.planned import write_plan
-from outlive.roles.planning import Gathered, gather, plan_input, repack_input
 from outlive.roles.settings import RoleSettings
 from outlive.store.memory import MemoryStore
 
@@ -71,11 +71,11 @@ class Watched(MemoryStore):
         yield from states
 
 
-async def look(store: MemoryStore, using: RoleSettings) -> Gathered:
+async def look(store: MemoryStore, using: RoleSettings) -> Snapshot:
     return await gather(store, StoreVMs(store, SystemClock()), using)
 
 
-def judged(gathered: Gathered, reservations: tuple[Reservation, ...]) -> dict[str, int]:
+def judged(gathered: Snapshot, reservations: tuple[Reservation, ...]) -> dict[str, int]:
     """VM → slots that count for it, once the state is seen to be valid."""
     seen = gathered.observation
     slots = tuple(slot_view(one) for one in reservations)

@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
-from outlive.failover.analysis.coverage import Reserved
+from outlive.failover.analysis.coverage import CoverageResult, Reserved
+from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
+from outlive.failover.snapshot import Snapshot
 
 
 class CostInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -178,3 +180,23 @@ def shares(amount: int, weights: Sequence[int]) -> list[int]:
         parts.append(amount * (before + weight) // total - amount * before // total)
         before += weight
     return parts
+
+
+def costs_of(gathered: Snapshot, covered: CoverageResult) -> CostResult:
+    """The cost of the slots that are there; ``covered`` is the coverage that they give."""
+    observation, protection = gathered.observation, gathered.demands.protection
+    needing = [vm for vm in observation.vms if gathered.required.get(vm.id, 0) > 0]
+    uncovered = {one.vm for one in covered.uncovered}
+    levels = {vm.id: protection.of(vm).name for vm in observation.vms}
+    units = gathered.topology.units
+    return costs(
+        CostInput(
+            vms=observation.vms,
+            required=gathered.required,
+            slots=observation.slots,
+            levels={vm: level for vm, level in levels.items() if level},
+            priorities={name: level.priority for name, level in protection.levels.items()},
+            covered=tuple(vm.id for vm in needing if vm.id not in uncovered),
+            tolerances=tolerances(needing, observation.slots, {vm.id: vm.host for vm in observation.vms}, units),
+        )
+    )

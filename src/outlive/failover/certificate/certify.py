@@ -19,10 +19,12 @@ from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certifica
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.reasons import amounts
+from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.blocking import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.placement.request import Intent
-from outlive.resources import CPU, MEMORY, Hypervisor, Reservation
+from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
+from outlive.resources.state import state_digest
 
 
 class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -205,3 +207,21 @@ def _why(host: Hypervisor, running: list[int], held: list[int]) -> str:
         running = [allocation.cpu_milli, allocation.memory_bytes]
     lacking = [max(0, running[at] + held[at] - capacity[name]) for at, name in enumerate((CPU, MEMORY))]
     return f"lacks {amounts(*lacking)} for its VMs and all that is reserved there" if any(lacking) else ""
+
+
+def certify_input(gathered: Snapshot, objects: Sequence[Resource], *, partial: bool = False) -> CertifyInput:
+    """What may be certified of exactly these objects, under the settings in force."""
+    observation = gathered.observation
+    slots = [view for view in observation.slots if observation.objects[view.name].spec.type == FAILOVER]
+    reservations = [item for item in objects if isinstance(item, Reservation)]
+    return CertifyInput(
+        state_digest=state_digest(objects),
+        hosts=tuple(host.name for host in observation.hosts),
+        vms=observation.vms,
+        required=gathered.required,
+        slots=tuple(slots),
+        without_room=without_room(observation.hypervisors, reservations, observation.vms),
+        unit=gathered.settings.topology_choice.unit,
+        topology=gathered.topology,
+        partial=partial,
+    )

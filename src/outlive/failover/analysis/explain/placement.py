@@ -14,12 +14,14 @@ import numpy as np
 
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.explain.findings import Refusal
-from outlive.failover.analysis.explain.model import Answer, NewHost
-from outlive.failover.keeping.calls import Caller
-from outlive.failover.keeping.placing import offer_of
+from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, NewHost, State
+from outlive.failover.analysis.explain.vm import Explainer
+from outlive.failover.keeping.calls import Caller, pins_projects, placement_class
+from outlive.failover.keeping.placing import free_capacity, offer_of
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize
+from outlive.failover.snapshot import Snapshot
 from outlive.placement.columns import BoolVector
 from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.errors import StepFailed
@@ -34,6 +36,7 @@ from outlive.placement.pipelines import BoundFilter
 from outlive.placement.request import HYPERVISOR_TYPE, PlacementRequest
 from outlive.placement.steps import Filter, Run
 from outlive.resources import ZONE_LABEL, Amounts, Hypervisor, ObjectMeta
+from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import Capabilities, DomainCapabilities, HypervisorStatus
 
 TEMPLATE: Final = "new-host"
@@ -263,3 +266,68 @@ def hypervisor_of(name: str, host: NewHost) -> Hypervisor:
             ),
         ),
     )
+
+
+ANSWERS_KEPT = 256
+"""Answers of placement that are remembered; beyond it all are forgotten and asked for again."""
+
+
+class EngineAnswers(Answers):
+    """Asks the engine over what was gathered, once for each kind of VM."""
+
+    def __init__(self, gathered: Snapshot) -> None:
+        self._engine = gathered.engine
+        self._caller = Caller(profile=gathered.settings.upkeep.profile)
+        self._with_project = pins_projects(gathered.observation.hypervisors)
+        self._known: dict[str, Answer] = {}
+
+    def of(self, vm: VmView, size: ResolvedSize) -> Answer:
+        """What placement says."""
+        kind = encode_canonical(
+            (placement_class(vm, size, with_project=self._with_project), vm.host, vm.cpu_milli, vm.memory_bytes)
+        ).decode()
+        answer = self._known.get(kind)
+        if answer is None:
+            if len(self._known) >= ANSWERS_KEPT:
+                self._known.clear()
+            answer = self._known[kind] = answer_of(self._engine, self._caller, vm, size)
+        return answer
+
+
+def state_of(gathered: Snapshot, *, now: float = 0.0) -> State:
+    """The state that explanations quote."""
+    observation, settings = gathered.observation, gathered.settings
+    capacity = {
+        host.name: (amounts.get("cpu", 0), amounts.get("memory", 0))
+        for host in observation.hypervisors
+        if (amounts := host.effective_capacity()) is not None
+    }
+    return State(
+        vms=observation.vms,
+        required=gathered.required,
+        slots=observation.slots,
+        sizes=gathered.sizes,
+        hosts=observation.hosts,
+        free=free_capacity(gathered.fleet),
+        capacity=capacity,
+        topology=gathered.topology,
+        limit=settings.failover.max_vms_to_process,
+        priorities=gathered.priorities,
+        now=now,
+        brake_share=settings.upkeep.brake_share,
+        brake_number=settings.upkeep.brake_number,
+    )
+
+
+def explainer_of(gathered: Snapshot, *, now: float = 0.0) -> Explainer:
+    """Explains VMs of what was gathered."""
+    return Explainer(state_of(gathered, now=now), EngineAnswers(gathered))
+
+
+def explain_input(gathered: Snapshot, vm: str, *, now: float = 0.0) -> ExplainInput:
+    """The same about one VM as plain data, for ``outlive decide failover.explain``; ``KeyError`` for another name."""
+    state = state_of(gathered, now=now)
+    view = {one.id: one for one in state.vms}[vm]
+    answer = EngineAnswers(gathered).of(view, gathered.sizes[vm])
+    fields = {name: getattr(state, name) for name in State.__struct_fields__}
+    return ExplainInput(vm=vm, answers={"": answer}, **fields)

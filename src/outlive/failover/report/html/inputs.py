@@ -12,16 +12,16 @@ from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.report.html.coverage import CoverageReport, coverage_report
 from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share, group_domain
 from outlive.failover.report.html.survival import ShownCase, SurvivalReport, survival_report
+from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, topology_of
 from outlive.placement.facts import facts_of
 from outlive.resources import Amounts, Hypervisor
-from outlive.roles.planning import Gathered
 
 DOMAINS_JUDGED = 3
 """Failure domains for which tolerance is told besides that of hosts."""
 
 
-def coverage_picture(gathered: Gathered, result: CoverageResult, *, source: str, when: str) -> bytes:
+def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str, when: str) -> bytes:
     """The report of a coverage."""
     unit = gathered.settings.topology_choice.unit
     views = gathered.observation.hosts
@@ -42,7 +42,7 @@ def coverage_picture(gathered: Gathered, result: CoverageResult, *, source: str,
 
 
 def survival_picture(
-    gathered: Gathered, question: Question, given: FailuresInput, result: FailuresResult, *, source: str, when: str
+    gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult, *, source: str, when: str
 ) -> bytes:
     """The report of a question about failures, with the case in question or the worst one shown."""
     told = assess_state(
@@ -77,7 +77,7 @@ def _shown(given: FailuresInput, result: FailuresResult) -> ShownCase | None:
 
 
 def fleet_of(
-    gathered: Gathered, uncovered: dict[str, str], *, source: str, when: str, domain: str = ""
+    gathered: Snapshot, uncovered: dict[str, str], *, source: str, when: str, domain: str = ""
 ) -> FleetFigures:
     """The hosts in figures; ``uncovered``: VM → host, ``domain``: by which hosts are shown, where it is one."""
     observation = gathered.observation

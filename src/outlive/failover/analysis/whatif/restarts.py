@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import msgspec
 
 from outlive.base.errors import OutliveError
+from outlive.failover.analysis.drain.inputs import move_request
+from outlive.failover.analysis.whatif.altered import Altered, running
+from outlive.failover.analysis.whatif.answers import Landed
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import counts
+from outlive.failover.snapshot import Snapshot
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent
-from outlive.roles.altered import Altered, running
-from outlive.roles.answers import Landed
-from outlive.roles.draining import move_request
-from outlive.roles.planning import Gathered
 
 NEW_VM = "what-if-{:05d}"
 """What new VMs are called."""
@@ -31,7 +31,7 @@ async def added(now: Altered, like: VmView, count: int) -> tuple[list[Landed], l
     return [Landed(vm=vm.id, host=vm.host) for vm in placed], unplaced, now.with_vms(placed)
 
 
-def placed_by_engine(gathered: Gathered, views: Sequence[VmView]) -> tuple[list[VmView], list[tuple[VmView, str]]]:
+def placed_by_engine(gathered: Snapshot, views: Sequence[VmView]) -> tuple[list[VmView], list[tuple[VmView, str]]]:
     """The VMs with a host each, as placement ranks them one after the other, and those without."""
     fleet, engine = gathered.fleet, gathered.engine
     placed: list[VmView] = []
@@ -55,7 +55,7 @@ def placed_by_engine(gathered: Gathered, views: Sequence[VmView]) -> tuple[list[
 
 
 async def lost(
-    now: Altered, gathered: Gathered, gone: set[str]
+    now: Altered, gathered: Snapshot, gone: set[str]
 ) -> tuple[list[Landed], list[tuple[VmView, str]], Altered]:
     """The cluster without these hosts: their VMs take their own slots, or what placement finds, or run nowhere."""
     stranded = [vm for vm in gathered.vms if vm.host in gone]
@@ -75,7 +75,7 @@ async def lost(
     return landed, unplaced, rest.with_vms(placed).without_members(vm.id for vm in stranded)
 
 
-def _own_slots(gathered: Gathered, stranded: Sequence[VmView], gone: set[str]) -> dict[str, SlotView]:
+def _own_slots(gathered: Snapshot, stranded: Sequence[VmView], gone: set[str]) -> dict[str, SlotView]:
     """VM → a slot of its own that is left, each slot once; whoever has the fewest to choose from chooses first."""
     names = {vm.id: vm for vm in stranded}
     free: dict[str, list[SlotView]] = {}

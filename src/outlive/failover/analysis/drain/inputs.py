@@ -13,20 +13,20 @@ import numpy as np
 
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.drain.steps import DrainInput
+from outlive.failover.analysis.whatif.altered import running
 from outlive.failover.keeping.calls import Caller, forced_hosts, pins_projects, pipeline_for, placement_class
 from outlive.failover.keeping.placing import InProcessPlacement, Ranker, gather_offers, wanted
 from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
 from outlive.failover.sizing import ResolvedSize
+from outlive.failover.snapshot import Snapshot
 from outlive.placement.blocking import CapacityQuery
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.ranking import Ranking, why_nowhere
 from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, Options, PlacementRequest
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
-from outlive.roles.altered import running
-from outlive.roles.planning import Gathered
 
 EMPTY = msgspec.structs.replace(
     SILENT, assume_empty_hosts=True, ignored_reservation_types=(COMMITTED, FAILOVER, IN_FLIGHT)
@@ -49,7 +49,7 @@ def _with_options(request: PlacementRequest, options: Options) -> PlacementReque
     return msgspec.structs.replace(request, options=options)
 
 
-async def drain_input(gathered: Gathered, drained: Sequence[str], *, keep: int | None = None) -> DrainInput:
+async def drain_input(gathered: Snapshot, drained: Sequence[str], *, keep: int | None = None) -> DrainInput:
     """The question for ``failover.drain``."""
     observation, settings = gathered.observation, gathered.settings
     with_project = pins_projects(observation.hypervisors)
@@ -94,7 +94,7 @@ def _joined(now: dict[str, Offer], ever: dict[str, Offer]) -> dict[str, Offer]:
     return found
 
 
-def landing_places(gathered: Gathered, drained: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def landing_places(gathered: Snapshot, drained: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """VM on these hosts → hosts that may run it if they have room, as placement ranks them."""
     gone = tuple(drained)
     fleet, engine = gathered.fleet, gathered.engine
@@ -139,7 +139,7 @@ def move_request(
     )
 
 
-def why_not(gathered: Gathered, vm: VmView, drained: Sequence[str]) -> str:
+def why_not(gathered: Snapshot, vm: VmView, drained: Sequence[str]) -> str:
     """Why placement would take the VM nowhere else, however much room there were."""
     try:
         return why_nowhere(gathered.engine.rank(_with_options(move_request(vm, drained), EMPTY), why=True))

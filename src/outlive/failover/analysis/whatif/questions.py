@@ -14,19 +14,19 @@ import msgspec
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.patterns import compile_pattern
 from outlive.failover.analysis.coverage import CoverageResult
+from outlive.failover.analysis.drain.inputs import drain_input, why_not
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
+from outlive.failover.analysis.whatif.altered import Altered, empty_copies, without_unit
+from outlive.failover.analysis.whatif.answers import Answer, Landed, Numbers, Pair, Short, Tolerated, Unplaced
+from outlive.failover.analysis.whatif.restarts import added, lost
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanResult, plan
+from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
 from outlive.failover.topology import HOST_UNIT
 from outlive.resources import ZONE_LABEL, Hypervisor
-from outlive.roles.altered import Altered, empty_copies, without_unit
-from outlive.roles.answers import Answer, Landed, Numbers, Pair, Short, Tolerated, Unplaced
-from outlive.roles.draining import drain_input, why_not
-from outlive.roles.planning import Gathered, coverage_of, plan_input
-from outlive.roles.relanding import added, lost
 
 HOSTS_ADDED = 256
 """Hosts that are added at most to find out how many are short; beyond it the number is not told."""
@@ -40,7 +40,7 @@ NEW_HOST = "what-if-host-{:03d}"
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster as it is, or as it would be once planned."""
 
-    gathered: Gathered
+    gathered: Snapshot
     slots: tuple[SlotView, ...]
     coverage: CoverageResult
     actions: int = 0
@@ -51,7 +51,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.coverage.covered == self.coverage.required
 
 
-def seen(gathered: Gathered, slots: tuple[SlotView, ...], fails: Iterable[Fail] = ()) -> Seen:
+def seen(gathered: Snapshot, slots: tuple[SlotView, ...], fails: Iterable[Fail] = ()) -> Seen:
     """With coverage and tolerance."""
     return Seen(gathered=gathered, slots=slots, coverage=coverage_of(gathered, slots, fails))
 
@@ -347,7 +347,7 @@ def _lower(given: DrainInput) -> int | None:
     return None
 
 
-def _with_reasons(obstacles: Sequence[Obstacle], gathered: Gathered, hosts: Sequence[str]) -> tuple[Obstacle, ...]:
+def _with_reasons(obstacles: Sequence[Obstacle], gathered: Snapshot, hosts: Sequence[str]) -> tuple[Obstacle, ...]:
     """The obstacles, those of placement with what it says."""
     views = {vm.id: vm for vm in gathered.vms}
     return tuple(
@@ -361,6 +361,6 @@ def _with_reasons(obstacles: Sequence[Obstacle], gathered: Gathered, hosts: Sequ
 # Where VMs are.
 
 
-def _relocated(gathered: Gathered, vms: tuple[VmView, ...]) -> Gathered:
+def _relocated(gathered: Snapshot, vms: tuple[VmView, ...]) -> Snapshot:
     observation = msgspec.structs.replace(gathered.observation, vms=vms)
     return msgspec.structs.replace(gathered, observation=observation)

@@ -12,7 +12,9 @@ import msgspec
 
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
+from outlive.failover.config import FailoverSettings
 from outlive.failover.model import VmView, amounts_of
+from outlive.failover.snapshot import Snapshot, gather
 from outlive.failover.vms import VmList
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
@@ -27,8 +29,6 @@ from outlive.resources import (
     Reservation,
     Resource,
 )
-from outlive.roles.planning import Gathered, gather
-from outlive.roles.settings import RoleSettings
 from outlive.store import Store, list_all
 from outlive.store.memory import MemoryStore
 
@@ -44,10 +44,10 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
     vms: dict[str, VmView]
     """VM → as its source lists it."""
     besides: tuple[Resource, ...]
-    settings: RoleSettings
+    settings: FailoverSettings
     k: int | None = None
 
-    async def gathered(self) -> Gathered:
+    async def gathered(self) -> Snapshot:
         """What failover would see."""
         store = MemoryStore(SystemClock(), SystemIds())
         store.load((*self.hosts.values(), *self.reservations.values(), *self.besides))
@@ -102,7 +102,7 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
             hosts[vm.host] = running(hosts[vm.host], vm)
         return msgspec.structs.replace(self, hosts=hosts, vms=vms)
 
-    def with_settings(self, settings: RoleSettings) -> Altered:
+    def with_settings(self, settings: FailoverSettings) -> Altered:
         """By other settings."""
         return msgspec.structs.replace(self, settings=settings)
 
@@ -122,7 +122,7 @@ class _Listed:
         return self._vms.get(vm_id)
 
 
-async def as_it_is(store: Store, gathered: Gathered, *, k: int | None = None) -> Altered:
+async def as_it_is(store: Store, gathered: Snapshot, *, k: int | None = None) -> Altered:
     """The cluster that was gathered from this store, unaltered."""
     besides = [item for kind in READ_BESIDES async for item in list_all(store, kind)]
     return Altered(

@@ -6,12 +6,14 @@ the same as in a cycle (docs/reference/failover.md#cycle), only without the limi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.config import FailoverSettings
 from outlive.failover.keeping.calls import Caller, pins_projects
+from outlive.failover.keeping.crowding import too_much
 from outlive.failover.keeping.observe import Observation, StoreWorld, observe
 from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.model import SlotView, VmView
@@ -29,13 +31,11 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
-from outlive.recovery.arrivals import arriving
-from outlive.resources import Pipeline, Reservation, VirtualMachine
-from outlive.roles.settings import RoleSettings
+from outlive.resources import Hypervisor, Pipeline, Reservation, VirtualMachine
 from outlive.store import Store, list_all
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One look at a cluster: what is there, what is needed, and the hosts as placement has them."""
 
     observation: Observation
@@ -51,7 +51,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """VM → size of its slots."""
     fleet: Fleet
     engine: Engine
-    settings: RoleSettings
+    settings: FailoverSettings
     topology: Topology = Topology()
     """Units of failure and separation of these hosts, as the settings ask for them."""
 
@@ -71,7 +71,18 @@ class _Local:
         return self._engine.rank(request, why=why)
 
 
-async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: int | None = None) -> Gathered:
+Arrivals = Callable[[VirtualMachine, Callable[[str], Hypervisor | None], Sequence[Reservation]], Iterable[Reservation]]
+"""VM, hosts by name, the slots that it uses → blocks for what hosts are to run and do not report yet."""
+
+
+async def gather(
+    store: Store,
+    source: VMSource,
+    settings: FailoverSettings,
+    *,
+    k: int | None = None,
+    arrivals: Arrivals = lambda vm, host, slots: (),
+) -> Snapshot:
     """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
     world = StoreWorld(store)
     observation = await observe(world, source, trust_hosts=settings.failover.trust_hypervisor_location)
@@ -83,11 +94,12 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
-    await _book(store, fleet)
+    await _book(store, fleet, arrivals)
+    observation = _without_crowded(observation, fleet)
     pipelines = PipelineTable.shipped()
     async for pipeline in list_all(store, Pipeline):
         pipelines.put(pipeline)
-    return Gathered(
+    return Snapshot(
         observation=observation,
         required=demanded.required,
         priorities=demanded.priorities,
@@ -101,7 +113,7 @@ async def gather(store: Store, source: VMSource, settings: RoleSettings, *, k: i
     )
 
 
-async def _book(store: Store, fleet: Fleet) -> None:
+async def _book(store: Store, fleet: Fleet, arrivals: Arrivals) -> None:
     """What reservations hold, and what hosts are to run and do not report yet."""
     consumed: dict[str, list[Reservation]] = {}
     async for reservation in list_all(store, Reservation):
@@ -109,11 +121,27 @@ async def _book(store: Store, fleet: Fleet) -> None:
         if reservation.status.consumer is not None:
             consumed.setdefault(reservation.status.consumer.vm, []).append(reservation)
     async for vm in list_all(store, VirtualMachine):
-        for block in arriving(vm, fleet.host, consumed.get(vm.name, ())):
+        for block in arrivals(vm, fleet.host, consumed.get(vm.name, ())):
             fleet.upsert_reservation(block)
 
 
-async def plan_input(gathered: Gathered, placement: PlacementPort | None = None) -> PlanInput:
+def _without_crowded(observation: Observation, fleet: Fleet) -> Observation:
+    """Of hosts that hold more than they have, as many slots as are too much are not ready."""
+    crowded: dict[str, str] = {}
+    for name in fleet.names:
+        if excess := fleet.overbooked(name):
+            on = [observation.objects[slot.name] for slot in observation.slots if slot.host == name]
+            crowded.update((one.name, f"{name} holds more than it has") for one in too_much(on, excess))
+    if not crowded:
+        return observation
+    slots = tuple(
+        msgspec.structs.replace(slot, ready=False, unready=crowded[slot.name]) if slot.name in crowded else slot
+        for slot in observation.slots
+    )
+    return msgspec.structs.replace(observation, slots=slots)
+
+
+async def plan_input(gathered: Snapshot, placement: PlacementPort | None = None) -> PlanInput:
     """The input of the plan: every VM that misses slots with its class, and what placement offers each class.
 
     Without ``placement`` the engine over what was gathered is asked.
@@ -144,13 +172,13 @@ async def plan_input(gathered: Gathered, placement: PlacementPort | None = None)
     )
 
 
-async def refusals(gathered: Gathered) -> tuple[Fail, ...]:
+async def refusals(gathered: Snapshot) -> tuple[Fail, ...]:
     """Whom a cycle without limits could not serve, and why: a plain plan, since packing would only add time."""
     plain = msgspec.structs.replace(await plan_input(gathered), packing=False)
     return tuple(one for one in plan(plain).actions if isinstance(one, Fail))
 
 
-async def repack_input(gathered: Gathered, *, limit: int, effort_s: float, seed: int) -> RepackInput:
+async def repack_input(gathered: Snapshot, *, limit: int, effort_s: float, seed: int) -> RepackInput:
     """The input of repacking: every member of a slot with its class, and which hosts' slots each class may join."""
     observation, settings = gathered.observation, gathered.settings
     views = {vm.id: vm for vm in observation.vms}
@@ -180,7 +208,7 @@ async def repack_input(gathered: Gathered, *, limit: int, effort_s: float, seed:
     )
 
 
-def _wishes(gathered: Gathered) -> list[Wanted]:
+def _wishes(gathered: Snapshot) -> list[Wanted]:
     """Who misses slots, counted as the plan counts it."""
     observation = gathered.observation
     missing = select(
@@ -196,7 +224,7 @@ def _wishes(gathered: Gathered) -> list[Wanted]:
     return [wanted(views[one.vm], one.needed, gathered.sizes[one.vm], with_project=with_project) for one in missing]
 
 
-def coverage_of(gathered: Gathered, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
+def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
     """The coverage that these slots give. ``fails`` has the reasons of VMs that a plan could not serve."""
     given = CoverageInput(
         vms=gathered.observation.vms,
