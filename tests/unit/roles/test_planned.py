@@ -21,7 +21,7 @@ from outlive.failover.keeping.observe import StoreVMs, slot_view
 from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
-from outlive.failover.snapshot import Snapshot, gather, plan_input, repack_input
+from outlive.failover.snapshot import Snapshot, plan_input, repack_input
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,
@@ -37,6 +37,7 @@ from outlive.resources import (
 )
 from outlive.roles.planned import write_plan
 from outlive.roles.settings import RoleSettings
+from outlive.roles.snapshot import gather
 from outlive.store.memory import MemoryStore
 
 

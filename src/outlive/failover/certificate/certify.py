@@ -144,10 +144,11 @@ class _Maker:
 
     def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
         name = f"slot {slot.name} on {slot.host or 'no host'}"
+        full = slot.host in self._without_room
         why = why_worthless(vm, slot)
-        if why is not None:
+        if why is not None and not (full and why.worthless is Worthless.NOT_READY):
             return Lack(why.worthless.value), f"{name} {why.text}"
-        if slot.host and slot.host not in self._without_room:
+        if slot.host and not full:
             return None
         return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"
 
