@@ -1,7 +1,7 @@
 """Stories marked ``real: true`` are played on the product's real stores as well; only hosts are simulated there.
 
-Time is hastened and stands still while something is computed (``outlive.runtime.hastened``); the store takes the time
-that it takes. So everything that is expected may come a few seconds later than the story says. The invariants hold
+Time is accelerated and stands still while something is computed (``outlive.simulation.accelerated``); the store takes the
+time that it takes. So everything that is expected may come a few seconds later than the story says. The invariants hold
 without any tolerance, after every event.
 """
 
@@ -14,8 +14,8 @@ from tempfile import mkdtemp
 import pytest
 
 from outlive.base.logging import silenced
-from outlive.runtime.hastened import run_hastened
-from outlive.simulation.live import on
+from outlive.simulation.accelerated import run_accelerated
+from outlive.simulation.real_store import on
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Ended, Story
 from tests.support.real_stores import REAL_STORES, RESTARTED, RealStore
@@ -55,7 +55,7 @@ def played(folder: Path, real: RealStore, path: Path) -> Ended:
 
     try:
         with silenced():
-            return run_hastened(play(), speed=SPEED)
+            return run_accelerated(play(), speed=SPEED)
     finally:
         rmtree(path)
 

@@ -57,9 +57,9 @@ from outlive.resources import (
 )
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.metrics import Metrics
+from outlive.simulation.field_writers import WriterStore
 from outlive.store.contract import Page
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import WriterStore
 
 GIB = 2**30
 

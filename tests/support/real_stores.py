@@ -15,7 +15,7 @@ from outlive.api import Role
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.simulation.live import TOLERANCE_S, Connect
+from outlive.simulation.real_store import TOLERANCE_S, Connect
 from outlive.store import Store
 from outlive.store.http import HttpStore
 from outlive.store.sqlite import SqliteStore

@@ -58,9 +58,9 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
+from outlive.simulation.field_writers import WriterStore
 from outlive.store import Store
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import WriterStore
 from tests.support.failover import DirectRanker, EventList
 
 GIB = 2**30

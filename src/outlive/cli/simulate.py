@@ -204,8 +204,8 @@ def _on_disk(
     """The same on a SQLite store in a directory that is made for it; never in one where something is."""
     from outlive.base.clock import LoopClock
     from outlive.base.ids import SystemIds
-    from outlive.runtime.hastened import SPEED, WALL_S, run_hastened
-    from outlive.simulation.live import TOLERANCE_S, on
+    from outlive.simulation.accelerated import SPEED, WALL_S, run_accelerated
+    from outlive.simulation.real_store import TOLERANCE_S, on
     from outlive.simulation.story import Story
     from outlive.store.sqlite import SqliteStore
 
@@ -230,7 +230,7 @@ def _on_disk(
         finally:
             await opened.close()
 
-    return run_hastened(played(), speed=SPEED, wall_s=WALL_S + scenario.until_s)
+    return run_accelerated(played(), speed=SPEED, wall_s=WALL_S + scenario.until_s)
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:

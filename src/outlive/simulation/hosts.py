@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from outlive.node.ports.hypervisor import DomainState
-from outlive.runtime.parts import outside_parts
+from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.guards import GuardSlot, SimGuard
 from outlive.simulation.history import History

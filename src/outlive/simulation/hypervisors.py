@@ -16,7 +16,7 @@ from outlive.base.errors import InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.resources import VirtualMachine
-from outlive.runtime.parts import Part
+from outlive.runtime.virtual import Part
 from outlive.simulation.domains import HypervisorFaults, Latencies, SimDomain, domain_of
 from outlive.simulation.process import Process, go
 

@@ -16,7 +16,7 @@ from typing import Final
 from outlive.base.ids import Ids
 from outlive.node.membership.steps import Remembered
 from outlive.resources import Amounts
-from outlive.runtime.parts import outside_parts
+from outlive.runtime.virtual import outside_parts
 from outlive.simulation.clocks import HostClock
 from outlive.simulation.process import Process
 

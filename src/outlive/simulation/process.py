@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from outlive.runtime.parts import Part, outside_parts
+from outlive.runtime.virtual import Part, outside_parts
 
 T = TypeVar("T")
 

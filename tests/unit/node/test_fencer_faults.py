@@ -13,7 +13,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.node.faults import REFRESH_S, FaultRecorder
 from outlive.resources import Fault, ObjectRef
-from outlive.store.writers import WriterStore
+from outlive.simulation.field_writers import WriterStore
 
 HOST = ObjectRef(kind="Hypervisor", name="a")
 

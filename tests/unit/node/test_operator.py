@@ -38,9 +38,9 @@ from outlive.resources import (
     R,
 )
 from outlive.resources.cluster import Timing
+from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import WriterStore
 
 HELD = MemberRecord(machine_id="m", boot_id="b", epoch=3, nonce="abcdefgh")
 CLOCK = LoopClock()

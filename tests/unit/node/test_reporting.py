@@ -16,9 +16,9 @@ from outlive.node.reporting import FIGURES_STALE, STALE_CYCLES, Reporter
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Amounts, Fault, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
+from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import WriterStore
 
 INTERVAL_S = 5.0
 

@@ -14,8 +14,8 @@ from outlive.node.operator import request_vm
 from outlive.recovery.faults import standing
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.simulation.field_writers import WriterStore
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import WriterStore
 
 _replace = msgspec.structs.replace
 IDS = SeededIds(Random(1))

@@ -13,8 +13,8 @@ from tests.unit.recovery.test_recovering import joined_before
 from outlive.node.faults import FaultRecorder
 from outlive.resources import Cluster, Fault
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
-from outlive.store.writers import WriterStore
 
 Story = Callable[[RecoveryCloud, Callable[[], Any]], Awaitable[None]]
 

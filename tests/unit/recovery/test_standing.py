@@ -99,7 +99,7 @@ async def _listed(cloud: RecoveryCloud) -> Any:
 def test_what_one_leader_raised_the_next_one_ends() -> None:
     from outlive.recovery.faults import StandingFaults
     from outlive.recovery.view import RecoveryInformers
-    from outlive.store.writers import WriterStore
+    from outlive.simulation.field_writers import WriterStore
 
     class Caches:
         """What a leader sees."""

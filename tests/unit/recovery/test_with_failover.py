@@ -13,7 +13,7 @@ from outlive.resources import Coverage, Membership, Reservation
 from outlive.roles.settings import RoleSettings
 from outlive.roles.up import Ports, UpRole
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store.writers import WriterStore
+from outlive.simulation.field_writers import WriterStore
 
 HOSTS = tuple(f"h{n}" for n in range(8))
 

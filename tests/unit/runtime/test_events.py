@@ -17,10 +17,10 @@ from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, EventRecorder, event_na
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.sweeping import SWEEP_STEP
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import WriterStore
 
 VM = ObjectRef(kind="VirtualMachine", name="vm-1", uid="u1")
 CLOCK = LoopClock()

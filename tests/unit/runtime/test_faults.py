@@ -14,7 +14,7 @@ from outlive.base.errors import Unavailable
 from outlive.resources import Fault, ObjectRef
 from outlive.resources.reasons.faults import FAULTS, FaultCode
 from outlive.runtime.faults import LIST_AGAIN_S, REFRESH_S, ActiveFault, FaultRecorder, health
-from outlive.store.writers import WriterStore
+from outlive.simulation.field_writers import WriterStore
 
 HOST = ObjectRef(kind="Hypervisor", name="a")
 

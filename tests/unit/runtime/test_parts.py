@@ -6,7 +6,7 @@ import asyncio
 
 from tests.support.loops import run
 
-from outlive.runtime.parts import Part, outside_parts
+from outlive.runtime.virtual import Part, outside_parts
 
 
 async def _ticks(told: list[float]) -> None:

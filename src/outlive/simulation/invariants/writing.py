@@ -11,10 +11,10 @@ import msgspec
 
 from outlive.resources import Membership, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
+from outlive.simulation.field_writers import owners_of
 from outlive.simulation.invariants.truth import Truth
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
-from outlive.store.writers import owners_of
 
 HOLDERS_LIMIT: Final = 8
 """Two in a move, and those that are fenced and not yet dropped."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import BadInput
-from outlive.runtime.parts import outside_parts
+from outlive.runtime.virtual import outside_parts
 
 if TYPE_CHECKING:
     from outlive.simulation.hosts import SimHost

@@ -23,8 +23,15 @@ from outlive.resources import (
     ReservationStatus,
     VirtualMachine,
 )
+from outlive.simulation.field_writers import (
+    Violation,
+    WriterStore,
+    WriterViolation,
+    changed_paths,
+    owners_of,
+    writers_table,
+)
 from outlive.store.memory import MemoryStore
-from outlive.store.writers import Violation, WriterStore, WriterViolation, changed_paths, owners_of, writers_table
 
 DOCS = Path(__file__).parents[3] / "docs/reference/store.md"
 

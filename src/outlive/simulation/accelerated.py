@@ -9,7 +9,7 @@ No timer fires before its moment. asyncio's own loops let those fire together th
 goes on by itself there. Here it does not while anything is ready: several tasks that sleep until a moment, find that it
 is not there yet, and sleep again, would keep each other ready, and time would stand still for ever.
 
-Tasks belong to parts (``outlive.runtime.parts``) and are halted with them. What is not given: two runs are not alike,
+Tasks belong to parts (``outlive.runtime.virtual``) and are halted with them. What is not given: two runs are not alike,
 because the outside answers when it likes.
 """
 
@@ -24,8 +24,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from outlive.runtime.parts import PART
-from outlive.runtime.virtual import STILL_LIMIT, VirtualLimit, described
+from outlive.runtime.virtual import PART, STILL_LIMIT, VirtualLimit, described
 
 T = TypeVar("T")
 
@@ -68,7 +67,7 @@ class _Timer(asyncio.TimerHandle):
 class _Selector(selectors.DefaultSelector):
     """Waits as the loop says."""
 
-    loop: HastenedLoop | None = None
+    loop: AcceleratedLoop | None = None
 
     def select(self, timeout: float | None = None) -> _Events:
         """As every selector; ``timeout`` is in seconds of the loop."""
@@ -81,7 +80,7 @@ class _Selector(selectors.DefaultSelector):
         return self.loop.let_pass(timeout, super().select)
 
 
-class HastenedLoop(asyncio.SelectorEventLoop):
+class AcceleratedLoop(asyncio.SelectorEventLoop):
     """The loop; see the module."""
 
     def __init__(self, *, speed: float = SPEED, wall_s: float = WALL_S, start: float = 0.0) -> None:
@@ -181,7 +180,7 @@ class HastenedLoop(asyncio.SelectorEventLoop):
 def outside() -> Iterator[None]:
     """While the block runs, somebody waits for an answer from outside; see the module. On other loops: nothing."""
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, HastenedLoop):
+    if not isinstance(loop, AcceleratedLoop):
         yield
         return
     loop.calls_outside += 1
@@ -191,10 +190,10 @@ def outside() -> Iterator[None]:
         loop.calls_outside -= 1
 
 
-def run_hastened(
+def run_accelerated(
     coro: Coroutine[Any, Any, T], *, speed: float = SPEED, wall_s: float = WALL_S, start: float = 0.0
 ) -> T:
-    """Run ``coro`` on a hastened loop of its own and return its result.
+    """Run ``coro`` on a accelerated loop of its own and return its result.
 
     An error in a task or callback that nobody awaited is not lost: it is raised, in an exception group, when ``coro``
     itself ended well. Raises ``VirtualLimit`` after ``wall_s`` seconds, and whatever ``coro`` raises.
@@ -209,8 +208,8 @@ def run_hastened(
         else:
             loop.default_exception_handler(context)
 
-    def made() -> HastenedLoop:
-        loop = HastenedLoop(speed=speed, wall_s=wall_s, start=start)
+    def made() -> AcceleratedLoop:
+        loop = AcceleratedLoop(speed=speed, wall_s=wall_s, start=start)
         loop.set_exception_handler(keep)
         return loop
 

@@ -1,4 +1,4 @@
-"""Time of the hastened loop: it moves on only while the loop waits, and the outside counts as it is."""
+"""Time of the accelerated loop: it moves on only while the loop waits, and the outside counts as it is."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import time
 
 import pytest
 
-from outlive.runtime.hastened import LOOK_S, HastenedLoop, outside, run_hastened
-from outlive.runtime.parts import Part
-from outlive.runtime.virtual import VirtualLimit
+from outlive.runtime.virtual import Part, VirtualLimit
+from outlive.simulation.accelerated import LOOK_S, AcceleratedLoop, outside, run_accelerated
 
 
-class _OfWall(HastenedLoop):
+class _OfWall(AcceleratedLoop):
     """A loop for which the wall says what the test wants."""
 
     def __init__(self, walls: list[float], *, speed: float) -> None:
@@ -34,7 +33,7 @@ def test_time_runs_so_many_times_faster_than_the_wall() -> None:
         return now()
 
     begun = time.monotonic()
-    assert run_hastened(main(), speed=1000) == pytest.approx(100.0, abs=0.01)
+    assert run_accelerated(main(), speed=1000) == pytest.approx(100.0, abs=0.01)
     assert 0.09 < time.monotonic() - begun < 50
 
 
@@ -45,7 +44,7 @@ def test_what_is_computed_takes_no_time() -> None:
             await asyncio.sleep(0)
         return now()
 
-    assert run_hastened(main(), speed=1000) < 1.0
+    assert run_accelerated(main(), speed=1000) < 1.0
 
 
 def test_an_answer_from_outside_takes_the_time_that_it_takes() -> None:
@@ -59,8 +58,8 @@ def test_an_answer_from_outside_takes_the_time_that_it_takes() -> None:
         await loop.run_in_executor(None, time.sleep, 0.05)
         return counted, now() - begun
 
-    counted, hastened = run_hastened(main(), speed=1000)
-    assert counted < 5 < hastened
+    counted, accelerated = run_accelerated(main(), speed=1000)
+    assert counted < 5 < accelerated
 
 
 def test_no_timer_fires_before_its_moment() -> None:
@@ -79,7 +78,7 @@ def test_no_timer_fires_before_its_moment() -> None:
     async def main() -> list[int]:
         return await asyncio.gather(*[until(1.0 + 5e-10, number) for number in range(8)])
 
-    assert max(run_hastened(main(), speed=1000, wall_s=10.0)) == 1
+    assert max(run_accelerated(main(), speed=1000, wall_s=10.0)) == 1
 
 
 def test_time_reaches_every_moment_exactly() -> None:
@@ -93,7 +92,7 @@ def test_time_reaches_every_moment_exactly() -> None:
         await asyncio.sleep(100.0)
         return found
 
-    assert run_hastened(main(), speed=1000) == moments
+    assert run_accelerated(main(), speed=1000) == moments
 
 
 def test_a_busy_machine_makes_no_timer_late() -> None:
@@ -140,7 +139,7 @@ def test_sockets_work() -> None:
             await writer.wait_closed()
             return said
 
-    assert run_hastened(main(), speed=100) == b"hello\n"
+    assert run_accelerated(main(), speed=100) == b"hello\n"
 
 
 def test_a_halted_part_does_nothing_until_it_goes_on() -> None:
@@ -161,7 +160,7 @@ def test_a_halted_part_does_nothing_until_it_goes_on() -> None:
         await asyncio.sleep(1.2)
         part.cancel()
 
-    run_hastened(main(), speed=100)
+    run_accelerated(main(), speed=100)
     assert [round(moment) for moment in done] == [1, 2, 8, 9]
 
 
@@ -181,7 +180,7 @@ def test_a_part_ends_as_a_whole() -> None:
         assert first in tasks
         return [task.cancelled() for task in tasks]
 
-    assert run_hastened(main(), speed=100) == [True, True]
+    assert run_accelerated(main(), speed=100) == [True, True]
 
 
 def test_a_run_that_takes_too_long_ends() -> None:
@@ -189,11 +188,11 @@ def test_a_run_that_takes_too_long_ends() -> None:
         await asyncio.sleep(1e9)
 
     with pytest.raises(VirtualLimit, match=r"taken 0\.05 s"):
-        run_hastened(for_ever(), wall_s=0.05)
+        run_accelerated(for_ever(), wall_s=0.05)
 
 
 def test_time_that_never_moves_on_ends_a_run_and_says_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlive.runtime.hastened.STILL_LIMIT", 1000)
+    monkeypatch.setattr("outlive.simulation.accelerated.STILL_LIMIT", 1000)
 
     async def spins() -> None:
         for _ in range(100_000):
@@ -205,7 +204,7 @@ def test_time_that_never_moves_on_ends_a_run_and_says_who_keeps_it(monkeypatch: 
         await asyncio.sleep(3.0)
 
     with pytest.raises(VirtualLimit, match=r"1000 rounds without time moving on from 3 s(?s:.)*who-spins"):
-        run_hastened(main(), speed=1000)
+        run_accelerated(main(), speed=1000)
 
 
 def test_a_run_that_spins_ends() -> None:
@@ -219,7 +218,7 @@ def test_a_run_that_spins_ends() -> None:
         await asyncio.sleep(1e9)
 
     with pytest.raises(VirtualLimit):
-        run_hastened(spins(), wall_s=0.05)
+        run_accelerated(spins(), wall_s=0.05)
 
 
 def test_an_error_that_nobody_awaits_is_not_lost() -> None:
@@ -228,12 +227,12 @@ def test_an_error_that_nobody_awaits_is_not_lost() -> None:
         await asyncio.sleep(0.01)
 
     with pytest.raises(BaseExceptionGroup) as raised:
-        run_hastened(main())
+        run_accelerated(main())
     assert isinstance(raised.value.exceptions[0], ZeroDivisionError)
 
 
 def test_time_begins_where_it_is_told_to() -> None:
-    loop = HastenedLoop(start=7.0)
+    loop = AcceleratedLoop(start=7.0)
     try:
         assert loop.time() == 7.0
     finally:

@@ -16,8 +16,7 @@ from outlive.base.errors import InUse, Refused, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Hypervisor, ObjectMeta, Resource
-from outlive.simulation.connections import Connection
-from outlive.simulation.live import NOBODY, LiveStore, on
+from outlive.simulation.real_store import NOBODY, Connection, LiveStore, on
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.stores import Author, authored
 from outlive.simulation.story import Story
