@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.command import Result, outlive, spawned
+from tests.support.command import Result, outlive, spawned, up
 
 HOSTS = "name,cpu,memory,zone\n" + "".join(f"h{n},32,128Gi,z1\n" for n in range(8))
 VMS = "id,cpu,memory,host,flavor\n" + "".join(f"v{n:02},4,8Gi,h{n % 8},m{n % 2}\n" for n in range(16))
@@ -374,3 +374,28 @@ def test_a_host_that_has_vms_is_deleted_only_by_force(state: Path) -> None:
     assert "--force" in done.line
     assert outlive("delete", "host", "h1", "--force", "--state-dir", state).code == 0
     assert outlive("get", "host", "h1", "--state-dir", state).code == 4
+
+
+def coverage(state: Path) -> dict[str, object]:
+    return read(outlive("failover", "coverage", "--state-dir", state, "-o", "json"))
+
+
+def test_the_slots_of_an_applied_plan_are_a_setting_of_the_cluster_from_then_on(state: Path) -> None:
+    assert outlive("failover", "plan", "-k", "1", "--apply", "--state-dir", state).code == 0
+    told = coverage(state)
+    assert (told["covered"], told["required"], told["uncovered"]) == (16, 16, [])
+    assert told["tolerance"] == 1
+    with up(state) as server:
+        server.until("16 of 16 VMs that need slots are covered")
+        refused = outlive("failover", "plan", "-k", "2", "--apply", "--state-dir", state)
+        assert refused.code == 1
+        assert "the running server does not ask for 2 slots" in refused.line
+    assert coverage(state)["slots"] == told["slots"]
+
+
+def test_slots_that_the_settings_contradict_are_not_applied(state: Path) -> None:
+    (state / "outlive.yaml").write_text('failover: {flavorFailoverRequirements: {"m0": 1, "*": 2}}\n')
+    refused = outlive("failover", "plan", "-k", "1", "--apply", "--state-dir", state)
+    assert refused.code == 1
+    assert "the settings do not ask for 1 slots of every VM" in refused.line
+    assert not read(outlive("get", "reservations", "--state-dir", state, "-o", "json"))["items"]

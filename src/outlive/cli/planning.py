@@ -49,9 +49,13 @@ async def make_plan(
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
 
+    from outlive.cli.settings import config_file, remember_slots
+
     effort_s = _effort(effort)
     async with access.open(write=apply) as store:
         gathered = await look(access, store, config, k)
+        if apply and k is not None:
+            await remember_slots(access, store, config_file(config, access.directory), k)
         if repack:
             return await _repack(access, output, store, gathered, (repack, effort_s or REPACK_S, seed), apply=apply)
         return await _plan(access, output, store, gathered, (effort_s, seed), apply=apply)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outlive.base.errors import BadInput, NotFound
+from outlive.base.errors import BadInput, NotFound, Refused
+from outlive.cli.access import Access, running_server
 
 if TYPE_CHECKING:
+    from outlive.base.clock import Clock
     from outlive.roles.settings import RoleSettings
     from outlive.store import Store
 
@@ -24,6 +26,8 @@ CONFIG_NAME = "outlive.yaml"
 SETTINGS_ANNOTATION = "outlive.dev/settings"
 """On ``Cluster/default``: the sections ``failover``, ``failoverUpkeep`` and ``protection`` of the server, as JSON."""
 KEPT_SECTIONS = ("failover", "failoverUpkeep", "protection")
+SLOTS_ANNOTATION = "outlive.dev/required-slots"
+"""On ``Cluster/default``: the slots that every VM needs since a plan with ``-k`` was applied, where no file says."""
 
 
 def all_sections() -> dict[str, type[msgspec.Struct]]:
@@ -66,7 +70,61 @@ async def settings_for(store: Store, file: Path | None) -> RoleSettings:
         kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION)
         if kept:
             return role_settings(load_settings(all_sections(), file=None, environ={}, flags=_flags(kept)))
-    return role_settings(load(file))
+    return role_settings(await with_remembered_slots(store, load(file)))
+
+
+async def with_remembered_slots(store: Store, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections, with the slots of the last plan that was applied with ``-k`` where no file or variable says."""
+    k = await _remembered_slots(store)
+    return dict(sections) if k is None or _requirements(sections) is not None else _with_slots(sections, k)
+
+
+async def remember_slots(access: Access, store: Store, file: Path | None, k: int) -> None:
+    """Make ``-k`` of a plan that is applied a setting of this cluster.
+
+    ``Refused`` where the settings would contradict it: what the plan does would be undone by the next cycle.
+    """
+    from outlive.failover.config import DEFAULT_REQUIREMENTS
+
+    wanted, sections = {"*": k}, load(file)
+    in_force = await settings_for(store, file)
+    if in_force.failover.requirements == wanted and not in_force.protection.levels:
+        return
+    before = await _remembered_slots(store)
+    said = _requirements(sections)
+    if said is None and in_force.failover.requirements not in (DEFAULT_REQUIREMENTS, {"*": before}):
+        said = in_force.failover.requirements
+    served = access.server or running_server(access.directory)
+    if served or in_force.protection.levels or said not in (None, wanted):
+        what = "the running server does" if served else "the settings do"
+        raise Refused(
+            f"{what} not ask for {k} slots of every VM, so that what this plan changes would be undone",
+            place="-k",
+            remedy=f"set failover.flavorFailoverRequirements (or protection) in outlive.yaml to {{'*': {k}}}, "
+            "restart outlive up where it runs, and plan without -k",
+        )
+    kept = {SLOTS_ANNOTATION: str(k), SETTINGS_ANNOTATION: kept_settings(_with_slots(sections, k))}
+    await _annotate(store, access.clock, kept)
+
+
+async def _remembered_slots(store: Store) -> int | None:
+    from outlive.resources import Cluster
+    from outlive.store.access import read
+
+    found = await read(store, Cluster, "default")
+    text = found.metadata.annotations.get(SLOTS_ANNOTATION, "") if found is not None else ""
+    return int(text) if text.isdecimal() and len(text) < 3 else None
+
+
+def _requirements(sections: Mapping[str, Any]) -> dict[str, int] | None:
+    """Pattern → slots, as somebody has written it; ``None`` where nobody has."""
+    written: dict[str, int] | None = sections["failover"].flavor_failover_requirements
+    return written
+
+
+def _with_slots(sections: Mapping[str, Any], k: int) -> dict[str, Any]:
+    failover = msgspec.structs.replace(sections["failover"], flavor_failover_requirements={"*": k})
+    return {**sections, "failover": failover}
 
 
 def kept_settings(sections: Mapping[str, Any]) -> str:
@@ -96,16 +154,18 @@ def _flags(kept: str) -> dict[str, Any]:
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
 
 
-async def keep_settings(store: Store, sections: Mapping[str, Any]) -> None:
+async def keep_settings(store: Store, clock: Clock, sections: Mapping[str, Any]) -> None:
     """Keep a server's settings of failover with ``Cluster/default``, which is made if it is missing."""
-    from outlive.resources import Cluster, ObjectMeta
+    await _annotate(store, clock, {SETTINGS_ANNOTATION: kept_settings(sections)})
 
-    kept = {SETTINGS_ANNOTATION: kept_settings(sections)}
-    try:
-        cluster = await store.get(Cluster, "default", fresh=True)
-    except NotFound:
-        await store.create(Cluster(metadata=ObjectMeta(name="default", annotations=kept)))
-        return
-    meta = msgspec.structs.replace(cluster.metadata, annotations={**cluster.metadata.annotations, **kept})
-    if meta != cluster.metadata:
-        await store.replace(msgspec.structs.replace(cluster, metadata=meta))
+
+async def _annotate(store: Store, clock: Clock, annotations: Mapping[str, str]) -> None:
+    from outlive.resources import Cluster, ObjectMeta
+    from outlive.store.access import compare_and_swap
+
+    def changed(found: Cluster | None) -> Cluster:
+        one = found or Cluster(metadata=ObjectMeta(name="default"))
+        meta = msgspec.structs.replace(one.metadata, annotations={**one.metadata.annotations, **annotations})
+        return msgspec.structs.replace(one, metadata=meta)
+
+    await compare_and_swap(store, Cluster, "default", changed, clock=clock, half="spec")

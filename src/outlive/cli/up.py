@@ -62,14 +62,14 @@ async def up(
     sections = load(config_file(config, directory), {"api.listen": listen})
     settings = role_settings(sections)
     configure_logging(level=settings.log.level, form=settings.log.form)
-    return await _up(directory, sections, settings, example=example)
+    return await _up(directory, sections, example=example)
 
 
-async def _up(
-    directory: Path, sections: Mapping[str, Any], settings: RoleSettings, *, example: bool
-) -> ExitCode | None:
+async def _up(directory: Path, sections: Mapping[str, Any], *, example: bool) -> ExitCode | None:
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
+    from outlive.cli.settings import with_remembered_slots
+    from outlive.roles.settings import role_settings
     from outlive.runtime import collector
     from outlive.store.sqlite.store import SqliteStore
 
@@ -78,9 +78,10 @@ async def _up(
     check_store_there(directory)
     store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
     try:
+        sections = await with_remembered_slots(store, sections)
         await _prepare(store, sections, example=example)
         async with AsyncExitStack() as closing:
-            await _serve(store, directory, sections, settings, closing, stopped)
+            await _serve(store, directory, sections, role_settings(sections), closing, stopped)
     finally:
         await store.close()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
@@ -105,10 +106,11 @@ def _signals() -> asyncio.Future[int]:
 
 async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: bool) -> None:
     """The cluster's own object with the settings in force, and the example where it was asked for."""
+    from outlive.base.clock import SystemClock
     from outlive.cli.settings import keep_settings
     from outlive.resources import Hypervisor
 
-    await keep_settings(store, sections)
+    await keep_settings(store, SystemClock(), sections)
     if not example:
         return
     if (await store.list(Hypervisor, limit=1)).items:
