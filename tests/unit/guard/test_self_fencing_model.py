@@ -1,4 +1,4 @@
-"""The guard does what the model of self-fencing says (docs/reference/node-decisions.md#selffenceevaluate).
+"""The guard does what the model of self-fencing says.
 
 Compared are, with T = interval x intervals, W = one interval, no maintenance and no addresses:
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.support.self_fencing import SelfFenceAction, SelfFenceInput, SelfFenceResult, evaluate_self_fencing
 
 from outlive.guard import core
 from outlive.guard.states import Action, Arm, Beat, Event, Looked, Phase, ServiceStopped, State, Tick
-from outlive.node.fencing.self_fencing import SelfFenceAction, SelfFenceInput, SelfFenceResult, evaluate_self_fencing
 
 SENT_S = 1000.0
 

@@ -1,4 +1,4 @@
-"""The daemon itself: locks, commands, keepalives, stopping; and what all of its decisions have in common."""
+"""The daemon itself: keepalives, stopping; and what all of its decisions have in common."""
 
 from __future__ import annotations
 
@@ -12,55 +12,6 @@ from hypothesis import strategies as st
 from tests.support.node_decisions import TABLE, decide, node
 
 from outlive.roles.decisions import decision_table
-
-
-def lock(*outcomes: str) -> tuple[str, int, float]:
-    answer = decide("lock.acquire", outcomes=outcomes)
-    return answer["result"], answer["attempts"], answer["waited"]
-
-
-class TestLocks:
-    def test_an_answer_ends_the_tries(self) -> None:
-        assert lock("ok") == ("acquired", 1, 0)
-        assert lock("no_node", "ok") == ("none", 1, 0)
-        assert lock("timeout", "ok") == ("timeout", 1, 0)
-
-    def test_a_failed_connection_is_tried_again_after_a_pause(self) -> None:
-        assert lock("conn_error", "ok") == ("acquired", 2, 0.5)
-        assert lock("conn_error", "conn_error", "no_node") == ("none", 3, 1)
-        assert lock("conn_error", "timeout") == ("timeout", 2, 0.5)
-
-    def test_five_failures_are_enough(self) -> None:
-        assert lock("conn_error") == ("failed", 5, 2)
-        assert lock(*["conn_error"] * 4, "ok") == ("acquired", 5, 2)
-        assert lock(*["conn_error"] * 5, "ok") == ("failed", 5, 2)
-
-    def test_no_outcome_is_no_input(self) -> None:
-        assert decide("lock.acquire", outcomes=[]) == {"error": "invalid"}
-        assert decide("lock.acquire", outcomes=["busy"]) == {"error": "invalid"}
-
-
-class TestCommands:
-    def test_whatever_happens_there_is_a_code_and_a_text(self) -> None:
-        assert decide("command.result", event="exit", code=3, stdout="x", background=False) == {
-            "code": 3,
-            "stdout": "x",
-        }
-        assert decide("command.result", event="exit", code=0, stdout=None, background=False) == {
-            "code": 0,
-            "stdout": "",
-        }
-        assert decide("command.result", event="exit", code=-9, stdout="")["code"] == -9
-        assert decide("command.result", event="timeout", stdout="x", background=False) == {"code": 128, "stdout": ""}
-        assert decide("command.result", event="exception", stdout="x", code=3) == {"code": 255, "stdout": ""}
-
-    @pytest.mark.parametrize("event", ["exit", "timeout", "exception"])
-    def test_nobody_waits_for_a_command_in_the_background(self, event: str) -> None:
-        answer = decide("command.result", event=event, code=7, stdout="x", background=True)
-        assert answer == {"code": 0, "stdout": None}
-
-    def test_an_exit_has_a_code(self) -> None:
-        assert decide("command.result", event="exit", stdout="x", background=False) == {"error": "bad-input"}
 
 
 def cycle(collectors: dict[str, tuple[str, float, dict[str, Any]]], **more: Any) -> dict[str, Any]:
@@ -180,15 +131,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "guard_s": 30.5,
         "power_s": 12.25,
     },
-    "fence.timeline": {
-        "keepalive_interval": 5,
-        "fence_intervals": 6,
-        "saving_throws": 6,
-        "keepalives": [0, 5],
-        "first_tick": 0,
-        "horizon": 100,
-        "maintenance": [[1, 2]],
-    },
     "fence.power": {"off": "ok", "mid": "Chassis Power is off", "on": "ok", "final": None},
     "fence.recover": {
         "node": "hv1",
@@ -197,7 +139,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "vms": [VM | {"running_on": "hv1", "volumes": ["p/a"], "lock_release": "ok"}],
         "nodes": [node("hv2", free=9)],
     },
-    "config.validate_fencing": {"keepalive_interval": 5, "fence_intervals": 6, "saving_throws": 6},
     "profile.validate": {"profile": "steady", "hosts": 40, "store_cas_per_s": 100},
     "vm.event": {"this_node": "hv1", "state": "start", "node": "hv1", "running": False, "busy": None},
     "vm.request": {"request": "migrate", "args": {"target": None}, "vm": VM, "nodes": [node("hv2", free=9)]},
@@ -220,8 +161,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "domain_state": "ready",
         },
     },
-    "lock.acquire": {"outcomes": ["conn_error", "ok"]},
-    "command.result": {"event": "exit", "code": 0, "stdout": "x", "background": False},
     "keepalive.cycle": {"interval": 5, "collectors": {"a": {"start": "ok", "duration": 1, "values": {"x": 1}}}},
     "host.score": {"now": 30, "window": 30, "quiet": 60, "samples": {"disk": [[10, 0.1], [20, 0.9]]}},
     "host.leave": {
@@ -232,25 +171,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "peers": [{"name": "hv2", "scores": {"disk": 100}}],
     },
     "lifecycle.shutdown": {"flush_active": True, "primary": True, "node_count": 3, "reason": "signal"},
-    "primary.contend": {
-        "key": {"value": "none", "version": 1},
-        "contenders": [
-            {"name": "hv1", "mode": "coordinator", "daemon_state": "run", "router_state": "secondary", "react_ms": 1}
-        ],
-    },
-    "primary.handover": {
-        "new": "hv2",
-        "old": {"name": "hv1", "daemon_state": "run"},
-        "networks": [{"vni": 1, "type": "managed"}],
-        "enable_api": True,
-    },
     "vm.start_order": {
         "vm": "app",
         "after": ["db"],
         "known": [{"vm": "db", "state": "coming", "why": "is to start on hv2", "after": ["disk"]}],
         "waited": 3,
     },
-    "selffence.evaluate": {"keepalive_interval": 5, "self_fence_intervals": 4, "ack_age": 9, "running_vms": 1},
 }
 STRANGE = [None, True, -1, 0, 1e15, 1e300, 10**30, "", "none", "\x00", [], [[]], {}, {"name": 1}]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -155,82 +154,6 @@ class TestSuspicion:
             assert len(silent) > fraction * (len(working) + 1)
 
 
-def timeline(keepalives: list[float], **more: Any) -> list[dict[str, Any]]:
-    settings = {"keepalive_interval": 5, "fence_intervals": 6, "saving_throws": 6, "first_tick": 0, "horizon": 200}
-    events: list[dict[str, Any]] = decide("fence.timeline", **(settings | {"keepalives": keepalives} | more))["events"]
-    return events
-
-
-class TestTimeline:
-    def test_a_silent_host_is_dead_at_35_and_powered_off_at_65(self) -> None:
-        throws = [{"t": 35 + 5 * n, "event": "throw", "n": n} for n in range(1, 7)]
-        assert timeline([0]) == [{"t": 35, "event": "dead"}, *throws, {"t": 65, "event": "power"}]
-
-    def test_a_host_never_heard_is_dead_at_the_first_tick(self) -> None:
-        assert timeline([], saving_throws=1) == [
-            {"t": 0, "event": "dead"},
-            {"t": 5, "event": "throw", "n": 1},
-            {"t": 5, "event": "power"},
-        ]
-
-    def test_a_keepalive_cancels_at_the_next_throw_and_ticks_go_on_after_it(self) -> None:
-        events = timeline([0, 42], horizon=80)
-        assert events[:3] == [
-            {"t": 35, "event": "dead"},
-            {"t": 40, "event": "throw", "n": 1},
-            {"t": 45, "event": "cancelled", "why": "keepalive"},
-        ]
-        # 72 is no more than 30 s after 42, so the host is next found silent at 75.
-        assert events[3:] == [{"t": 75, "event": "dead"}, {"t": 80, "event": "throw", "n": 1}]
-
-    def test_a_keepalive_counts_at_the_throw_and_not_at_the_moment_of_death(self) -> None:
-        assert timeline([0, 40], horizon=40)[-1] == {"t": 40, "event": "cancelled", "why": "keepalive"}
-        assert timeline([0, 35], horizon=50) == []
-
-    def test_maintenance_holds_from_its_beginning_up_to_its_end(self) -> None:
-        assert timeline([0], maintenance=[[35, 40]], horizon=40) == [{"t": 40, "event": "dead"}]
-        assert timeline([0], maintenance=[[40, 41]], horizon=45) == [
-            {"t": 35, "event": "dead"},
-            {"t": 40, "event": "cancelled", "why": "maintenance"},
-            {"t": 45, "event": "dead"},
-        ]
-
-    def test_nothing_is_told_beyond_the_horizon_or_with_fencing_off(self) -> None:
-        assert timeline([0], horizon=34.9) == []
-        assert timeline([0], horizon=44) == [{"t": 35, "event": "dead"}, {"t": 40, "event": "throw", "n": 1}]
-        assert timeline([], fence_intervals=0) == []
-        assert timeline([0], first_tick=300) == []
-
-    def test_only_the_distance_to_the_horizon_is_limited(self) -> None:
-        late = timeline([10**9], first_tick=10**9, horizon=10**9 + 35)
-        assert late == [{"t": 10**9 + 35, "event": "dead"}]
-
-    def test_without_saving_throws_power_is_cut_at_once(self) -> None:
-        assert timeline([0], saving_throws=0) == [{"t": 35, "event": "dead"}, {"t": 35, "event": "power"}]
-
-    def test_more_ticks_than_the_limit_are_refused(self) -> None:
-        given = {"keepalive_interval": 1e-6, "fence_intervals": 1, "saving_throws": 1, "keepalives": [0]}
-        assert decide("fence.timeline", **given, first_tick=0, horizon=1e9) == {"error": "limit"}
-
-    @given(
-        keepalives=st.lists(st.integers(0, 150), max_size=12),
-        windows=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size=2),
-        throws=st.integers(0, 4),
-    )
-    def test_power_is_cut_once_and_only_after_silence_through_all_throws(
-        self, keepalives: list[float], windows: list[tuple[float, float]], throws: int
-    ) -> None:
-        events = timeline(keepalives, maintenance=windows, saving_throws=throws)
-        assert [event["t"] for event in events] == sorted(event["t"] for event in events)
-        cuts = [event["t"] for event in events if event["event"] == "power"]
-        assert len(cuts) <= 1
-        for cut in cuts:
-            assert events[-1]["event"] == "power"
-            silence = 30 + 5 * throws
-            assert not any(cut - silence <= heard <= cut for heard in keepalives)
-            assert not any(a <= t < b for a, b in windows for t in range(int(cut) - 5 * throws, int(cut) + 1, 5))
-
-
 def power(off: str, mid: str | None, final: str | None) -> tuple[bool, str, int]:
     answer = decide("fence.power", off=off, mid=mid, on="ok", final=final)
     return answer["fenced"], answer["reason"], answer["commands"]
@@ -260,53 +183,6 @@ class TestPower:
 
     def test_a_text_that_says_both_says_nothing(self) -> None:
         assert power("ok", "power is on, power is off", ON)[1] == "unconfirmed"
-
-
-def validated(**more: Any) -> dict[str, Any]:
-    sound = {
-        "keepalive_interval": 5,
-        "fence_intervals": 6,
-        "saving_throws": 6,
-        "self_fence_intervals": 5,
-        "watchdog_timeout": 15,
-        "failed_fence": "migrate",
-        "successful_fence": "migrate",
-        "watchdog_mode": "required",
-    }
-    return decide("config.validate_fencing", **(sound | more))
-
-
-class TestImportedConfiguration:
-    def test_the_usual_numbers_are_sound(self) -> None:
-        # 5 x 5 + 2 x 5 + 15 = 50 s until a host has stopped itself; 5 x 12 = 60 s until anybody recovers.
-        assert validated() == {"errors": [], "warnings": [], "safe_after": 50, "earliest_recovery": 60}
-
-    def test_recovery_without_confirmed_power_needs_self_fencing_with_a_watchdog_in_time(self) -> None:
-        assert validated(self_fence_intervals=0)["errors"] == ["failed_fence_needs_self_fence"]
-        assert validated(self_fence_intervals=0)["safe_after"] is None
-        assert validated(watchdog_mode="automatic")["errors"] == ["failed_fence_needs_watchdog"]
-        assert validated(watchdog_timeout=26)["errors"] == ["self_fence_too_late"]
-        assert validated(watchdog_timeout=25)["errors"] == []
-        both = validated(watchdog_mode="off", watchdog_timeout=99)["errors"]
-        assert both == ["failed_fence_needs_watchdog", "self_fence_too_late"]
-        assert validated(failed_fence="none", watchdog_mode="off", watchdog_timeout=99)["errors"] == []
-
-    def test_what_is_doubtful_is_warned_of(self) -> None:
-        assert validated(fence_intervals=5, saving_throws=7)["warnings"] == []
-        assert validated(fence_intervals=4)["warnings"] == ["self_fence_exceeds_fence"]
-        assert validated(successful_fence="none")["warnings"] == ["no_recovery"]
-        short = validated(keepalive_interval=1, successful_fence="none", self_fence_intervals=7, watchdog_timeout=1)
-        assert short["warnings"] == ["no_recovery", "self_fence_exceeds_fence", "short_detection"]
-        assert validated(keepalive_interval=2.5)["warnings"] == []
-
-    def test_with_fencing_off_nothing_else_is_checked(self) -> None:
-        off = validated(fence_intervals=0, watchdog_mode="off", successful_fence="none")
-        assert off == {"errors": [], "warnings": ["fencing_disabled"], "safe_after": 50, "earliest_recovery": 0}
-
-    def test_words_that_mean_nothing_are_refused(self) -> None:
-        assert validated(failed_fence="reboot") == {"error": "invalid"}
-        assert validated(keepalive_interval=0) == {"error": "invalid"}
-        assert validated(saving_throws=-1) == {"error": "invalid"}
 
 
 def profile(**more: Any) -> dict[str, Any]:
@@ -360,42 +236,6 @@ class TestProfiles:
 
     def test_an_unknown_profile_is_refused(self) -> None:
         assert decide("profile.validate", profile="brisk", hosts=1) == {"error": "invalid"}
-
-
-def self_fencing(age: float, vms: int, *, addresses: bool = False, **more: Any) -> tuple[bool, list[str]]:
-    settings = {"keepalive_interval": 5, "self_fence_intervals": 4, "maintenance": False}
-    given = settings | {"ack_age": age, "running_vms": vms, "holds_primary_addresses": addresses} | more
-    answer = decide("selffence.evaluate", **given)
-    return answer["pet"], answer["actions"]
-
-
-class TestSelfFencing:
-    def test_a_host_with_vms_warns_kills_and_resets(self) -> None:
-        assert self_fencing(10, 2) == (True, [])
-        assert self_fencing(10.1, 2) == (True, ["warn"])
-        assert self_fencing(20, 2) == (True, ["warn"])
-        assert self_fencing(20.1, 2) == (False, ["kill_vms"])
-        assert self_fencing(25, 2, addresses=True) == (False, ["demote", "kill_vms"])
-        assert self_fencing(25.1, 2, addresses=True) == (False, ["reset"])
-
-    def test_an_empty_host_only_gives_up_its_addresses(self) -> None:
-        assert self_fencing(20.1, 0) == (True, [])
-        assert self_fencing(20.1, 0, addresses=True) == (True, ["demote"])
-        assert self_fencing(99, 0, addresses=True) == (True, ["demote"])
-        assert self_fencing(99, 0) == (True, [])
-
-    def test_maintenance_and_no_limit_turn_it_off(self) -> None:
-        assert self_fencing(999, 5, maintenance=True) == (True, [])
-        assert self_fencing(999, 5, self_fence_intervals=0) == (True, [])
-
-    def test_no_watchdog_is_fed_with_vms_one_interval_after_the_limit(self) -> None:
-        for age, vms, addresses in itertools.product(range(60), range(3), (False, True)):
-            fed, actions = self_fencing(age, vms, addresses=addresses)
-            if vms and age > 25:
-                assert (fed, actions) == (False, ["reset"])
-            if fed and vms:
-                assert age <= 20
-            assert "reset" not in actions or vms
 
 
 def test_timings_of_the_cluster_change_the_profile_that_they_name_and_no_other() -> None:

@@ -1,8 +1,6 @@
-"""When a host that the store no longer acknowledges stops itself: a model of the guard, step by step.
+"""When a host that the store no longer acknowledges stops itself, step by step: an oracle for tests of the guard.
 
-The guard is a process of its own with its own code, and tests hold it to this one. Nobody may conclude from these
-steps that a host *has* stopped: that needs the recorded timing of an armed guard
-(docs/reference/node-decisions.md#selffenceevaluate).
+Nobody may conclude from these steps that a host *has* stopped: that needs the recorded timing of an armed guard.
 """
 
 from __future__ import annotations
