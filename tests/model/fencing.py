@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.fencing.condemning import AttemptView, CondemnView, TakeOverView
-from outlive.node.fencing.proving import CutView, LiftView, OperatorView, PowerView, WatchdogView
+from outlive.node.fencing.proofs import CutView, LiftView, OperatorView, PowerView, WatchdogView
+from outlive.node.fencing.states import AttemptView, CondemnView, TakeOverView
 from tests.model.keeping import Found, plain
 from tests.model.machines import fault
 from tests.model.parts import A_MEMBER, FENCERS, HOSTS, Doc, Fencer, Host, Outside, Write, replace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.fencing.condemning import CondemnView
+from outlive.node.fencing.states import CondemnView
 from outlive.node.membership.steps import RenewView
 from outlive.resources import Assigned, Consumer
 from tests.model.keeping import Found, alive, plain

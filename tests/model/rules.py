@@ -7,15 +7,20 @@ from typing import Any
 
 import msgspec
 
-from outlive.node.fencing import attestation, condemning, proving
+from outlive.node.fencing import attestation, proofs, states
 from outlive.node.membership import holders
 from outlive.node.membership import steps as memberships
 from outlive.recovery import states as recovering
 from outlive.runtime.steps import ProtocolStep
 
-_MODULES = (memberships, holders, condemning, proving, attestation, recovering)
+_MODULES = (memberships, holders, states, proofs, attestation, recovering)
+_OUTSIDE = ("safety.trust-again", "fence.switch-on", "fence.switched-on")
+"""Steps on which no proof and no start rests."""
 STEPS: dict[str, ProtocolStep[Any, Any]] = {
-    step.name: step for module in _MODULES for step in vars(module).values() if isinstance(step, ProtocolStep)
+    step.name: step
+    for module in _MODULES
+    for step in vars(module).values()
+    if isinstance(step, ProtocolStep) and step.name not in _OUTSIDE
 }
 """All steps of the protocol, by name."""
 

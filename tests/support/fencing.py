@@ -12,7 +12,6 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Conflict, NotFound, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.ports.fencing import PowerReading, PowerState
 from outlive.resources import (
@@ -36,6 +35,7 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.simulation.field_writers import WriterStore

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from outlive.node.fencing.deadlines import Looks, LooksInput, LooksResult, looks
-from outlive.node.fencing.evaluate import EvaluateInput, EvaluateResult, evaluate
 from outlive.node.fencing.legacy_recovery import RecoverInput, RecoverResult, recover
 from outlive.node.fencing.peer_confirmation import FENCE_AGREE
-from outlive.node.fencing.power_reading import PowerInput, PowerResult, power
-from outlive.node.fencing.profile import ProfileInput, ProfileResult, validate_profile
+from outlive.node.fencing.policy import VALIDATE_PROFILE
+from outlive.node.fencing.power import FENCE_POWER
+from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.keepalive import KeepaliveInput, KeepaliveResult, keepalive_cycle
 from outlive.node.leaving import LeaveInput, LeaveResult, decide_leave
 from outlive.node.lifecycle import ShutdownInput, ShutdownResult, shutdown
@@ -28,14 +27,6 @@ from outlive.node.vm.states import VM_EVENT
 from outlive.runtime.decisions import Decision
 
 
-def _suspects_nobody(output: EvaluateResult) -> bool:
-    return not output.suspects and not output.adopt
-
-
-def _looks_as_always(output: LooksResult) -> bool:
-    return output.reason is not Looks.SHORTENED
-
-
 def _misses_nothing(output: KeepaliveResult) -> bool:
     return not output.stale
 
@@ -48,18 +39,8 @@ def _is_not_left(output: LeaveResult) -> bool:
     return not output.go
 
 
-FENCE_EVALUATE: Final = Decision(
-    "fence.evaluate", evaluate, EvaluateInput, EvaluateResult, "Which hosts to suspect", _suspects_nobody
-)
-FENCE_LOOKS: Final = Decision(
-    "fence.looks", looks, LooksInput, LooksResult, "How often a silent host is looked at again", _looks_as_always
-)
-FENCE_POWER: Final = Decision("fence.power", power, PowerInput, PowerResult, "Whether a host's power was seen off")
 FENCE_RECOVER: Final = Decision(
     "fence.recover", recover, RecoverInput, RecoverResult, "Where virtual machines without a slot restart"
-)
-VALIDATE_PROFILE: Final = Decision(
-    "profile.validate", validate_profile, ProfileInput, ProfileResult, "Whether a timing profile can work"
 )
 NODE_REQUEST: Final = Decision(
     "node.request", node_request, NodeRequestInput, NodeRequestResult, "What a request to a host writes"

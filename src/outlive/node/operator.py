@@ -16,8 +16,8 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import InUse, NotFound, Refused, Usage
 from outlive.base.ids import Ids
 from outlive.base.wording import listing
-from outlive.node.fencing.profile import ProfileInput, profile_of, validate_profile
-from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.node.fencing.policy import ProfileInput, profile_of, validate_profile
+from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.lost_memberships import attest, is_missing, lost_memberships
 from outlive.node.membership.join import is_nobodys
 from outlive.node.orders import asked_for

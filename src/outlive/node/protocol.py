@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from outlive.node.fencing.attestation import ATTEST
-from outlive.node.fencing.condemning import ATTEMPT, CONDEMN, TAKE_OVER
-from outlive.node.fencing.proving import FIND_CUT, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
-from outlive.node.fencing.returning import SWITCH_ON, SWITCHED_ON
-from outlive.node.fencing.trusting import TRUST_AGAIN
+from outlive.node.fencing.proofs import FIND_CUT, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
+from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, RELEASE, RESUME, SEND
 from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.runtime.decisions import Decision

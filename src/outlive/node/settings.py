@@ -1,6 +1,6 @@
 """How a node daemon works, where the hosts' own wishes (``Hypervisor.spec``) say nothing: times and limits.
 
-The timing of fencing is not here: it is a profile (``outlive.node.fencing.profile``), because fencers and hosts have
+The timing of fencing is not here: it is a profile (``outlive.node.fencing.policy``), because fencers and hosts have
 to agree upon it.
 """
 

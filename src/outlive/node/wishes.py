@@ -7,7 +7,7 @@ While the store is away the last reading stands.
 from __future__ import annotations
 
 from outlive.base.errors import NotFound
-from outlive.node.fencing.profile import Profile, profile_of
+from outlive.node.fencing.policy import Profile, profile_of
 from outlive.resources import Cluster, FencingPolicy, FencingSpec, Hypervisor
 from outlive.resources.cluster import ClusterSpec
 from outlive.resources.hosts import HypervisorSpec

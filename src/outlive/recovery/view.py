@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.failover.keeping.observe import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
-from outlive.node.fencing.profile import profile_of
+from outlive.node.fencing.policy import profile_of
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, reach_of, wanted
 from outlive.recovery.model import (

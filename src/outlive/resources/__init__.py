@@ -42,6 +42,7 @@ from outlive.resources.memberships import (
     Proof,
     ProofKind,
     SilentPeer,
+    Unproven,
 )
 from outlive.resources.meta import (
     API_VERSION,
@@ -215,6 +216,7 @@ __all__ = [
     "StartOrder",
     "Step",
     "Timing",
+    "Unproven",
     "VirtualMachine",
     "VirtualMachineSpec",
     "VirtualMachineStatus",

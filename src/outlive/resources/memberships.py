@@ -7,6 +7,7 @@ the nouns (docs/concepts/safety.md).
 
 from __future__ import annotations
 
+import enum
 from datetime import datetime
 from typing import ClassVar, Literal
 
@@ -14,7 +15,17 @@ from outlive.resources.meta import KindInfo, ObjectRef, Part, Resource, Writers
 
 MemberState = Literal["Held", "Revoked", "Released"]
 ProofKind = Literal["reboot", "self-cleaned", "power", "watchdog", "cut", "operator"]
-FencePhase = Literal["", "condemned", "unconfirmed", "proven"]
+
+
+class FencePhase(enum.StrEnum):
+    """How far the act of proving a host dead has come."""
+
+    NONE = ""
+    CONDEMNED = "condemned"
+    """The host may start nothing new; proofs are being looked for."""
+    UNCONFIRMED = "unconfirmed"
+    """No kind of proof has proven anything yet; it is tried again."""
+    PROVEN = "proven"
 
 
 class Proof(Part, frozen=True, kw_only=True):
@@ -79,13 +90,22 @@ class PowerOn(Part, frozen=True, kw_only=True):
     """``ok`` once the power controller took the last command, else why not."""
 
 
+class Unproven(Part, frozen=True, kw_only=True):
+    """A kind of proof that has proven nothing so far, and why."""
+
+    kind: ProofKind
+    why: str
+    failing: bool = False
+    """What the host was isolated from could not be renewed: others may be using it by now."""
+
+
 class FenceRecord(Part, frozen=True, kw_only=True):
     """The act of declaring this host dead, as far as it has come."""
 
     id: str = ""
     epoch: int = 0
     """The epoch that is to be proven dead."""
-    phase: FencePhase = ""
+    phase: FencePhase = FencePhase.NONE
     by: str = ""
     """Who carries it on; anybody may take over who saw it unchanged for long enough."""
     attempt: int = 0
@@ -93,6 +113,8 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     reason: str = ""
     findings: tuple[Proof, ...] = ()
     """Proofs that are there, while the policy asks for more than one kind."""
+    unproven: tuple[Unproven, ...] = ()
+    """Kinds of proof that have failed so far; faults say so until the host is proven dead or comes back."""
     power_on: PowerOn = PowerOn()
     """What was done to have the host back, once it was proven dead."""
 

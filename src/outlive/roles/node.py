@@ -17,11 +17,10 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node import stopping
 from outlive.node.daemon import Daemon
-from outlive.node.decisions import VALIDATE_PROFILE
 from outlive.node.drain import DrainController
 from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
-from outlive.node.fencing.profile import ProfileError, ProfileInput
+from outlive.node.fencing.policy import VALIDATE_PROFILE, ProfileError, ProfileInput
 from outlive.node.gauging import Gauge
 from outlive.node.membership.doubting import Doubting
 from outlive.node.membership.guard import GuardArming
@@ -47,6 +46,7 @@ from outlive.node.vm.stop import VmStopper
 from outlive.node.wishes import Wishes
 from outlive.resources import HOST_LABEL, Hypervisor, SilentPeer, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultRecorder as FenceFaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -195,7 +195,7 @@ class NodeRole:
             random=self._random,
             ids=self._ids,
             decisions=self.decisions,
-            faults=FaultRecorder(self._stores.fencer, self._clock, "fencer"),
+            faults=FenceFaultRecorder(self._stores.fencer, self._clock, "fencer"),
             metrics=self.metrics,
         )
 

@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.node import degrading
-from outlive.node.fencing.condemning import CondemnView, FenceOutcome
+from outlive.node.fencing.states import CondemnView, FenceOutcome
 from outlive.node.lost_memberships import lost_memberships
 from outlive.node.orders import asked_for
 from outlive.resources import (

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
-from outlive.node.fencing.rehearsing import EVERY_S, STRICT_EVERY_S
+from outlive.node.fencing.rehearsals import EVERY_S, STRICT_EVERY_S
 from outlive.resources import GuardRecord
 
 STEADY = GuardRecord(armed=True, timeout_s=25, watchdog_s=15)

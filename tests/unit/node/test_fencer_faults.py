@@ -125,7 +125,7 @@ def test_that_a_host_is_dead_is_told_although_the_fencer_that_proved_it_dies_rig
             s.power.controllers["d"].mode = "dead"
             s.silence("d")
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
-            await asyncio.sleep(1)
+            await asyncio.sleep(3)
             assert "fence-unconfirmed.d" in await s.faults()
             s.power.controllers["d"].mode = "ok"
             while (await s.record("d")).dead_through == 0:

@@ -193,7 +193,7 @@ def test_controller_that_comes_back_proves_at_the_next_attempt_and_the_fault_end
             s.silence("d")
             s.power.controllers["d"].mode = "dead"
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
-            await asyncio.sleep(1)
+            await asyncio.sleep(3)
             assert "fence-unconfirmed.d" in await s.faults()
             s.power.controllers["d"].mode = "ok"
             await s.until_dead("d", limit_s=40)

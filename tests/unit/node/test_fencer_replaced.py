@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 from tests.support.fencing import Site, site
 from tests.support.loops import run
@@ -11,9 +10,10 @@ from tests.unit.node.test_fencer_cut import Cuts, _site
 
 from outlive.base.clock import LoopClock
 from outlive.node.operator import request_fence
-from outlive.resources import Fault, MemberRecord, Membership, ObjectMeta, ObjectRef
-
-SEEN = datetime(2026, 1, 1, tzinfo=UTC)
+from outlive.resources import MemberRecord, Membership, ObjectMeta, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import LIST_AGAIN_S, ActiveFault, FaultRecorder
+from outlive.store.writers import WriterStore
 
 
 async def _replaced(s: Site, name: str) -> None:
@@ -34,19 +34,10 @@ def test_that_nobody_is_condemned_in_a_storm_is_not_told_any_more_once_the_coord
             s.watch("a")
             s.watch("b")
             await asyncio.sleep(20)
-            fault = Fault(
-                metadata=ObjectMeta(name="storm-hold.default"),
-                code="storm-hold",
-                message="so many",
-                first_seen=SEEN,
-                last_seen=SEEN,
-                subject=ObjectRef(kind="Cluster", name="default"),
-            )
-            await s.store.create(fault)
-            await asyncio.sleep(120)
-            assert "storm-hold.default" in await s.faults(), "whoever raised it may live, and say it again"
-            await asyncio.sleep(300)
-            assert "storm-hold.default" not in await s.faults()
+            before = FaultRecorder(WriterStore(s.store, writer="fencer"), LoopClock(), "fencer")
+            await before.record([ActiveFault(FaultCode.STORM_HOLD, ObjectRef(kind="Cluster", name="default"))])
+            await asyncio.sleep(LIST_AGAIN_S + 10)
+            assert await s.faults() == {}
 
     run(story())
 

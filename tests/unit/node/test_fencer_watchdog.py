@@ -11,7 +11,7 @@ from tests.support.fencing import Site, site
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.node.fencing.proving import CLOCK_ERROR, GUARD_SLACK_S, safe_after_s
+from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S, safe_after_s
 from outlive.resources import GuardRecord, MemberRecord, Membership
 from outlive.resources.cluster import Timing
 

@@ -13,7 +13,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import InUse, NotFound, OutliveError, Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.fencing.condemning import CONDEMN, CondemnView
+from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.node.operator import (
     call_off_fence,
     confirm_off,

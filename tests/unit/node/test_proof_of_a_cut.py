@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.node.fencing.condemning import CONDEMN, CondemnView
-from outlive.node.fencing.proving import PROVE_CUT, CutView
+from outlive.node.fencing.proofs import PROVE_CUT, CutView
+from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.node.membership.states import MemberView, Reach, fenced, proof_of
 from outlive.resources import FenceRecord, Holder, MemberRecord
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, CutView, LiftView
+from outlive.node.fencing.proofs import LIFT_CUT, PROVE_CUT, CutView, LiftView
 from outlive.resources import Cut, FenceRecord, MemberRecord
 from outlive.simulation.disks import Disks
 

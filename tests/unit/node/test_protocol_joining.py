@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.node.fencing.proving import PROVE_OPERATOR, OperatorView
+from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.membership.steps import JoinView, Remembered, join
 from outlive.resources import FenceRecord, MemberRecord, Proof
 

@@ -19,7 +19,7 @@ from tests.support.node_worlds import (
     vm_of,
 )
 
-from outlive.node.fencing.proving import (
+from outlive.node.fencing.proofs import (
     PROVE_OPERATOR,
     PROVE_POWER,
     PROVE_WATCHDOG,

@@ -14,7 +14,7 @@ from outlive.base.errors import NotFound
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.cli.why import why_lines
-from outlive.node.fencing.condemning import CONDEMN, CondemnView
+from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.resources import (
     Assigned,
     FencingSpec,

@@ -8,7 +8,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.fencing.condemning import CONDEMN, CondemnView
+from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.node.membership.steps import RENEW, RenewView
 from outlive.resources import DecisionRecord, MemberRecord
 from outlive.runtime.decisions import DecisionLog, DecisionTable

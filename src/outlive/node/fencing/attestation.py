@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.node.fencing.condemning import FenceOutcome
+from outlive.node.fencing.states import FenceOutcome
 from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
-from outlive.resources import FenceRecord, FormerMembership, MemberRecord, Part, Proof
+from outlive.resources import FencePhase, FenceRecord, FormerMembership, MemberRecord, Part, Proof
 from outlive.runtime.steps import Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
@@ -79,7 +79,7 @@ def _attest(view: AttestView) -> FenceOutcome:
         fence=FenceRecord(
             id=fence,
             epoch=epoch,
-            phase="proven",
+            phase=FencePhase.PROVEN,
             by=view.name,
             reason="its Membership was lost",
             findings=(proof(epoch),),

@@ -20,29 +20,28 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.natural import natural_key
 from outlive.base.random import Random
-from outlive.node.faults import FaultRecorder
-from outlive.node.fencing.aftermath import Aftermath
-from outlive.node.fencing.carrying import POWER_AT_ONCE, OpenFence
-from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.evaluate import Why
+from outlive.node.fencing.context import POWER_AT_ONCE, FencerContext, FenceWriter
+from outlive.node.fencing.faults import FenceFaults, Holds
+from outlive.node.fencing.fence import Fence, Opened, Opening
 from outlive.node.fencing.finding import FoundCuts
 from outlive.node.fencing.forecast import Forecast
-from outlive.node.fencing.hastening import Hastening, is_strict
 from outlive.node.fencing.isolation import Isolation, ReturnedCuts
-from outlive.node.fencing.opening import Notes, Opened, Opening
 from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation, Publisher
-from outlive.node.fencing.powering import PowerSequence
-from outlive.node.fencing.rehearsing import Rehearsals
-from outlive.node.fencing.returning import Returns
+from outlive.node.fencing.policy import fence_order
+from outlive.node.fencing.power import PowerSequence
+from outlive.node.fencing.power_on import PowerOn
+from outlive.node.fencing.rehearsals import Rehearsals
 from outlive.node.fencing.rules import Observer, Rules
-from outlive.node.fencing.suspecting import Ripe, Suspicions
-from outlive.node.fencing.watching import HAIR_S, Seen, Watching, is_open
-from outlive.node.fencing.writing import FenceWriter
-from outlive.node.orders import asked_for
+from outlive.node.fencing.states import TRUST_AGAIN, TrustView, is_open
+from outlive.node.fencing.suspicion import Why
+from outlive.node.fencing.watcher import HAIR_S, Ripe, Seen, Suspicions, Watcher
 from outlive.node.ports.fencing import CutPort, PowerPort
-from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership, ObjectRef, PowerOn
+from outlive.resources import Cluster, FenceRecord, Hypervisor, MemberRecord, Membership
+from outlive.resources import PowerOn as PowerOnRecord
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import Value
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -58,6 +57,8 @@ ASKED_AGAIN_S: Final = 5.0
 """Pause before a fence that somebody asks for is tried again."""
 RETRY_S: Final = 1.0
 """Pause before a fence is looked at again whose task failed."""
+TRUST_S: Final = 2.0
+"""How often is looked whether an operator wants distrusted kinds of proof trusted again."""
 
 _log = get_logger("fencing")
 
@@ -96,48 +97,56 @@ class Fencer:
         store = stores.fencer
         random = random.fork("fencer")
         self.me = host
-        self.watching: Watching
         self._clock = clock
         self._ids = ids
         self._memberships = Informer(store, Membership, clock=clock, random=random)
         self._hypervisors = Informer(store, Hypervisor, clock=clock, random=random)
         self._clusters = Informer(store, Cluster, clock=clock, random=random)
-        self.watching = Watching(self._memberships, clock, host)
-        self._rules = Rules(host, observer, self.watching, self._clusters, self._hypervisors, clock)
-        self._writer = FenceWriter(store, self._memberships, clock, decisions)
+        self.watcher = Watcher(self._memberships, clock, host)
         sequence = PowerSequence(power, clock, decisions)
         self._rehearsals = Rehearsals(
             sequence, self._hypervisors, store, clock, self._leads, self._renewal, self._is_strict
         )
-        self._cutting = None if cut is None else Isolation(cut, store)
-        self._desk = Desk(
+        self._rules = Rules(
+            host,
+            observer,
+            self.watcher,
+            self._clusters,
+            self._hypervisors,
+            clock,
+            decisions,
+            self._rehearsals.good_s,
+        )
+        self._writer = FenceWriter(store, self._memberships, clock, decisions)
+        self._holds = Holds()
+        self._context = FencerContext(
             me=host,
             clock=clock,
-            watching=self.watching,
+            watcher=self.watcher,
             rules=self._rules,
             writer=self._writer,
             power=sequence,
             power_slots=asyncio.Semaphore(POWER_AT_ONCE),
-            cutting=self._cutting,
+            cutting=None if cut is None else Isolation(cut, store),
             rehearsals=self._rehearsals,
-            faults=faults,
+            failing=self._holds.isolation,
         )
-        self._aftermath = Aftermath(self._desk, self._leads)
-        self._cuts = ReturnedCuts(self._desk, self._leads)
-        self._found = FoundCuts(self._desk, self._leads, self._incarnation)
-        self._returns = Returns(self._desk, store, self._leads)
-        looks = Hastening(self._rules, self._rehearsals, clock, decisions).looks
-        suspicions = Suspicions(self.watching, looks)
-        self._forecast = Forecast(self.watching, self._rules, suspicions, store, clock, self._leads)
-        self._suspicions = Suspicions(self.watching, looks)
-        self._opening = Opening(host, self.watching, self._rules, self._writer, clock, decisions)
+        self._faults = FenceFaults(host, self.watcher, self._holds, faults, clock, self._leads)
+        self._cuts = ReturnedCuts(self._context, self._leads)
+        self._found = FoundCuts(self._context, self._leads, self._rules.policies.incarnation)
+        self._power_on = PowerOn(self._context, store, self._leads)
+        self._suspicions = Suspicions(self.watcher, self._rules.looks)
+        self._forecast = Forecast(
+            self.watcher, self._rules, Suspicions(self.watcher, self._rules.looks), store, clock, self._leads
+        )
+        self._opening = Opening(host, self.watcher, self._rules, self._writer, clock, decisions)
         self._asked: dict[str, float] = {}
         """Hosts that somebody asks to have fenced, and when that is tried next."""
-        self._tasks: dict[str, OpenFence | None] = {}
-        """Hosts that a task of mine is busy with; its fence once there is one."""
+        self._tasks: dict[str, Fence | None] = {}
+        """Hosts that a task of mine works on; its fence once there is one."""
         self._others: dict[str, None] = {}
         """The other coordinators."""
-        self._consulting = PeerConfirmation(host, observer, self.watching, self._rules, self._others, clock, decisions)
+        self._confirmation = PeerConfirmation(host, observer, self.watcher, self._rules, self._others, clock, decisions)
         self._group: OrderedTaskGroup | None = None
         self._fences = metrics.counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)
@@ -156,10 +165,11 @@ class Fencer:
             self._hypervisors.subscribe(self._hypervisor_changed)
             self._clusters.subscribe(self._cluster_changed)
             group.create_task(self._rehearsals.run(), name="fencer rehearses")
-            group.create_task(self._aftermath.run(), name="fencer tidies up")
+            group.create_task(self._faults.run(), name="fencer reports faults")
+            group.create_task(self._trust(), name="fencer trusts again")
             group.create_task(self._cuts.run(), name="fencer keeps out")
             group.create_task(self._found.run(), name="fencer looks for cuts")
-            group.create_task(self._returns.run(), name="fencer switches on")
+            group.create_task(self._power_on.run(), name="fencer switches on")
             group.create_task(self._forecast.run(), name="fencer forecasts")
             try:
                 while True:
@@ -167,29 +177,23 @@ class Fencer:
                         self._round()
                     await self._clock.sleep(self._pause_s())
             finally:
-                self._consulting.end()
+                self._confirmation.end()
 
     # What changes
 
     def _membership_changed(self, old: Membership | None, new: Membership | None) -> None:
-        self.watching.changed(old, new)
+        self.watcher.changed(old, new)
         host = new.name if new is not None else old.name if old is not None else ""
         record = None if new is None else new.record
         fence = self._tasks.get(host)
         if fence is not None:
             fence.seen(record)
-        self._returns.changed(host, record)
-        self._aftermath.trust(host, record)
-        if record is not None:
-            self._cuts.changed(host, record)
-        if old is not None and old.record.fence.id and (new is None or new.metadata.uid != old.metadata.uid):
-            self._aftermath.gone(host)
-        if record is None or record.fence.id == "":
+        self._power_on.changed(host, record)
+        if record is None:
             return
-        before = None if old is None else old.record
-        if _moved(before, record):
-            self._rules.rate.count(self._rules.unit(host), self._clock.monotonic())
-        self._aftermath.changed(host, before, record)
+        self._cuts.changed(host, record)
+        if record.fence.id and _moved(None if old is None else old.record, record):
+            self._rules.rate.count(self._rules.policies.unit(host), self._clock.monotonic())
 
     def _hypervisor_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         name = new.name if new is not None else old.name if old is not None else ""
@@ -202,12 +206,12 @@ class Fencer:
             self._asked[new.name] = 0.0
         fence = self._tasks.get(new.name)
         if fence is not None:
-            fence.stir()
+            fence.wake()
 
     def _cluster_changed(self, old: Cluster | None, new: Cluster | None) -> None:
         for fence in self._tasks.values():
             if fence is not None:
-                fence.stir()
+                fence.wake()
 
     def _leads(self) -> bool:
         """Whether I am the first of the coordinators that are not silent: who writes what all know."""
@@ -216,44 +220,38 @@ class Fencer:
 
     def _is_heard(self, host: str) -> bool:
         """Whether it is a member and not silent."""
-        seen = self.watching.get(host)
+        seen = self.watcher.get(host)
         if seen is None or seen.record.state != "Held":
             return False
         return self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen)
 
-    def _incarnation(self) -> str:
-        """The store's, as far as it was seen; empty: nobody says."""
-        cluster = self._clusters.get("default")
-        return "" if cluster is None else cluster.status.store_incarnation
-
     def _renewal(self, host: str) -> tuple[int, float] | None:
         """Number and pace of the last renewal that was seen of a host."""
-        seen = self.watching.get(host)
-        return None if seen is None else (seen.record.seq, float(self._rules.profile(host, seen.record).renew_s))
+        seen = self.watcher.get(host)
+        return (
+            None if seen is None else (seen.record.seq, float(self._rules.policies.profile(host, seen.record).renew_s))
+        )
 
     def _is_strict(self, hypervisor: Hypervisor) -> bool:
-        return is_strict(self._rules, self.watching, hypervisor)
+        return self._rules.is_strict(hypervisor)
 
     # One round
 
     def _pause_s(self) -> float:
         now = self._clock.monotonic()
-        next_at = min(self.watching.next_at(), self._suspicions.next_at())
+        next_at = min(self.watcher.next_at(), self._suspicions.next_at())
         return min(IDLE_S, max(ROUND_S, next_at - now + HAIR_S))
 
     def _round(self) -> None:
         now = self._clock.monotonic()
         self._rules.look()
-        if self._rules.heed_release():
-            self._aftermath.release(FaultCode.STORM_HOLD)
-            self._aftermath.release(FaultCode.RATE_HOLD)
+        if self._rules.released():
+            self._holds.over(FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
         self._look_at_requests(now)
-        for host in self.watching.due(now, self._rules.silence_s):
+        for host in self.watcher.due(now, self._rules.silence_s):
             self._suspicions.begin(host, now)
         self._suspicions.drop_the_living()
-        self._consulting.publish(self._suspicions)
-        if not self._suspicions:
-            self._aftermath.release(FaultCode.RATE_HOLD)
+        self._confirmation.publish(self._suspicions)
         takeable = self._look_at_open_fences(now)
         if takeable or self._suspicions.next_at() <= now:
             self._judge(now, takeable)
@@ -265,23 +263,23 @@ class Fencer:
         """
         mine = self._carries_out_orders()
         for host, due in list(self._asked.items()):
-            seen = self.watching.get(host)
+            seen = self.watcher.get(host)
             uid = seen.membership.metadata.uid if seen is not None else ""
-            asked = asked_for(self._rules.settings(host).fencing.requested, uid)
+            asked = fence_order(self._rules.policies.settings(host).fencing.requested, uid)
             if seen is None or asked is None or asked[0] != seen.record.epoch or seen.record.state != "Held":
                 del self._asked[host]
             elif not mine or host == self.me:
                 continue
             elif due <= now and self._start(host, self._condemn_asked(host, seen, asked[1], asked[2])):
                 self._asked[host] = now + ASKED_AGAIN_S
-        self._tell_whether_mine_waits()
+        self._holds.waits = self.me in self._asked and not any(map(self._is_heard, self._others))
 
     def _carries_out_orders(self) -> bool:
         """Whether I live to see it through: of coordinators that are to be fenced all, the first one does the others.
 
         Two that switched each other off would leave nobody to prove it.
         """
-        me = self.watching.get(self.me)
+        me = self.watcher.get(self.me)
         if me is None or me.record.state != "Held":
             return False
         if self.me not in self._asked:
@@ -291,24 +289,11 @@ class Fencer:
             (host not in self._asked or natural_key(host) < mine) and self._is_heard(host) for host in self._others
         )
 
-    def _tell_whether_mine_waits(self) -> None:
-        """That somebody asks to have my host fenced, and no other coordinator is there to do it."""
-        if self.me not in self._asked or any(map(self._is_heard, self._others)):
-            self._aftermath.release(FaultCode.FENCE_WAITS)
-            return
-        self._aftermath.hold(
-            FaultCode.FENCE_WAITS,
-            f"{self.me} is to be fenced, and no other coordinator lives: nobody would be left to prove it dead",
-            "start the daemon of another coordinator, or set spec.mode of a living host to coordinator and restart its "
-            f"daemon: it fences {self.me} at once; or empty it (outlive drain {self.me}) and switch it off",
-            ObjectRef(kind="Hypervisor", name=self.me),
-        )
-
     def _look_at_open_fences(self, now: float) -> list[str]:
         """Carry mine on; say which of the others nobody carries on."""
         takeable: list[str] = []
-        for host in list(self.watching.open):
-            seen = self.watching.get(host)
+        for host in list(self.watcher.open):
+            seen = self.watcher.get(host)
             if seen is None or host in self._tasks:
                 continue
             if seen.record.fence.by == self.me:
@@ -320,13 +305,13 @@ class Fencer:
     def _judge(self, now: float, takeable: list[str]) -> None:
         result = self._opening.evaluate()
         for host in result.adopt:
-            seen = self.watching.get(host)
+            seen = self.watcher.get(host)
             if host in takeable and seen is not None:
                 self._start(host, self._take_over(host, seen))
         if result.reason is not None:
             self._held_back(result.reason)
             return
-        self._aftermath.release(FaultCode.STORM_HOLD)
+        self._holds.over(FaultCode.STORM_HOLD)
         for ripe in self._suspicions.ripe(result.suspects, now):
             if ripe.host not in self._tasks:
                 self._condemn_if_agreed(ripe, now)
@@ -339,15 +324,12 @@ class Fencer:
         else:
             self._suspicions.put_off(now + ROUND_S)
         if reason is Why.STORM:
-            self._aftermath.hold(
-                FaultCode.STORM_HOLD,
-                "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
-                "look at the network between hosts and store; if the hosts are really dead, change "
-                "spec.fencing.release of Cluster/default",
-            )
+            self._holds.found(FaultCode.STORM_HOLD, now)
+        elif reason in (Why.OBSERVER_STALE, Why.OBSERVER_GRACE):
+            self._holds.unknown(now)
 
     def _condemn_if_agreed(self, ripe: Ripe, now: float) -> None:
-        agreed = self._consulting.ask(ripe.host, ripe.seen, ripe.waited_s)
+        agreed = self._confirmation.ask(ripe.host, ripe.seen, ripe.waited_s)
         if agreed.go:
             self._condemn_if_allowed(ripe, agreed, now)
             return
@@ -357,14 +339,14 @@ class Fencer:
 
     def _condemn_if_allowed(self, ripe: Ripe, agreed: AgreeResult, now: float) -> None:
         host = ripe.host
-        policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
+        policy, unit = self._rules.policies.cluster().fencing, self._rules.policies.unit(host)
         if not self._rules.rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
-            self._aftermath.hold(
-                FaultCode.RATE_HOLD,
-                f"{host} is silent and is not condemned: {policy.fences_limit} failure domains were fenced within "
-                f"{policy.fences_window_s:g} s",
-                "see what goes on; then change spec.fencing.release of Cluster/default",
-            )
+            fields: dict[str, Value] = {
+                "host": host,
+                "limit": policy.fences_limit,
+                "window_s": policy.fences_window_s,
+            }
+            self._holds.found(FaultCode.RATE_HOLD, now, fields)
             return
         if agreed.reason is Agreed.NO_ANSWER:
             _log.warning("fence.judged_alone", host=host, why=agreed.why)
@@ -395,17 +377,15 @@ class Fencer:
             self._tasks.pop(host, None)
 
     async def _condemn(self, ripe: Ripe, observers: str, unit: str) -> None:
-        host, seen = ripe.host, ripe.seen
-        notes = Notes(observers=observers, looks=ripe.looks)
         try:
-            opened = await self._opening.condemn(host, seen.membership, seen.since, notes)
+            opened = await self._opening.condemn(ripe.host, ripe.seen, observers=observers, looks=ripe.looks)
         finally:
             self._rules.rate.release(unit)
         self._fences.labels("lives" if opened is None else "condemned").inc()
-        await self._carry(host, opened)
+        await self._carry(ripe.host, opened)
 
     async def _condemn_asked(self, host: str, seen: Seen, by: str, reason: str) -> None:
-        await self._carry(host, await self._opening.condemn_asked(host, seen.membership, seen.since, by, reason))
+        await self._carry(host, await self._opening.condemn_asked(host, seen, by, reason))
 
     async def _take_over(self, host: str, seen: Seen) -> None:
         await self._carry(host, await self._opening.take_over(host, seen))
@@ -417,7 +397,7 @@ class Fencer:
         """See an open fence through, if it was opened."""
         if opened is None:
             return
-        fence = OpenFence(self._desk, host, opened.record, opened.quiet_since)
+        fence = Fence(self._context, host, opened)
         self._tasks[host] = fence
         await fence.run()
         if not fence.dead:
@@ -426,7 +406,32 @@ class Fencer:
         self._took.labels().observe(took_s)
         self._fences.labels("proven").inc()
         _log.warning("fence.proven", host=host, fence=fence.id, epoch=fence.epoch, took_s=round(took_s, 3))
-        await self._aftermath.proven(host)
+
+    # Trust
+
+    async def _trust(self) -> None:
+        """Trust kinds of proof again that turned out wrong for a host, once an operator says so."""
+        while True:
+            for host, seen in list(self.watcher) if self._leads() else ():
+                word = self._rules.policies.settings(host).fencing.trust_again
+                if seen.record.distrusted and word not in ("", seen.record.trust_word):
+                    await self._trust_again(host)
+            await self._clock.sleep(TRUST_S)
+
+    async def _trust_again(self, host: str) -> None:
+        try:
+            word = (await self._writer.settings(host)).fencing.trust_again
+            written = await self._writer.take(
+                host,
+                TRUST_AGAIN,
+                lambda record: TrustView(host=host, record=record, word=word),
+                lambda record: not record.distrusted,
+            )
+        except OutliveError as error:
+            _log.info("fence.trust_put_off", host=host, error=str(error))
+            return
+        if written.refused is None:
+            _log.info("fence.trusted_again", host=host, word=word)
 
 
 def _moved(before: MemberRecord | None, now: MemberRecord) -> bool:
@@ -437,4 +442,4 @@ def _moved(before: MemberRecord | None, now: MemberRecord) -> bool:
 
 
 def _fenced(fence: FenceRecord) -> FenceRecord:
-    return msgspec.structs.replace(fence, power_on=PowerOn())
+    return msgspec.structs.replace(fence, power_on=PowerOnRecord())

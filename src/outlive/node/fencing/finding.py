@@ -16,12 +16,11 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.desk import Desk
-from outlive.node.fencing.isolation import NAMED, CutResult, Isolation, recorded
-from outlive.node.fencing.proving import FIND_CUT, CutView
-from outlive.node.fencing.watching import Seen
-from outlive.resources import Cut, MemberRecord, ObjectRef
-from outlive.resources.reasons.faults import FaultCode
+from outlive.node.fencing.context import FencerContext
+from outlive.node.fencing.isolation import CutResult, Isolation, recorded
+from outlive.node.fencing.proofs import FIND_CUT, CutView
+from outlive.node.fencing.watcher import Seen
+from outlive.resources import Cut, MemberRecord
 from outlive.runtime.tasks import OrderedTaskGroup
 
 LOOK_S: Final = 2.0
@@ -39,8 +38,8 @@ _log = get_logger("fencing.cut")
 class FoundCuts:
     """See the module. ``leads``: whether this fencer does what everybody could; ``incarnation``: the store's."""
 
-    def __init__(self, desk: Desk, leads: Callable[[], bool], incarnation: Callable[[], str]) -> None:
-        self._desk = desk
+    def __init__(self, context: FencerContext, leads: Callable[[], bool], incarnation: Callable[[], str]) -> None:
+        self._context = context
         self._leads = leads
         self._incarnation = incarnation
         self._looked: dict[str, _Key] = {}
@@ -52,19 +51,19 @@ class FoundCuts:
         """Until cancelled."""
         slots = asyncio.Semaphore(AT_ONCE)
         while True:
-            cutting = self._desk.cutting
+            cutting = self._context.cutting
             if cutting is not None and self._leads():
                 async with OrderedTaskGroup() as group:
                     for host, seen in self._due():
                         group.create_task(self._look(cutting, host, seen, slots), name=f"look for a cut of {host}")
-            await self._desk.clock.sleep(LOOK_S)
+            await self._context.clock.sleep(LOOK_S)
 
     def _due(self) -> list[tuple[str, Seen]]:
-        present = dict(self._desk.watching)
+        present = dict(self._context.watcher)
         for known in (self._looked, self._again):
             for host in [one for one in known if one not in present]:
                 del known[host]
-        now = self._desk.clock.monotonic()
+        now = self._context.clock.monotonic()
         return [
             (host, seen)
             for host, seen in present.items()
@@ -89,7 +88,7 @@ class FoundCuts:
             self._looked[host] = key
             self._again.pop(host, None)
         else:
-            self._again[host] = self._desk.clock.monotonic() + AGAIN_S
+            self._again[host] = self._context.clock.monotonic() + AGAIN_S
 
     async def _settle(self, cutting: Isolation, host: str, seen: Seen) -> bool:
         """Whether nothing is left to be found there. Errors of the store, and of who could shut it out."""
@@ -98,24 +97,24 @@ class FoundCuts:
         new = [one for one in await cutting.found(host, record.epoch) if one not in kept]
         if not new:
             return True
-        later = self._desk.watching.get(host)
+        later = self._context.watcher.get(host)
         if later is None or _fenced(later.record) != _fenced(record):
             return False  # a fence has begun or ended meanwhile, and this may be its cut
         result = await cutting.renew(host, record.epoch, tuple(sorted({*new, *kept})))
         if not await self._record(host, record.epoch, result, new):
             return False
-        await self._tell(host, record.epoch, new)
+        _log.warning("fence.cut_found", host=host, epoch=record.epoch, scope=new)
         return True
 
     async def _record(self, host: str, epoch: int, result: CutResult, new: list[str]) -> bool:
         """Whether the Membership says so now."""
-        written = await self._desk.writer.take(
+        written = await self._context.writer.take(
             host,
             FIND_CUT,
             lambda now: CutView(
                 host=host,
                 record=now,
-                observer=self._desk.me,
+                observer=self._context.me,
                 epoch=epoch,
                 scope=result.scope,
                 written=result.written,
@@ -128,17 +127,6 @@ class FoundCuts:
             _log.warning("fence.found_cut_not_recorded", host=host, why=result.why_not or str(written.refused))
             return False
         return True
-
-    async def _tell(self, host: str, epoch: int, new: list[str]) -> None:
-        _log.warning("fence.cut_found", host=host, epoch=epoch, scope=new)
-        named = ", ".join(new[:NAMED]) + (f" and {len(new) - NAMED} more" if len(new) > NAMED else "")
-        await self._desk.faults.raise_(
-            FaultCode.CUT_FOUND,
-            ObjectRef(kind="Hypervisor", name=host),
-            f"{host} was found shut out of {named}, and nothing on record said so; VMs that have these run elsewhere",
-            remedy=f"empty {host} (outlive drain {host}) and reboot it: until then it can run no VM that has these",
-            delta=FaultCode.CUT_FOUND.delta,
-        )
 
 
 def _is_lifted(record: MemberRecord) -> bool:

@@ -9,32 +9,26 @@ is written (docs/operating/fencing.md#maintenance).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.evaluate import evaluate
-from outlive.node.fencing.rate import RateRule
-from outlive.node.fencing.rules import Rules
-from outlive.node.fencing.suspecting import Suspicions
-from outlive.node.fencing.watching import Seen, Watching
+from outlive.node.fencing.rules import RateRule, Rules
+from outlive.node.fencing.suspicion import evaluate
+from outlive.node.fencing.watcher import Seen, Suspicions, Watcher
 from outlive.resources import Hypervisor, Spared
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 
 LOOK_S: Final = 1.0
 """How often is looked, while anything is in maintenance."""
 KEPT: Final = 8
 """Entries of one host; the oldest goes first."""
-WRITE_TRIES: Final = 4
-"""Writes of one entry."""
-WRITE_S: Final = 5.0
-"""How long all of them may take; then the entry is tried again at the next look."""
 
+_replace = msgspec.structs.replace
 _log = get_logger("fencing.forecast")
 
 
@@ -43,21 +37,21 @@ class Forecast:
 
     def __init__(
         self,
-        watching: Watching,
+        watcher: Watcher,
         rules: Rules,
         suspicions: Suspicions,
         store: Store,
         clock: Clock,
         leads: Callable[[], bool],
     ) -> None:
-        self._watching = watching
+        self._watcher = watcher
         self._rules = rules
         self._store = store
         self._clock = clock
         self._leads = leads
         self._suspicions = suspicions
         self._rate = RateRule()
-        self._told: dict[str, tuple[int, int]] = {}
+        self._written: dict[str, tuple[int, int]] = {}
         """Host → epoch and renewal of the silence that was written down."""
 
     async def run(self) -> None:
@@ -69,8 +63,9 @@ class Forecast:
 
     def _look(self) -> Iterator[tuple[str, Spared]]:
         now, wall = self._clock.monotonic(), self._clock.now()
-        under = {host: why for host, _ in self._watching if (why := self._rules.settings(host).maintenance(wall))}
-        self._told = {host: told for host, told in self._told.items() if host in under}
+        policies = self._rules.policies
+        under = {host: why for host, _ in self._watcher if (why := policies.settings(host).maintenance(wall))}
+        self._written = {host: found for host, found in self._written.items() if host in under}
         if not under:
             self._suspicions.clear()
             self._rate.clear()
@@ -83,15 +78,15 @@ class Forecast:
         for ripe in self._suspicions.ripe(result.suspects, now):
             host, seen = ripe.host, ripe.seen
             silence = (seen.record.epoch, seen.record.seq)
-            if host not in under or self._told.get(host) == silence:
+            if host not in under or self._written.get(host) == silence:
                 continue
             why = self._why(host, seen, now)
-            self._told[host] = silence
+            self._written[host] = silence
             if self._leads():
                 yield host, Spared(at=as_datetime(wall), epoch=silence[0], seq=silence[1], why=why, under=under[host])
 
     def _why(self, host: str, seen: Seen, now: float) -> str:
-        policy, unit = self._rules.cluster().fencing, self._rules.unit(host)
+        policy, unit = self._rules.policies.cluster().fencing, self._rules.policies.unit(host)
         why = f"not renewed for {now - seen.since:.1f} s (limit {self._rules.silence_s(host, seen):g} s)"
         if not self._rate.reserve(unit, now, limit=policy.fences_limit, window_s=policy.fences_window_s):
             return f"{why}, and then only after a release: {policy.fences_limit} failure domains came before it"
@@ -100,27 +95,16 @@ class Forecast:
         return why
 
     async def _write(self, name: str, one: Spared) -> None:
-        try:
-            async with asyncio.timeout(WRITE_S):
-                for _ in range(WRITE_TRIES):
-                    if await self._written(name, one):
-                        return
-        except NotFound:
-            return
-        except (OutliveError, TimeoutError) as error:
-            self._told.pop(name, None)
-            _log.warning("fence.forecast_not_written", host=name, why=one.why, error=str(error))
+        def change(host: Hypervisor | None) -> Hypervisor | None:
+            kept = () if host is None else host.status.spared
+            if host is None or any((old.epoch, old.seq) == (one.epoch, one.seq) for old in kept):
+                return None
+            return _replace(host, status=_replace(host.status, spared=(*kept, one)[-KEPT:]))
 
-    async def _written(self, name: str, one: Spared) -> bool:
-        """One try; ``False`` for one that lost against another writer, or whose answer was lost."""
-        host = await self._store.get(Hypervisor, name, fresh=True)
-        kept = host.status.spared
-        if any((old.epoch, old.seq) == (one.epoch, one.seq) for old in kept):
-            return True
-        status = msgspec.structs.replace(host.status, spared=(*kept, one)[-KEPT:])
         try:
-            await self._store.replace_status(msgspec.structs.replace(host, status=status))
-        except (Conflict, Unknown):
-            return False
-        _log.warning("fence.spared", host=name, why=one.why, under=one.under)
-        return True
+            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
+        except OutliveError as error:
+            self._written.pop(name, None)
+            _log.warning("fence.forecast_not_written", host=name, why=one.why, error=str(error))
+        else:
+            _log.warning("fence.spared", host=name, why=one.why, under=one.under)

@@ -17,17 +17,16 @@ from weakref import WeakValueDictionary
 
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.fencing.proving import LIFT_CUT, PROVE_CUT, CutView, LiftView
+from outlive.node.fencing.proofs import LIFT_CUT, PROVE_CUT, CutView, LiftView
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports.fencing import CutPort, CutReport
-from outlive.resources import MemberRecord, ObjectRef, ProofKind, VirtualMachine
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources import MemberRecord, ProofKind, VirtualMachine
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 
 if TYPE_CHECKING:
-    from outlive.node.fencing.desk import Desk
+    from outlive.node.fencing.context import FencerContext
 
 CUT_OFF: Final = "it is cut off, and may still run"
 LOOK_S: Final = 2.0
@@ -47,37 +46,12 @@ def recorded(record: MemberRecord) -> tuple[str, ...]:
     return record.cut.scope if record.cut.through > record.dead_through else ()
 
 
-class Failing:
-    """Tells of cuts that cannot be renewed, and when that is over."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._told: dict[str, bool] = {}
-        """Host → whether its cut was failing when it was last told of."""
-
-    async def tell(self, host: str, wanted: tuple[str, ...], result: CutResult) -> str:
-        """Say how the cut stands, whoever said something else before; what fails, empty for nothing."""
-        subject = ObjectRef(kind="Hypervisor", name=host)
-        left = [one for one in wanted if one not in set(result.scope)]
-        if not left:
-            if wanted and self._told.get(host, True):
-                await self._desk.faults.end(FaultCode.CUT_FAILING, subject)
-                self._told[host] = False
-            return ""
-        self._told[host] = True
-        why = result.why_not or f"{', '.join(left[:NAMED])} could not be read back"
-        await self._desk.faults.raise_(
-            FaultCode.CUT_FAILING,
-            subject,
-            f"what keeps {host} off its VMs' disks and networks could not be renewed: {why}",
-            remedy=f"see to it that {host} is off, at once",
-            delta=FaultCode.CUT_FAILING.delta,
-        )
-        return f"what keeps it off could not be renewed: {why}"
-
-    def forget(self, host: str) -> None:
-        """It is not cut off any more."""
-        self._told.pop(host, None)
+def not_renewed(wanted: tuple[str, ...], result: CutResult) -> str:
+    """Why what has to stay shut out could not be renewed; empty: it was."""
+    left = [one for one in wanted if one not in set(result.scope)]
+    if not left:
+        return ""
+    return result.why_not or f"{', '.join(left[:NAMED])} could not be read back"
 
 
 class Fence(Protocol):
@@ -95,7 +69,7 @@ class Fence(Protocol):
         """Rest, or until operators change something."""
         ...
 
-    async def nothing_by(self, kind: ProofKind, why: str) -> None:
+    async def nothing_by(self, kind: ProofKind, why: str, *, failing: bool = False) -> None:
         """This kind proves nothing for now."""
         ...
 
@@ -109,11 +83,10 @@ class Fence(Protocol):
 class FenceCut:
     """The cut of one open fence: one task keeps it, another one writes it down and tells."""
 
-    def __init__(self, desk: Desk, cutting: Isolation, fence: Fence) -> None:
-        self._desk = desk
+    def __init__(self, context: FencerContext, cutting: Isolation, fence: Fence) -> None:
+        self._context = context
         self._cutting = cutting
         self._fence = fence
-        self._failing = Failing(desk)
         self._latest = CutResult()
         self._until = 0.0
         """Until when that is so, on my monotonic clock."""
@@ -131,7 +104,7 @@ class FenceCut:
                 await part()
             except OutliveError as error:
                 _log.warning("fence.store_failed", host=self._fence.host, error=str(error))
-            await self._desk.clock.sleep(RETRY_S)
+            await self._context.clock.sleep(RETRY_S)
 
     async def _keep(self) -> None:
         fence = self._fence
@@ -143,7 +116,7 @@ class FenceCut:
                 continue
             if not kept:  # what was shut out stays so in maintenance too: others may be using it by now
                 await fence.unless_maintenance()
-            began = self._desk.clock.monotonic()
+            began = self._context.clock.monotonic()
             result = await self._cutting.cut(fence.host, fence.epoch, kept)
             self._learn(result, began + result.lasts_s)
             await fence.pause(result.renew_in_s)
@@ -157,8 +130,9 @@ class FenceCut:
         while True:
             await self._news.wait()
             result = self._latest
-            failing = await self._failing.tell(fence.host, recorded(fence.record), result)
-            await fence.nothing_by("cut", failing or result.why_not or await self._prove(result))
+            failing = not_renewed(recorded(fence.record), result)
+            why = f"what keeps it off could not be renewed: {failing}" if failing else result.why_not
+            await fence.nothing_by("cut", why or await self._prove(result), failing=failing != "")
             if result is self._latest:  # else, or where the store failed, once more
                 self._news.clear()
 
@@ -171,11 +145,11 @@ class FenceCut:
     def _view(self, record: MemberRecord, demanded: int) -> CutView:
         """What is shut out at the moment of the write; nothing, if a part of what was recorded is not."""
         result, fence = self._latest, self._fence
-        holds = self._desk.clock.monotonic() < self._until and set(recorded(record)) <= set(result.scope)
+        holds = self._context.clock.monotonic() < self._until and set(recorded(record)) <= set(result.scope)
         return CutView(
             host=fence.host,
             record=record,
-            observer=self._desk.me,
+            observer=self._context.me,
             epoch=fence.epoch,
             demanded=demanded,
             scope=result.scope if holds else (),
@@ -191,10 +165,9 @@ class ReturnedCuts:
     ``leads``: whether this fencer is the one that does what everybody could.
     """
 
-    def __init__(self, desk: Desk, leads: Callable[[], bool]) -> None:
-        self._desk = desk
+    def __init__(self, context: FencerContext, leads: Callable[[], bool]) -> None:
+        self._context = context
         self._leads = leads
-        self._failing = Failing(desk)
         self._cuts: dict[str, float] = {}
         """Cut hosts, and when the cut is due to be renewed."""
         self._telling: dict[str, CutResult] = {}
@@ -215,7 +188,7 @@ class ReturnedCuts:
                         await self._tidy(host)
                     except OutliveError as error:
                         _log.info("fence.cut_put_off", host=host, error=str(error))
-                await self._desk.clock.sleep(LOOK_S)
+                await self._context.clock.sleep(LOOK_S)
 
     async def _renewals(self) -> None:
         """Nothing else comes between them."""
@@ -224,34 +197,34 @@ class ReturnedCuts:
             async with OrderedTaskGroup() as group:
                 for host in [one for one in self._cuts if self._due(one)]:
                     group.create_task(self._renew(host, slots), name=f"renew the cut of {host}")
-            await self._desk.clock.sleep(LOOK_S)
+            await self._context.clock.sleep(LOOK_S)
 
     def _returned(self, host: str) -> MemberRecord | None:
         """The record of a host that came back while cut off, if that is for me to see to."""
-        seen = self._desk.watching.get(host)
-        if seen is None or self._desk.cutting is None or seen.record.state != "Held" or not self._leads():
+        seen = self._context.watcher.get(host)
+        if seen is None or self._context.cutting is None or seen.record.state != "Held" or not self._leads():
             return None
         return seen.record
 
     def _due(self, host: str) -> bool:
         record = self._returned(host)
-        return record is not None and recorded(record) != () and self._desk.clock.monotonic() >= self._cuts[host]
+        return record is not None and recorded(record) != () and self._context.clock.monotonic() >= self._cuts[host]
 
     async def _renew(self, host: str, slots: asyncio.Semaphore) -> None:
         async with slots:
-            record, cutting = self._returned(host), self._desk.cutting
+            record, cutting = self._returned(host), self._context.cutting
             if record is None or cutting is None or host not in self._cuts or not recorded(record):
                 return
             result = await cutting.renew(host, record.cut.through, record.cut.scope)
-            self._cuts[host] = self._desk.clock.monotonic() + result.renew_in_s
+            self._cuts[host] = self._context.clock.monotonic() + result.renew_in_s
             self._telling[host] = result
 
     async def _tidy(self, host: str) -> None:
-        seen = self._desk.watching.get(host)
+        seen = self._context.watcher.get(host)
         if seen is None or not seen.record.cut.through:
             self._cuts.pop(host, None)
             self._telling.pop(host, None)
-            self._failing.forget(host)
+            self._context.failing.pop(host, None)
             return
         record = self._returned(host)
         result = self._telling.pop(host, None)
@@ -260,24 +233,26 @@ class ReturnedCuts:
         if record.dead_through >= record.cut.through:
             await self._lift(host, record.cut.through)
         elif result is not None:
-            await self._failing.tell(host, recorded(record), result)
+            failing = not_renewed(recorded(record), result)
+            if failing:
+                self._context.failing[host] = failing
+            else:
+                self._context.failing.pop(host, None)
 
     async def _lift(self, host: str, epoch: int) -> None:
-        assert self._desk.cutting is not None
-        why = await self._desk.cutting.lift(host, epoch)
+        assert self._context.cutting is not None
+        why = await self._context.cutting.lift(host, epoch)
         if why:
             _log.warning("fence.cut_not_lifted", host=host, why=why)
             return
-        written = await self._desk.writer.take(
+        written = await self._context.writer.take(
             host,
             LIFT_CUT,
-            lambda record: LiftView(host=host, record=record, observer=self._desk.me, epoch=epoch),
+            lambda record: LiftView(host=host, record=record, observer=self._context.me, epoch=epoch),
             lambda record: record.cut.through != epoch,
         )
         if written.refused is None:
             _log.info("fence.cut_lifted", host=host)
-            for code in (FaultCode.CUT_FAILING, FaultCode.CUT_FOUND):
-                await self._desk.faults.end(code, ObjectRef(kind="Hypervisor", name=host))
 
 
 CALL_LIMIT_S: Final = 20.0

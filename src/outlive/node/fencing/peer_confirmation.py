@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.natural import natural_key
 from outlive.node.fencing.rules import Rules
-from outlive.node.fencing.watching import Seen, Watching
+from outlive.node.fencing.watcher import Seen, Watcher
 from outlive.node.numbers import Amount, Count
 from outlive.resources import SilentPeer
 from outlive.resources.memberships import SILENT_PEERS
@@ -45,7 +45,7 @@ class PeerConfirmation:
         self,
         me: str,
         publisher: Publisher,
-        watching: Watching,
+        watcher: Watcher,
         rules: Rules,
         others: Iterable[str],
         clock: Clock,
@@ -53,7 +53,7 @@ class PeerConfirmation:
     ) -> None:
         self._me = me
         self._publisher = publisher
-        self._watching = watching
+        self._watcher = watcher
         self._rules = rules
         self._others = others
         self._clock = clock
@@ -89,11 +89,11 @@ class PeerConfirmation:
 
     def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:
         """Whether ``host`` may be condemned for its silence, which this observer has seen through ``waited_s`` ago."""
-        policy, colleagues = self._rules.cluster().fencing, tuple(self._colleagues(host))
+        policy, colleagues = self._rules.policies.cluster().fencing, tuple(self._colleagues(host))
         held = len(colleagues) + 1 + (host in set(self._others))
         given = AgreeInput(
             observer=self._me,
-            switch=self._rules.switch(self._me),
+            switch=self._rules.policies.switch(self._me),
             suspect=self._sight(seen),
             silence_s=self._rules.silence_s(host, seen),
             coordinators=held,
@@ -105,13 +105,13 @@ class PeerConfirmation:
 
     def _needed(self) -> bool:
         """Whether anybody on another switch could ask for what is published."""
-        mine = self._rules.switch(self._me)
-        return mine is not None and any(self._rules.switch(one) not in (None, mine) for one in self._others)
+        mine = self._rules.policies.switch(self._me)
+        return mine is not None and any(self._rules.policies.switch(one) not in (None, mine) for one in self._others)
 
     def _silent(self, suspected: Iterable[str]) -> tuple[SilentPeer, ...]:
         found: list[SilentPeer] = []
         for host in suspected:
-            seen = self._watching.get(host)
+            seen = self._watcher.get(host)
             if seen is None or seen.record.state != "Held":
                 continue
             one = self._sight(seen)
@@ -126,13 +126,13 @@ class PeerConfirmation:
     def _colleagues(self, suspect: str) -> Iterator[Colleague]:
         now = self._clock.monotonic()
         for name in self._others:
-            seen = self._watching.get(name)
+            seen = self._watcher.get(name)
             if name == suspect or seen is None or seen.record.state != "Held":
                 continue
             age_s = now - seen.since
             yield Colleague(
                 name=name,
-                switch=self._rules.switch(name),
+                switch=self._rules.policies.switch(name),
                 lives=age_s <= self._rules.silence_s(name, seen),
                 fresh=age_s <= FRESH_RENEWALS * self._rules.renew_s(name),
                 sees=next((_seen(one) for one in seen.record.silent if one.host == suspect), None),

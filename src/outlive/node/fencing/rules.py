@@ -1,32 +1,39 @@
-"""Rules under which a silent host is left alone: they keep healthy hosts running when it is the fencer that errs.
+"""When a silent host may be condemned: rules that keep healthy hosts running when it is the fencer that errs.
 
-Here is gathered what the decision ``fence.evaluate`` looks at: how fresh the observer itself is, how long it has
-followed the store without a gap, maintenance, hosts that start or stop, and how much is silent at once. The rate of
-fences is counted here too. Nothing of this is needed for safety, and nothing of it proves anything
-(docs/concepts/safety.md#condemning).
+Here is gathered what ``fence.evaluate`` and ``fence.looks`` look at: how fresh the observer itself is, how long it has
+followed the store without a gap, maintenance, hosts that start or stop, how much is silent at once, and since when a
+host's guard and power controller are known to be good. Nothing of this is needed for safety, and nothing of it proves
+anything (docs/concepts/safety.md#condemning).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from outlive.base.clock import Clock
-from outlive.node.fencing.evaluate import EvaluateConfig, EvaluateInput, EvaluateResult, Peer
-from outlive.node.fencing.evaluate import Observer as ObserverView
-from outlive.node.fencing.profile import Profile, profile_of
-from outlive.node.fencing.rate import RateRule
-from outlive.node.fencing.watching import Seen, Watching, is_open
-from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, MemberRecord
-from outlive.resources.maintenance import cluster_maintenance, host_maintenance, maintenance
-from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
+from outlive.node.fencing.policy import STARTING, STOPPING, Policies, Profile
+from outlive.node.fencing.states import is_open
+from outlive.node.fencing.suspicion import (
+    FENCE_LOOKS,
+    EvaluateConfig,
+    EvaluateInput,
+    EvaluateResult,
+    Looks,
+    LooksInput,
+    LooksResult,
+    ObserverView,
+    Peer,
+    too_slow,
+)
+from outlive.node.fencing.watcher import Seen, Watcher
+from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
+from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 
-DAEMON_CONDITION: Final = "Ready"
-"""Condition of a Hypervisor by which its daemon says, as the reason, that it starts or stops."""
-STARTING: Final = "Starting"
-STOPPING: Final = "Stopping"
+UNITS_LIMIT: Final = 10_000
+"""Domains that are remembered; the oldest goes first."""
 BLIND_INTERVALS: Final = 2
 """After so many of its own intervals without sight an observer waits a whole silence limit before it judges."""
 STALLED_S: Final = 3.0
@@ -55,28 +62,43 @@ class Observer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HostSettings:
-    """What operators want for one host."""
+class RateRule:
+    """The rate at which failure domains may be fenced without anybody looking.
 
-    cluster: ClusterSpec
-    hypervisor: Hypervisor | None
-    incarnation: str = ""
-    """The store's; only where it was read fresh."""
+    A fencer counts every domain in which it saw a host condemned or proven dead, whoever did it. A domain that was
+    counted already may lose more hosts: a rack that dies slowly is one failure. A restarted fencer counts anew.
+    """
 
-    @property
-    def fencing(self) -> FencingSpec:
-        """The host's own settings."""
-        return FencingSpec() if self.hypervisor is None else self.hypervisor.spec.fencing
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+        self._reserved: dict[str, int] = {}
 
-    @property
-    def demanded(self) -> int:
-        """Kinds of proof that must agree."""
-        return max(1, self.fencing.proofs or self.cluster.fencing.proofs)
+    def count(self, unit: str, now: float) -> None:
+        """A host of this unit was condemned, or proven dead."""
+        self._at.pop(unit, None)
+        self._at[unit] = now
+        if len(self._at) > UNITS_LIMIT:
+            del self._at[next(iter(self._at))]
 
-    def maintenance(self, now: float) -> str:
-        """Why the host is left alone; empty where it is not."""
-        return maintenance(self.cluster, self.fencing, now)
+    def reserve(self, unit: str, now: float, *, limit: int, window_s: float) -> bool:
+        """Count the unit until ``release``, if one more is allowed; ``False`` if not."""
+        counted = {one for one, at in self._at.items() if now - at < window_s} | set(self._reserved)
+        if unit not in counted and len(counted) >= limit:
+            return False
+        self._reserved[unit] = self._reserved.get(unit, 0) + 1
+        return True
+
+    def release(self, unit: str) -> None:
+        """What was reserved has been tried; if a host was condemned, that is counted now."""
+        left = self._reserved.get(unit, 0) - 1
+        if left > 0:
+            self._reserved[unit] = left
+        else:
+            self._reserved.pop(unit, None)
+
+    def clear(self) -> None:
+        """Somebody looked: begin anew."""
+        self._at.clear()
 
 
 class Rules:
@@ -86,84 +108,40 @@ class Rules:
         self,
         me: str,
         observer: Observer,
-        watching: Watching,
+        watcher: Watcher,
         clusters: Informer[Cluster],
         hypervisors: Informer[Hypervisor],
         clock: Clock,
+        decisions: DecisionLog,
+        power_good_s: Callable[[str], float | None],
     ) -> None:
+        self.policies = Policies(clusters, hypervisors, clock)
         self.rate = RateRule()
         self._me = me
         self._observer = observer
-        self._watching = watching
-        self._clusters = clusters
+        self._watcher = watcher
         self._hypervisors = hypervisors
         self._clock = clock
+        self._decisions = decisions
+        self._power_good_s = power_good_s
+        """Since a host's power controller was last found good by me."""
         self._sight_since: float | None = None
         self._blind_since: float | None = None
         self._looked_at: float | None = None
-        self._profiles: dict[str, tuple[Profile, Profile, float]] = {}
-        """Host → the profile that is applied, the one that is wished, and since when it is."""
         self._release: str | None = None
         self._released_at = float("-inf")
 
-    # What operators want, as last seen
-
-    def cluster(self) -> ClusterSpec:
-        """Wishes for the whole cluster."""
-        cluster = self._clusters.get("default")
-        return ClusterSpec() if cluster is None else cluster.spec
-
-    def settings(self, host: str) -> HostSettings:
-        """Wishes for one host."""
-        return HostSettings(self.cluster(), self._hypervisors.get(host))
-
-    def domain(self, host: str) -> str | None:
-        """What fails together with the host; ``None``: it fails alone."""
-        name, hypervisor = self.cluster().fencing.failure_domain, self._hypervisors.get(host)
-        if not name or hypervisor is None:
-            return None
-        return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name)
-
-    def switch(self, host: str) -> str | None:
-        """The network switch that the host hangs on; ``None``: not known, or nobody wants to know."""
-        name, hypervisor = self.cluster().fencing.switch_domain, self._hypervisors.get(host)
-        if not name or hypervisor is None:
-            return None
-        return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name) or None
-
-    def unit(self, host: str) -> str:
-        """What the rate counts: the failure domain, or the host."""
-        domain = self.domain(host)
-        return f"host {host}" if domain is None else f"{self.cluster().fencing.failure_domain} {domain}"
-
-    def profile(self, host: str, record: MemberRecord) -> Profile:
-        """The host's timing. A shorter one counts only when the host had time to hear of it."""
-        wished = profile_of(self.cluster().fencing, self.settings(host).fencing, armed=record.guard.armed)
-        kept = self._profiles.get(host)
-        if kept is not None and kept[0] is wished and kept[1] is wished:
-            return wished
-        now = self._clock.monotonic()
-        if kept is None:
-            self._profiles[host] = (wished, wished, now)
-            return wished
-        applied, before, since = kept
-        since = since if before is wished else now
-        if wished.suspicion_s >= applied.suspicion_s or now - since >= applied.suspicion_s:
-            applied = wished
-        self._profiles[host] = (applied, wished, since)
-        return applied
-
     def silence_s(self, host: str, seen: Seen) -> float:
         """After how long an unchanged version looks silent."""
-        silence = self.profile(host, seen.record).silence_s
-        if self._transition(host):
-            return max(silence, self.cluster().fencing.transition_grace_s)
+        silence = self.policies.profile(host, seen.record).silence_s
+        if self.policies.transition(host):
+            return max(silence, self.policies.cluster().fencing.transition_grace_s)
         return silence
 
     def renew_s(self, host: str) -> float:
         """How often the host renews."""
-        seen = self._watching.get(host)
-        return float(self._mine().renew_s if seen is None else self.profile(host, seen.record).renew_s)
+        seen = self._watcher.get(host)
+        return float(self._mine().renew_s if seen is None else self.policies.profile(host, seen.record).renew_s)
 
     # The observer itself
 
@@ -188,9 +166,9 @@ class Rules:
         if self._sight_since is None:
             self._sight_since = now
 
-    def heed_release(self) -> bool:
+    def released(self) -> bool:
         """Whether an operator has just let fencing go on; counts begin anew then."""
-        word = self.cluster().fencing.release
+        word = self.policies.cluster().fencing.release
         before, self._release = self._release, word
         if before is None or before == word:
             return False
@@ -203,20 +181,20 @@ class Rules:
         return fresh and self._follows()
 
     def _follows(self) -> bool:
-        return self._observer.connected and self._watching.stalled_s() == 0.0
+        return self._observer.connected and self._watcher.stalled_s() == 0.0
 
     def _mine(self) -> Profile:
-        seen = self._watching.get(self._me)
-        return self.profile(self._me, MemberRecord(machine_id="", boot_id="") if seen is None else seen.record)
+        seen = self._watcher.get(self._me)
+        return self.policies.profile(self._me, MemberRecord(machine_id="", boot_id="") if seen is None else seen.record)
 
     # Judging
 
     def evaluation(self, spec: ClusterSpec | None = None, *, resting: bool = True) -> EvaluateInput:
-        """What ``fence.evaluate`` is to look at; ``spec`` is the cluster's, where it was just read.
+        """The input of ``fence.evaluate``; ``spec`` is the cluster's, where it was just read.
 
         Without ``resting`` it looks as if nobody were in maintenance.
         """
-        spec = self.cluster() if spec is None else spec
+        spec = self.policies.cluster() if spec is None else spec
         now, mine, policy = self._clock.monotonic(), self._mine(), spec.fencing
         released = now - self._released_at < policy.fences_window_s
         sight = 0.0 if self._sight_since is None else now - self._sight_since
@@ -241,20 +219,19 @@ class Rules:
 
     def _peers(self, now: float, resting: bool) -> Iterable[Peer]:
         wall = self._clock.now()
-        for host, seen in self._watching:
+        for host, seen in self._watcher:
             record = seen.record
             hypervisor = self._hypervisors.get(host)
-            vms = 0 if hypervisor is None else len(hypervisor.status.instances)
             rests = resting and hypervisor is not None and host_maintenance(hypervisor.spec.fencing, wall)
             yield Peer(
                 name=host,
                 daemon_state="maintenance" if rests else self._state(host, record),
                 age=now - seen.since,
-                assigned_vms=vms,
+                assigned_vms=1 if record.state == "Held" else 0,  # who runs and holds nothing has left (Released)
                 fence_owner=record.fence.by if is_open(record) else None,
                 fence_owner_live=is_open(record) and not self.orphaned(host, seen, now),
-                domain=self.domain(host),
-                silence=self.profile(host, record).silence_s,
+                domain=self.policies.domain(host),
+                silence=self.policies.profile(host, record).silence_s,
             )
 
     def _state(self, host: str, record: MemberRecord) -> str:
@@ -262,19 +239,11 @@ class Rules:
             return "dead" if is_open(record) else "fenced"
         if record.state == "Released":
             return "stop"
-        return {STARTING: "init", STOPPING: "shutdown"}.get(self._transition(host), "run")
-
-    def _transition(self, host: str) -> str:
-        """``Starting`` or ``Stopping``, if the host's daemon said so last."""
-        hypervisor = self._hypervisors.get(host)
-        told = None if hypervisor is None else condition(hypervisor.status.conditions, DAEMON_CONDITION)
-        if told is None or told.status == "True" or told.reason not in (STARTING, STOPPING):
-            return ""
-        return told.reason
+        return {STARTING: "init", STOPPING: "shutdown"}.get(self.policies.transition(host), "run")
 
     def take_over_s(self, host: str, seen: Seen, now: float) -> float:
         """After how long without a change another may carry this open fence on."""
-        by = self._watching.get(seen.record.fence.by)
+        by = self._watcher.get(seen.record.fence.by)
         if by is None or by.record.state != "Held" or now - by.since > self.silence_s(by.membership.name, by):
             return TAKE_OVER_ORPHANED_S
         return TAKE_OVER_RESTING_S if seen.record.fence.phase == "unconfirmed" else TAKE_OVER_S
@@ -282,6 +251,47 @@ class Rules:
     def orphaned(self, host: str, seen: Seen, now: float) -> bool:
         """Whether nobody seems to carry this open fence on; mine is never taken from me by me."""
         return seen.record.fence.by != self._me and now - seen.since >= self.take_over_s(host, seen, now)
+
+    # How often a host is looked at
+
+    def looks(self, host: str, seen: Seen) -> LooksResult:
+        """How often the host is looked at before it is condemned, as of now.
+
+        A guard is found good by every renewal that says it is armed; a power controller by every reading of this very
+        fencer. What was contradicted before, or is being worked on, is not good.
+        """
+        profile, hypervisor = self.policies.profile(host, seen.record), self.policies.settings(host).hypervisor
+        objective_s = None if hypervisor is None else hypervisor.status.recovery_time_objective_s
+        if hypervisor is None or objective_s is None:
+            return LooksResult(throws=profile.throws, throw_s=profile.throw_s, reason=Looks.NO_OBJECTIVE)
+        given = LooksInput(
+            silence_s=self.silence_s(host, seen),
+            throws=profile.throws,
+            throw_s=profile.throw_s,
+            objective_s=max(0.0, objective_s),
+            guard_s=self._guard_s(seen),
+            power_s=self._power_s(hypervisor, seen),
+        )
+        return self._decisions.use(FENCE_LOOKS, given, subject=host)
+
+    def is_strict(self, hypervisor: Hypervisor) -> bool:
+        """Whether the host's VMs have an objective for which its usual looks take too long."""
+        objective_s, seen = hypervisor.status.recovery_time_objective_s, self._watcher.get(hypervisor.name)
+        if objective_s is None or seen is None:
+            return False
+        profile = self.policies.profile(hypervisor.name, seen.record)
+        return too_slow(profile.silence_s, profile.throws, profile.throw_s, objective_s)
+
+    def _guard_s(self, seen: Seen) -> float | None:
+        if not seen.record.guard.armed or "watchdog" in seen.record.distrusted:
+            return None
+        return self._clock.monotonic() - seen.since
+
+    def _power_s(self, hypervisor: Hypervisor, seen: Seen) -> float | None:
+        fencing = hypervisor.spec.fencing
+        if not fencing.driver or "power" in seen.record.distrusted or power_maintenance(fencing, self._clock.now()):
+            return None
+        return self._power_good_s(hypervisor.name)
 
 
 def refuses(result: EvaluateResult, host: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.profile import RENEWALS_BEFORE_STOP
+from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP
 from outlive.node.ports.guard import GuardPort, GuardReport
 from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord

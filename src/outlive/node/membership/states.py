@@ -14,7 +14,7 @@ from datetime import datetime
 
 import msgspec
 
-from outlive.resources import FenceRecord, FormerMembership, Holder, MemberRecord, Membership, Part, Proof
+from outlive.resources import FencePhase, FenceRecord, FormerMembership, Holder, MemberRecord, Membership, Part, Proof
 
 
 class MemberView(Part, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ def of_holder(holder: Holder, members: Iterable[MemberView]) -> MemberView | Non
 
 def _lost(former: FormerMembership) -> MemberRecord:
     through = former.dead_through
-    fence = FenceRecord(id=former.proof.fence, epoch=through, phase="proven", by=former.proof.by)
+    fence = FenceRecord(id=former.proof.fence, epoch=through, phase=FencePhase.PROVEN, by=former.proof.by)
     return MemberRecord(
         machine_id="",
         boot_id="",

@@ -1,7 +1,7 @@
 """What a fencer needs of the outside: power controllers, and whoever can shut a host out of disks and networks.
 
 Every call is bounded by the deadline that its caller sets; real drivers run each in a child process, killed then.
-Nothing that a controller says counts before its identity was checked (``outlive.node.fencing.proving``).
+Nothing that a controller says counts before its identity was checked (``outlive.node.fencing.proofs``).
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.CUT_FAILING: FaultEntry(
         50,
-        "what keeps {subject} off its VMs' disks and networks could not be renewed: {why}",
+        "{subject} may reach its VMs' disks and networks again: {why}",
         "see to it that {subject} is off, at once",
     ),
     FaultCode.CUT_FOUND: FaultEntry(

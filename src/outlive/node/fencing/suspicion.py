@@ -1,8 +1,12 @@
-"""Which peers an observer suspects, which fences of others it takes up, and when it holds back altogether.
+"""Decisions about silent hosts: whom to suspect (``fence.evaluate``), and how often to look again (``fence.looks``).
 
 Ages are measured by the observer, on its own monotonic clock, since it last saw a host's membership change. Most of
 the rules guard against the observer being the one that is broken. A suspicion proves nothing and harms nobody: it
 only starts the search for a proof (docs/reference/node-decisions.md#fenceevaluate).
+
+Looks after the silence limit are there so that a host which is only slow is not fenced. Where a VM has to run again
+soon there are fewer, if both the host's guard and its power controller were found good within the last minute: then a
+host that was condemned wrongly is quickly proven dead, and never stays half-way (docs/concepts/safety.md#deadlines).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import msgspec
 
 from outlive.base.natural import natural_key
 from outlive.node.numbers import Amount, Count, Number, Positive
+from outlive.runtime.decisions import Decision
 
 STORM_FRACTION: Final = 0.5
 """More than this part of all working hosts silent at once is a storm."""
@@ -45,7 +50,7 @@ class EvaluateConfig(msgspec.Struct, frozen=True, kw_only=True):
     transition_grace: Amount = TRANSITION_GRACE_S
 
 
-class Observer(msgspec.Struct, frozen=True, kw_only=True):
+class ObserverView(msgspec.Struct, frozen=True, kw_only=True):
     """Who looks. Times in seconds."""
 
     name: str
@@ -77,7 +82,7 @@ class EvaluateInput(msgspec.Struct, frozen=True, kw_only=True):
     """Whom to suspect?"""
 
     config: EvaluateConfig
-    observer: Observer
+    observer: ObserverView
     nodes: tuple[Peer, ...]
     maintenance: bool = False
     primary: str | None = None
@@ -152,3 +157,107 @@ def _units(peers: Iterable[Peer]) -> set[tuple[bool, str]]:
 
 def _unit(name: str, domain: str | None) -> tuple[bool, str]:
     return (domain is not None, name if domain is None else domain)
+
+
+FENCE_EVALUATE: Final = Decision(
+    "fence.evaluate",
+    evaluate,
+    EvaluateInput,
+    EvaluateResult,
+    "Which hosts to suspect",
+    lambda output: not output.suspects and not output.adopt,
+)
+
+
+PROVEN_S: Final = 60.0
+"""For so long a guard or a power controller counts as proven good after it was found so."""
+AFTER_S: Final = 5.0
+"""What a proof by power and a restart take after the host is condemned: docs/concepts/safety.md#the-times."""
+LEAST_LOOK_S: Final = 1.0
+"""Between two looks at least, unless the profile has them closer: a fencer that stood still has to look once more."""
+
+
+class Looks(enum.StrEnum):
+    """Why there are as many looks as there are."""
+
+    NO_OBJECTIVE = "no_objective"
+    AS_USUAL = "as_usual"
+    """The objective can be met with all looks."""
+    GUARD_NOT_PROVEN = "guard_not_proven"
+    POWER_NOT_PROVEN = "power_not_proven"
+    SHORTENED = "shortened"
+
+
+class LooksInput(msgspec.Struct, frozen=True, kw_only=True):
+    """How often is this host looked at? Times in seconds."""
+
+    silence_s: Amount
+    throws: Count
+    """Looks of its profile."""
+    throw_s: Amount
+    objective_s: Amount | None = None
+    """The shortest recovery time objective of its VMs."""
+    guard_s: Amount | None = None
+    """Since its guard was last found good; none: it was not, or is not trusted."""
+    power_s: Amount | None = None
+    """Since its power controller was last found good; none: it was not, or is not trusted."""
+
+
+class LooksResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Looks, the time between two, and why."""
+
+    throws: Count
+    throw_s: Amount
+    reason: Looks
+    why: str = ""
+    """In words, where there is an objective that needs fewer looks."""
+
+
+def looks(given: LooksInput) -> LooksResult:
+    """All looks of the profile, unless an objective needs fewer and guard and power are both proven."""
+    if given.objective_s is None:
+        return _all(given, Looks.NO_OBJECTIVE)
+    if not too_slow(given.silence_s, given.throws, given.throw_s, given.objective_s):
+        return _all(given, Looks.AS_USUAL)
+    asked = f"a VM on it is to run again within {given.objective_s:g} s"
+    if given.guard_s is None:
+        return _all(given, Looks.GUARD_NOT_PROVEN, f"{asked}, but {_unproven('its guard', None)}")
+    if given.power_s is None or given.power_s > PROVEN_S:
+        return _all(given, Looks.POWER_NOT_PROVEN, f"{asked}, but {_unproven('its power controller', given.power_s)}")
+    if given.guard_s > PROVEN_S:  # as it becomes while the host is looked at
+        return _all(given, Looks.GUARD_NOT_PROVEN, f"{asked}, but {_unproven('its guard', given.guard_s)}")
+    left_s = given.objective_s - given.silence_s - AFTER_S
+    count, pause_s = 1, min(given.throw_s, LEAST_LOOK_S)
+    if left_s >= given.throw_s:
+        count, pause_s = int(left_s // given.throw_s), given.throw_s
+    elif left_s > pause_s:
+        pause_s = left_s
+    why = (
+        f"looked at {count} x {pause_s:g} s instead of {given.throws} x {given.throw_s:g} s, because {asked}; "
+        f"its guard was found good {given.guard_s:.0f} s ago and its power controller {given.power_s:.0f} s ago"
+    )
+    return LooksResult(throws=count, throw_s=pause_s, reason=Looks.SHORTENED, why=why)
+
+
+def too_slow(silence_s: Amount, throws: Count, throw_s: Amount, objective_s: Amount) -> bool:
+    """Whether the looks of a profile take longer than an objective leaves time for."""
+    return throws * throw_s > 0 and silence_s + throws * throw_s + AFTER_S > objective_s
+
+
+def _all(given: LooksInput, reason: Looks, why: str = "") -> LooksResult:
+    said = f"not looked at less often: {why}" if why else ""
+    return LooksResult(throws=given.throws, throw_s=given.throw_s, reason=reason, why=said)
+
+
+def _unproven(what: str, age_s: Amount | None) -> str:
+    return f"{what} was not found good" if age_s is None else f"{what} was last found good {age_s:.0f} s ago"
+
+
+FENCE_LOOKS: Final = Decision(
+    "fence.looks",
+    looks,
+    LooksInput,
+    LooksResult,
+    "How often a silent host is looked at again",
+    lambda output: output.reason is not Looks.SHORTENED,
+)

@@ -1,26 +1,28 @@
-"""Switching a host off and seeing that it is off: one attempt, bounded in every part.
+"""Power controllers: switching a host off and seeing that it is off, and switching it on; decision ``fence.power``.
 
 A controller is first asked who it is: one that is wired to another machine is never told to switch that off. Then
 ``off``; a controller that does not answer it ends the attempt at once. Then readings: the first that says off, and
-another one two seconds later, both sent after the command was acknowledged. What the readings are worth is decided by
-the proof (``outlive.node.fencing.proving``); a controller that lies cannot be seen here.
+another one two seconds later, both sent after the command was acknowledged. Only a reading counts, never the code of a
+command: a tool may fail and have switched, or succeed and not. What the readings are worth is decided by the proof
+(``proofs``); a controller that lies cannot be seen here. Every part is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.decisions import FENCE_POWER
-from outlive.node.fencing.power_reading import Answer, PowerInput
-from outlive.node.fencing.proving import READINGS_APART_S
+from outlive.node.fencing.proofs import READINGS_APART_S
 from outlive.node.ports.fencing import PowerPort, PowerReading, PowerState
 from outlive.resources import Hypervisor
-from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.decisions import Decision, DecisionLog
 
 OFF_LIMIT_S: Final = 20.0
 """How long the command to switch off may take."""
@@ -36,6 +38,74 @@ APART_S: Final = READINGS_APART_S + 0.05
 """Between the first reading that says off and the second: a little more than what is asked for."""
 
 _log = get_logger("fencing.power")
+
+Answer = Literal["ok", "error", "timeout"]
+COMMANDS: Final = 4
+"""Off, status, on, status."""
+
+
+class Reading(enum.StrEnum):
+    """A reading."""
+
+    ON = "on"
+    OFF = "off"
+    UNKNOWN = "unknown"
+
+
+class PowerReason(enum.StrEnum):
+    """Why an attempt counts, or does not."""
+
+    UNREACHABLE = "unreachable"
+    CONFIRMED_OFF = "confirmed_off"
+    OFF_AT_END = "off_at_end"
+    NEVER_OFF = "never_off"
+    UNCONFIRMED = "unconfirmed"
+
+
+class PowerInput(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt; texts as the tool printed them."""
+
+    off: Answer
+    mid: str | None = None
+    """The status after the command to switch off."""
+    on: Answer | None = None
+    final: str | None = None
+    """The status after the command to switch on."""
+
+
+class PowerResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the host was off, and how many commands that took."""
+
+    fenced: bool
+    reason: PowerReason
+    commands: int
+
+
+def power(given: PowerInput) -> PowerResult:
+    """Off at any reading is off. A controller that does not answer the first command is not asked again."""
+    if given.off == "timeout":
+        return PowerResult(fenced=False, reason=PowerReason.UNREACHABLE, commands=1)
+    match read_power(given.mid), read_power(given.final):
+        case Reading.OFF, _:
+            return PowerResult(fenced=True, reason=PowerReason.CONFIRMED_OFF, commands=COMMANDS)
+        case _, Reading.OFF:
+            return PowerResult(fenced=True, reason=PowerReason.OFF_AT_END, commands=COMMANDS)
+        case Reading.ON, Reading.ON:
+            return PowerResult(fenced=False, reason=PowerReason.NEVER_OFF, commands=COMMANDS)
+        case _:
+            return PowerResult(fenced=False, reason=PowerReason.UNCONFIRMED, commands=COMMANDS)
+
+
+def read_power(text: str | None) -> Reading:
+    """The reading in a tool's text, in any letter case; a text that says both says nothing."""
+    said = (text or "").casefold()
+    on, off = "power is on" in said, "power is off" in said
+    if on == off:
+        return Reading.UNKNOWN
+    return Reading.ON if on else Reading.OFF
+
+
+FENCE_POWER: Final = Decision("fence.power", power, PowerInput, PowerResult, "Whether a host's power was seen off")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ the result that others wrote. How old that was when the host fell silent is coun
 machines' clocks are compared, and it does not age while the host lies dead (docs/concepts/safety.md#proofs).
 
 Controllers of hosts whose VMs have strict recovery time objectives are read twice as often, so that there always is a
-result of the last minute (``outlive.node.fencing.deadlines``).
+result of the last minute.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.powering import PowerSequence
+from outlive.node.fencing.power import PowerSequence
 from outlive.resources import Hypervisor, MemberRecord
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 
 EVERY_S: Final = 60.0
 """Between two rehearsals of one controller."""
@@ -34,7 +34,7 @@ STRICT_EVERY_S: Final = 30.0
 """The same for hosts whose VMs have strict objectives."""
 IN_DATE_S: Final = 600.0
 """For how long a rehearsal counts."""
-SAID_AGAIN_S: Final = 300.0
+WRITTEN_AGAIN_S: Final = 300.0
 """When a good result is written once more, so that it stays in date for others."""
 TRIES: Final = 3
 """Readings of one rehearsal before it failed."""
@@ -46,8 +46,6 @@ REST_S: Final = 0.5
 """Between two rounds of readings at least, however long they take."""
 AT_ONCE: Final = 64
 """Rehearsals at the same time."""
-WRITE_TRIES: Final = 4
-"""Writes of one result."""
 LOOKS_FOR_LIFE: Final = 2
 """Looks, a renewal apart, for whether a host has lived on after its first good rehearsal."""
 OK: Final = "ok"
@@ -58,7 +56,7 @@ _log = get_logger("fencing.rehearsal")
 
 @dataclass(slots=True)
 class _Result:
-    said: str
+    result: str
     good: tuple[float, float] | None
     """First and last of the latest good ones in a row."""
     seq: int = 0
@@ -90,7 +88,7 @@ class Rehearsals:
         self._strict = strict
         self._results: dict[str, _Result] = {}
 
-    def vouch(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
+    def not_in_date(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
         """Why the host's controller proves nothing; empty if it was rehearsed when the host fell silent.
 
         ``silent_since`` is on my monotonic clock; ``record`` is the host's, with its last renewal, which came every
@@ -98,16 +96,16 @@ class Rehearsals:
         """
         mine = self._results.get(host.name)
         if mine is None or mine.good is None or mine.good[0] >= silent_since:
-            return _vouched(host, record, renew_s)
+            return _written_in_time(host, record, renew_s)
         past_s = silent_since - mine.good[1]
         if past_s > IN_DATE_S:
-            return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.said})"
+            return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.result})"
         return ""
 
     def good_s(self, host: str) -> float | None:
         """Since the host's controller was last found good by me; ``None``: the last time it was not, or never."""
         mine = self._results.get(host)
-        if mine is None or mine.good is None or mine.said != OK:
+        if mine is None or mine.good is None or mine.result != OK:
             return None
         return self._clock.monotonic() - mine.good[1]
 
@@ -120,18 +118,18 @@ class Rehearsals:
             known = {host.name for host in hosts}
             for name in [name for name in self._results if name not in known]:
                 del self._results[name]
-            await self._these(hosts)
-            await self._rest(began + STRICT_EVERY_S)
-            await self._these([one for one in self._controlled() if self._strict(one)])
-            await self._rest(began + EVERY_S)
+            await self._rehearse_all(hosts)
+            await self._sleep_until(began + STRICT_EVERY_S)
+            await self._rehearse_all([one for one in self._controlled() if self._strict(one)])
+            await self._sleep_until(began + EVERY_S)
 
     def _controlled(self) -> list[Hypervisor]:
         return [one for one in self._hypervisors.items() if one.spec.fencing.driver]
 
-    async def _rest(self, until: float) -> None:
+    async def _sleep_until(self, until: float) -> None:
         await self._clock.sleep(max(REST_S, until - self._clock.monotonic()))
 
-    async def _these(self, hosts: Iterable[Hypervisor]) -> None:
+    async def _rehearse_all(self, hosts: Iterable[Hypervisor]) -> None:
         slots = asyncio.Semaphore(AT_ONCE)
         async with OrderedTaskGroup() as group:
             for host in hosts:
@@ -141,20 +139,20 @@ class Rehearsals:
 
     async def _rehearse(self, host: Hypervisor) -> None:
         began, renewal = self._clock.monotonic(), self._renewal(host.name)
-        said = await self._said(host)
+        result = await self._rehearsal(host)
         before = self._results.get(host.name)
         good = None if before is None else before.good
-        if said == OK:
-            good = (good[0] if good is not None and before is not None and before.said == OK else began, began)
-        self._results[host.name] = _Result(said, good, renewal[0] if said == OK and renewal is not None else 0)
-        if before is None or before.said != said:
-            log = _log.info if said == OK else _log.warning
-            log("fence.rehearsed", host=host.name, result=said)
+        if result == OK:
+            good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
+        self._results[host.name] = _Result(result, good, renewal[0] if result == OK and renewal is not None else 0)
+        if before is None or before.result != result:
+            log = _log.info if result == OK else _log.warning
+            log("fence.rehearsed", host=host.name, result=result)
         if self._leads():
-            await self._tell(host, said, before, renewal)
+            await self._publish(host, result, before, renewal)
 
-    async def _tell(
-        self, host: Hypervisor, said: str, before: _Result | None, renewal: tuple[int, float] | None
+    async def _publish(
+        self, host: Hypervisor, result: str, before: _Result | None, renewal: tuple[int, float] | None
     ) -> None:
         """Write a result that differs; and that a good one is in date, once the host has lived on after one.
 
@@ -163,13 +161,13 @@ class Rehearsals:
         """
         kept = host.status
         seq = kept.rehearsed_seq
-        if said == OK and renewal is not None and before is not None and 0 < before.seq < renewal[0]:
+        if result == OK and renewal is not None and before is not None and 0 < before.seq < renewal[0]:
             late_s = (renewal[0] - seq) * renewal[1]
-            seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= SAID_AGAIN_S else seq
-        elif said == OK and renewal is not None and seq == 0 and await self._lives_on(host.name, *renewal):
+            seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= WRITTEN_AGAIN_S else seq
+        elif result == OK and renewal is not None and seq == 0 and await self._lives_on(host.name, *renewal):
             seq = renewal[0]
-        if (kept.rehearsed, kept.rehearsed_seq) != (said, seq):
-            await self._write(host.name, said, seq)
+        if (kept.rehearsed, kept.rehearsed_seq) != (result, seq):
+            await self._write(host.name, result, seq)
 
     async def _lives_on(self, host: str, seq: int, renew_s: float) -> bool:
         """Whether it renews once more, so that what was found before it did is of its own life."""
@@ -180,7 +178,7 @@ class Rehearsals:
                 return now is not None
         return False
 
-    async def _said(self, host: Hypervisor) -> str:
+    async def _rehearsal(self, host: Hypervisor) -> str:
         why = ""
         for number in range(TRIES):
             if number:
@@ -196,32 +194,27 @@ class Rehearsals:
             why = look.why_not
         return why
 
-    async def _write(self, name: str, said: str, seq: int) -> None:
+    async def _write(self, name: str, result: str, seq: int) -> None:
+        def change(host: Hypervisor | None) -> Hypervisor | None:
+            if host is None:
+                return None
+            status = msgspec.structs.replace(host.status, rehearsed=result, rehearsed_seq=seq)
+            return msgspec.structs.replace(host, status=status)
+
         try:
-            for _ in range(WRITE_TRIES):
-                host = await self._store.get(Hypervisor, name, fresh=True)
-                status = msgspec.structs.replace(host.status, rehearsed=said, rehearsed_seq=seq)
-                if status == host.status:
-                    return
-                try:
-                    await self._store.replace_status(msgspec.structs.replace(host, status=status))
-                except (Conflict, Unknown):
-                    continue
-                return
-        except NotFound:
-            return
+            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
         except OutliveError as error:
-            _log.warning("fence.rehearsal_not_written", host=name, result=said, error=str(error))
+            _log.warning("fence.rehearsal_not_written", host=name, result=result, error=str(error))
 
 
-def _vouched(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
+def _written_in_time(host: Hypervisor, record: MemberRecord, renew_s: float) -> str:
     """Nothing of my own from before: what was written down by whoever rehearsed then."""
-    said, later = host.status.rehearsed, record.seq - host.status.rehearsed_seq
+    result, later = host.status.rehearsed, record.seq - host.status.rehearsed_seq
     if host.status.rehearsed_seq == 0:
-        return f"its power controller was not rehearsed in time ({said or 'never'})"
+        return f"its power controller was not rehearsed in time ({result or 'never'})"
     if later < 0:
         return "its power controller was rehearsed under another membership, or before a backup was restored"
     if later * renew_s > IN_DATE_S:
         before_s = later * renew_s
-        return f"its power controller was rehearsed {before_s:.0f} s before it fell silent, and not since ({said})"
+        return f"its power controller was rehearsed {before_s:.0f} s before it fell silent, and not since ({result})"
     return ""

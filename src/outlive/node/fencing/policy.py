@@ -1,4 +1,4 @@
-"""The timing of fencing as data: two profiles, what they add up to, and whether they can work on a given store.
+"""What operators want of fencing: timing profiles, settings of one host, failure domains, orders.
 
 Safety needs one inequality only, the wait before the proof ``watchdog`` counts (``watchdog_wait_s``); it is enforced
 where that proof is made, not here. What ``profile.validate`` refuses would cost availability: hosts that stop
@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from outlive.node.fencing.proving import GUARD_SLACK_S
+from outlive.base.clock import Clock
+from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
 from outlive.node.numbers import Amount, Count, Number, Positive
-from outlive.resources import FencingPolicy, FencingSpec
+from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, MemberRecord
+from outlive.resources.maintenance import maintenance
+from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
+from outlive.runtime.decisions import Decision
+from outlive.runtime.informer import Informer
 
 WRITE_LIMIT_S: Final = 2.0
 """How long one renewal may take before it counts as lost."""
-CLOCK_ERROR: Final = 0.005
-"""By how much the rate of a clock may be wrong."""
+DAEMON_CONDITION: Final = "Ready"
+"""Condition of a Hypervisor by which its daemon says, as the reason, that it starts or stops."""
+STARTING: Final = "Starting"
+STOPPING: Final = "Stopping"
 STORE_SHARE: Final = 0.2
 """The part of the store's compare-and-swaps that renewals may use."""
 RENEWALS_BEFORE_STOP: Final = 3
@@ -158,3 +166,120 @@ def _errors(profile: Profile, write_limit_s: Amount, smallest: float | None) -> 
         yield ProfileError.GRACE_TOO_SHORT
     if smallest is not None and profile.renew_s < smallest:
         yield ProfileError.RENEW_TOO_SHORT
+
+
+VALIDATE_PROFILE: Final = Decision(
+    "profile.validate", validate_profile, ProfileInput, ProfileResult, "Whether a timing profile can work"
+)
+
+
+def fence_order(text: str, uid: str) -> tuple[int, str, str] | None:
+    """``spec.fencing.requested``, ``<epoch>[@<uid>]|<name>|<reason>``: that epoch, who, why; ``None`` for other texts.
+
+    ``uid``: of the host's Membership now. Epochs of another one, as of a machine that was replaced, are other epochs.
+    """
+    order, _, rest = text.partition("|")
+    epoch, _, of = order.partition("@")
+    if of not in ("", uid):
+        return None
+    name, _, reason = rest.partition("|")
+    if not epoch.strip().isdecimal() or not name.strip() or not reason.strip():
+        return None
+    return int(epoch), name.strip(), reason.strip()
+
+
+def operator_assertion(text: str) -> tuple[str, str, str] | None:
+    """``spec.fencing.operatorProof``, ``<fence>|<name>|<reason>``: somebody says that a host is off; else ``None``."""
+    parts = text.split("|", 2)
+    return (parts[0].strip(), parts[1].strip(), parts[2].strip()) if len(parts) == 3 else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What operators want for one host."""
+
+    cluster: ClusterSpec
+    hypervisor: Hypervisor | None
+    incarnation: str = ""
+    """The store's; only where it was read fresh."""
+
+    @property
+    def fencing(self) -> FencingSpec:
+        """The host's own settings."""
+        return FencingSpec() if self.hypervisor is None else self.hypervisor.spec.fencing
+
+    @property
+    def demanded(self) -> int:
+        """Kinds of proof that must agree."""
+        return max(1, self.fencing.proofs or self.cluster.fencing.proofs)
+
+    def maintenance(self, now: float) -> str:
+        """Which maintenance keeps the host from being condemned; empty: none."""
+        return maintenance(self.cluster, self.fencing, now)
+
+
+class Policies:
+    """What operators want, as last seen by the informers."""
+
+    def __init__(self, clusters: Informer[Cluster], hypervisors: Informer[Hypervisor], clock: Clock) -> None:
+        self._clusters = clusters
+        self._hypervisors = hypervisors
+        self._clock = clock
+        self._profiles: dict[str, tuple[Profile, Profile, float]] = {}
+        """Host → the profile that is applied, the one that is wanted, and since when it is."""
+
+    def cluster(self) -> ClusterSpec:
+        """Of the whole cluster."""
+        cluster = self._clusters.get("default")
+        return ClusterSpec() if cluster is None else cluster.spec
+
+    def incarnation(self) -> str:
+        """The store's, as far as it was seen; empty: nobody says."""
+        cluster = self._clusters.get("default")
+        return "" if cluster is None else cluster.status.store_incarnation
+
+    def settings(self, host: str) -> HostSettings:
+        """Of one host."""
+        return HostSettings(self.cluster(), self._hypervisors.get(host))
+
+    def domain(self, host: str) -> str | None:
+        """What fails together with the host; ``None``: it fails alone."""
+        return self._label(host, self.cluster().fencing.failure_domain)
+
+    def switch(self, host: str) -> str | None:
+        """The network switch of the host; ``None``: not known, or nobody wants to know."""
+        return self._label(host, self.cluster().fencing.switch_domain) or None
+
+    def _label(self, host: str, name: str) -> str | None:
+        hypervisor = self._hypervisors.get(host)
+        return hypervisor.metadata.labels.get(DOMAIN_LABEL_PREFIX + name) if name and hypervisor is not None else None
+
+    def unit(self, host: str) -> str:
+        """What the rate of fences counts: the failure domain, or the host."""
+        domain = self.domain(host)
+        return f"host {host}" if domain is None else f"{self.cluster().fencing.failure_domain} {domain}"
+
+    def profile(self, host: str, record: MemberRecord) -> Profile:
+        """The host's timing. A shorter one counts only once the host had time to read it."""
+        wanted = profile_of(self.cluster().fencing, self.settings(host).fencing, armed=record.guard.armed)
+        kept = self._profiles.get(host)
+        if kept is not None and kept[0] is wanted and kept[1] is wanted:
+            return wanted
+        now = self._clock.monotonic()
+        if kept is None:
+            self._profiles[host] = (wanted, wanted, now)
+            return wanted
+        applied, before, since = kept
+        since = since if before is wanted else now
+        if wanted.suspicion_s >= applied.suspicion_s or now - since >= applied.suspicion_s:
+            applied = wanted
+        self._profiles[host] = (applied, wanted, since)
+        return applied
+
+    def transition(self, host: str) -> str:
+        """``Starting`` or ``Stopping``, if the host's daemon said so last."""
+        hypervisor = self._hypervisors.get(host)
+        ready = None if hypervisor is None else condition(hypervisor.status.conditions, DAEMON_CONDITION)
+        if ready is None or ready.status == "True" or ready.reason not in (STARTING, STOPPING):
+            return ""
+        return ready.reason

@@ -1,4 +1,4 @@
-"""Row P: what proves that a condemned epoch is dead, or cut off.
+"""Steps that prove that a condemned epoch is dead, or cut off from disks and networks.
 
 Every kind is a step of its own with its own preconditions; all end in the same compare-and-swap, and the first that
 the policy lets count wins. A proof is about one epoch: a host that came back meanwhile has another one, and the write
@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from outlive.node.fencing.condemning import FenceOutcome
-from outlive.resources import Cut, MemberRecord, Part, Proof, ProofKind
+from outlive.node.fencing.states import FenceOutcome
+from outlive.resources import Cut, FencePhase, MemberRecord, Part, Proof, ProofKind
 from outlive.runtime.steps import Precondition, ProtocolStep
 
 _replace = msgspec.structs.replace
@@ -116,12 +116,13 @@ def _proven(view: FencedView, kind: ProofKind, evidence: str) -> FenceOutcome:
     proof = Proof(kind=kind, evidence=evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != kind)
     findings = (*others, proof)
-    fence = _replace(record.fence, findings=findings)
+    unproven = tuple(one for one in record.fence.unproven if one.kind != kind)
+    fence = _replace(record.fence, findings=findings, unproven=unproven)
     if len({one.kind for one in findings}) < view.demanded:
         return FenceOutcome(record=_replace(record, fence=fence))
     said = proof if view.demanded == 1 else _replace(proof, evidence="; ".join(one.evidence for one in findings))
     dead_through = max(record.dead_through, view.epoch)
-    fence = _replace(fence, phase="proven")
+    fence = _replace(fence, phase=FencePhase.PROVEN)
     joined = view.incarnation or record.incarnation  # nothing runs there that this store does not know of
     return FenceOutcome(record=_replace(record, dead_through=dead_through, proof=said, fence=fence, incarnation=joined))
 

@@ -1,19 +1,26 @@
-"""What a fencer has seen of every host, and since when on its own monotonic clock.
+"""What a fencer has seen of every host, since when on its own monotonic clock, and which silent ones it suspects.
 
-Only a change of a Membership's version restarts an age. A listing that shows the same version again changes
-nothing, and what is seen for the first time is as old as that moment. From when a version was first *received*
-everything else follows: the host sent it before (docs/concepts/safety.md#condemning). Each change costs the same
-small work however many hosts there are; who is silent is asked of a heap that holds every host once.
+Only a change of a Membership's version restarts an age. A listing that shows the same version again changes nothing,
+and what is seen for the first time is as old as that moment. From when a version was first *received* everything else
+follows: the host sent it before (docs/concepts/safety.md#condemning). Each change costs the same small work however
+many hosts there are; who is silent is asked of a heap that holds every host once.
+
+A suspected host is looked at a few times more before it is condemned. Each look needs a fencer that sees, and lies at
+least one pause after the one before: a fencer that was itself stopped for a while, and finds everybody silent, first
+has to go on finding them silent. How many looks there are is asked again at each of them.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from outlive.base.clock import Clock
+from outlive.base.logging import get_logger
+from outlive.node.fencing.states import is_open
+from outlive.node.fencing.suspicion import LooksResult
 from outlive.resources import MemberRecord, Membership
 from outlive.runtime.informer import Informer
 
@@ -25,6 +32,8 @@ LOOK_S: Final = 5.0
 """How often everybody is looked at at least: a limit may become shorter, as when a host that stopped is there again."""
 HAIR_S: Final = 0.001
 """A host is looked at so long after its limit, because silence must exceed it."""
+
+_log = get_logger("fencing")
 
 
 @dataclass(slots=True)
@@ -50,12 +59,7 @@ class Seen:
         return self.membership.metadata.resource_version
 
 
-def is_open(record: MemberRecord) -> bool:
-    """Whether somebody still has to prove this host's condemned epoch dead."""
-    return record.state == "Revoked" and record.dead_through < record.fence.epoch
-
-
-class Watching:
+class Watcher:
     """See the module. ``me`` is the fencer's own name."""
 
     def __init__(self, memberships: Informer[Membership], clock: Clock, me: str) -> None:
@@ -162,3 +166,98 @@ class Watching:
     def next_at(self) -> float:
         """When somebody is to be looked at next."""
         return self._heap[0][0] if self._heap else self._clock.monotonic() + FIRST_LOOK_S
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """One silent host."""
+
+    version: str
+    next_at: float
+    looked: int = 0
+    """Looks that it had."""
+    ripe_at: float | None = None
+    """When it had had all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ripe:
+    """A host that had all its looks and is still silent."""
+
+    host: str
+    seen: Seen
+    waited_s: float
+    """Since it had had them."""
+    looks: str
+    """Why there were fewer of them than usual, or not, where that is to be told."""
+
+
+class Suspicions:
+    """See the module. ``looks``: how often a host is looked at, as of now."""
+
+    def __init__(self, watcher: Watcher, looks: Callable[[str, Seen], LooksResult]) -> None:
+        self._watcher = watcher
+        self._looks = looks
+        self._all: dict[str, Suspicion] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def next_at(self) -> float:
+        """When one of them is to be looked at; infinite if there is none."""
+        return min((one.next_at for one in self._all.values()), default=float("inf"))
+
+    def begin(self, host: str, now: float) -> None:
+        """The host is silent; fine if that is known."""
+        seen = self._watcher.get(host)
+        if seen is None or host in self._all:
+            return
+        self._all[host] = Suspicion(seen.version, now)
+
+    def drop_the_living(self) -> None:
+        """Forget those of which anything new was seen."""
+        for host, suspicion in list(self._all.items()):
+            seen = self._watcher.get(host)
+            if seen is None or seen.version != suspicion.version or seen.record.state != "Held":
+                del self._all[host]
+                _log.info("fence.suspicion_over", host=host)
+
+    def put_off(self, until: float) -> None:
+        """Nobody can be judged before ``until``."""
+        for suspicion in self._all.values():
+            suspicion.next_at = max(suspicion.next_at, until)
+
+    def clear(self) -> None:
+        """Begin anew with everybody."""
+        self._all.clear()
+
+    def again(self, host: str, at: float) -> None:
+        """Look at a ripe one again at ``at``."""
+        if host in self._all:
+            self._all[host].next_at = at
+
+    def ripe(self, suspects: Iterable[str], now: float) -> Iterator[Ripe]:
+        """Have a look at those whose time has come; yields the ones that have had all their looks."""
+        suspects = tuple(suspects)
+        for host in suspects:
+            self.begin(host, now)
+            suspicion, seen = self._all.get(host), self._watcher.get(host)
+            if suspicion is None or seen is None or seen.record.state != "Held" or suspicion.next_at > now:
+                continue
+            looks = self._looks(host, seen)
+            if suspicion.looked < looks.throws:
+                left = looks.throws - suspicion.looked
+                _log.info("fence.suspected", host=host, left=left, age_s=round(now - seen.since, 3), why=looks.why)
+                suspicion.looked += 1
+                suspicion.next_at = now + looks.throw_s
+                continue
+            suspicion.next_at = now + AGAIN_S
+            suspicion.ripe_at = now if suspicion.ripe_at is None else suspicion.ripe_at
+            yield Ripe(host, seen, now - suspicion.ripe_at, looks.why)
+        named = set(suspects)
+        for host, suspicion in self._all.items():
+            if host not in named:
+                suspicion.next_at = max(suspicion.next_at, now + AGAIN_S)

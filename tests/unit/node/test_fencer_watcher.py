@@ -12,7 +12,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.fencing.watching import HAIR_S, Watching
+from outlive.node.fencing.watcher import HAIR_S, Watcher
 from outlive.resources import FenceRecord, MemberRecord, Membership, ObjectMeta
 from outlive.runtime.informer import Informer
 from outlive.store.memory import MemoryStore
@@ -31,19 +31,19 @@ def _condemned(member: Membership, version: str, by: str) -> Membership:
     return msgspec.structs.replace(member, metadata=meta, record=record)
 
 
-def _watching() -> Watching:
+def _watcher() -> Watcher:
     store = MemoryStore(LoopClock(), SeededIds(Random(1)))
     informer = Informer(store, Membership, clock=LoopClock(), random=Random(1))
-    return Watching(informer, LoopClock(), "me")
+    return Watcher(informer, LoopClock(), "me")
 
 
 def test_same_version_shown_again_does_not_restart_the_age():
     async def story():
-        watching, member = _watching(), _member("h", "1")
-        watching.changed(None, member)
+        watcher, member = _watcher(), _member("h", "1")
+        watcher.changed(None, member)
         await asyncio.sleep(10)
-        watching.changed(member, _member("h", "1"))
-        seen = watching.get("h")
+        watcher.changed(member, _member("h", "1"))
+        seen = watcher.get("h")
         assert LoopClock().monotonic() - seen.since == 10
 
     run(story())
@@ -51,25 +51,25 @@ def test_same_version_shown_again_does_not_restart_the_age():
 
 def test_other_object_of_the_same_name_restarts_the_age():
     async def story():
-        watching, member = _watching(), _member("h", "1")
-        watching.changed(None, member)
+        watcher, member = _watcher(), _member("h", "1")
+        watcher.changed(None, member)
         await asyncio.sleep(10)
-        watching.changed(member, _member("h", "1", uid="u2"))
-        assert LoopClock().monotonic() == watching.get("h").since
+        watcher.changed(member, _member("h", "1", uid="u2"))
+        assert LoopClock().monotonic() == watcher.get("h").since
 
     run(story())
 
 
 def test_host_is_due_right_after_its_limit_and_never_before():
     async def story():
-        watching, first = _watching(), _member("h", "1")
-        watching.changed(None, first)
+        watcher, first = _watcher(), _member("h", "1")
+        watcher.changed(None, first)
         await asyncio.sleep(3)
-        watching.changed(first, _member("h", "2"))
+        watcher.changed(first, _member("h", "2"))
         found = []
         for _ in range(200):
             await asyncio.sleep(0.1)
-            found += [LoopClock().monotonic() for _ in watching.due(LoopClock().monotonic(), lambda host, seen: 5.0)]
+            found += [LoopClock().monotonic() for _ in watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0)]
         assert 8.0 + HAIR_S <= found[0] <= 8.2
 
     run(story())
@@ -77,69 +77,69 @@ def test_host_is_due_right_after_its_limit_and_never_before():
 
 def test_host_that_left_and_came_again_is_followed_once():
     async def story():
-        watching, member = _watching(), _member("h", "1")
-        watching.changed(None, member)
-        watching.changed(member, None)
-        watching.changed(None, member)
+        watcher, member = _watcher(), _member("h", "1")
+        watcher.changed(None, member)
+        watcher.changed(member, None)
+        watcher.changed(None, member)
         await asyncio.sleep(20)
-        assert watching.due(LoopClock().monotonic(), lambda host, seen: 5.0) == ["h"]
-        assert len(watching) == 1
+        assert watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0) == ["h"]
+        assert len(watcher) == 1
 
     run(story())
 
 
 def test_fence_of_mine_is_quiet_since_i_saw_the_version_that_i_condemned():
     async def story():
-        watching, member = _watching(), _member("h", "1", seq=7)
-        watching.changed(None, member)
+        watcher, member = _watcher(), _member("h", "1", seq=7)
+        watcher.changed(None, member)
         began = LoopClock().monotonic()
         await asyncio.sleep(10)
-        watching.condemning("h", member, began)
-        watching.changed(member, _condemned(member, "2", "me"))
-        assert watching.get("h").quiet_since == began
-        assert list(watching.open) == ["h"]
+        watcher.condemning("h", member, began)
+        watcher.changed(member, _condemned(member, "2", "me"))
+        assert watcher.get("h").quiet_since == began
+        assert list(watcher.open) == ["h"]
 
     run(story())
 
 
 def test_fence_of_another_is_quiet_since_i_first_saw_it():
     async def story():
-        watching, member = _watching(), _member("h", "1", seq=7)
-        watching.changed(None, member)
+        watcher, member = _watcher(), _member("h", "1", seq=7)
+        watcher.changed(None, member)
         began = LoopClock().monotonic()
         await asyncio.sleep(10)
-        watching.condemning("h", member, began)
-        watching.changed(member, _condemned(member, "2", "other"))
-        assert watching.get("h").quiet_since == began + 10
+        watcher.condemning("h", member, began)
+        watcher.changed(member, _condemned(member, "2", "other"))
+        assert watcher.get("h").quiet_since == began + 10
 
     run(story())
 
 
 def test_fence_on_a_later_renewal_than_mine_is_not_quiet_since_mine():
     async def story():
-        watching, member = _watching(), _member("h", "1", seq=7)
-        watching.changed(None, member)
+        watcher, member = _watcher(), _member("h", "1", seq=7)
+        watcher.changed(None, member)
         began = LoopClock().monotonic()
         await asyncio.sleep(10)
-        watching.condemning("h", member, began)
+        watcher.condemning("h", member, began)
         later = _member("h", "2", seq=8)
-        watching.changed(member, _condemned(later, "3", "me"))
-        assert watching.get("h").quiet_since == began + 10
+        watcher.changed(member, _condemned(later, "3", "me"))
+        assert watcher.get("h").quiet_since == began + 10
 
     run(story())
 
 
 def test_fence_that_is_taken_over_stays_quiet_since_it_was_first_seen():
     async def story():
-        watching, member = _watching(), _member("h", "1")
+        watcher, member = _watcher(), _member("h", "1")
         condemned = _condemned(member, "2", "other")
-        watching.changed(None, condemned)
+        watcher.changed(None, condemned)
         await asyncio.sleep(10)
-        watching.changed(condemned, _condemned(member, "3", "me"))
-        assert watching.get("h").quiet_since == LoopClock().monotonic() - 10
+        watcher.changed(condemned, _condemned(member, "3", "me"))
+        assert watcher.get("h").quiet_since == LoopClock().monotonic() - 10
         back = _member("h", "4", epoch=2)
-        watching.changed(_condemned(member, "3", "me"), back)
-        assert list(watching.open) == []
+        watcher.changed(_condemned(member, "3", "me"), back)
+        assert list(watcher.open) == []
 
     run(story())
 
@@ -149,7 +149,7 @@ def test_every_silent_host_is_found_and_nobody_else(changes: list[tuple[int, flo
     """Against the plain rule, for five hosts that renew at any time."""
 
     async def story():
-        watching = _watching()
+        watcher = _watcher()
         last: dict[str, tuple[Membership, float]] = {}
         version = 0
         for host, pause in [(number, 0.1) for number in range(5)] + changes:
@@ -157,11 +157,11 @@ def test_every_silent_host_is_found_and_nobody_else(changes: list[tuple[int, flo
             name, version = f"h{host}", version + 1
             before = last[name][0] if name in last else None
             last[name] = (_member(name, str(version)), LoopClock().monotonic())
-            watching.changed(before, last[name][0])
+            watcher.changed(before, last[name][0])
             now = LoopClock().monotonic()
-            assert all(now - last[one][1] > 5.0 for one in watching.due(now, lambda host, seen: 5.0))
+            assert all(now - last[one][1] > 5.0 for one in watcher.due(now, lambda host, seen: 5.0))
         await asyncio.sleep(6.5)
-        found = watching.due(LoopClock().monotonic(), lambda host, seen: 5.0)
+        found = watcher.due(LoopClock().monotonic(), lambda host, seen: 5.0)
         assert sorted(found) == sorted(last)
 
     run(story())

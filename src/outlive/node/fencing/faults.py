@@ -1,0 +1,125 @@
+"""Which faults fencing has, as a function of the Memberships and of what holds this fencer back.
+
+The first of the coordinators that are not silent records them (``leads``), so what one leaves behind when it dies the
+next one ends or refreshes (docs/concepts/safety.md#woken).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.node.fencing.fence import AWAITED
+from outlive.node.fencing.states import POWER_ON_WAITS_S, TAKEN, is_off, is_open
+from outlive.node.fencing.watcher import Watcher
+from outlive.resources import MemberRecord, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import Value, names
+from outlive.runtime.faults import ActiveFault, FaultRecorder
+
+CLUSTER: Final = ObjectRef(kind="Cluster", name="default")
+LOOK_S: Final = 2.0
+"""How often the faults are compared."""
+DOUBT_S: Final = 2.0
+"""A fencer that has lost the store for longer says nothing."""
+
+
+HOLD_S: Final = 5.0
+"""A hold that was not found again for so long is over."""
+
+
+class Holds:
+    """What holds this fencer back from condemning, and what only this fencer knows. Times are monotonic."""
+
+    def __init__(self) -> None:
+        self.waits = False
+        """My own host is to be fenced, and nobody else is there to do it."""
+        self.isolation: dict[str, str] = {}
+        """Hosts whose storage isolation could not be renewed, and why."""
+        self._active: dict[FaultCode, tuple[float, dict[str, Value]]] = {}
+
+    def found(self, code: FaultCode, now: float, fields: dict[str, Value] | None = None) -> None:
+        """Nobody is condemned, or a host is not, for this reason."""
+        self._active[code] = (now + HOLD_S, fields or {})
+
+    def unknown(self, now: float) -> None:
+        """The observer cannot say whether what held it back still does."""
+        self._active = {code: (now + HOLD_S, fields) for code, fields in self.active(now)}
+
+    def over(self, *codes: FaultCode) -> None:
+        """These hold it back no more."""
+        for code in codes:
+            self._active.pop(code, None)
+
+    def active(self, now: float) -> list[tuple[FaultCode, dict[str, Value]]]:
+        """Those that were found lately."""
+        return [(code, fields) for code, (until, fields) in self._active.items() if now < until]
+
+
+def fencing_faults(
+    me: str, members: Iterable[tuple[str, MemberRecord]], holds: Holds, now: float
+) -> Iterator[ActiveFault]:
+    """All that are active at ``now`` (monotonic)."""
+    for code, fields in holds.active(now):
+        yield ActiveFault(code, CLUSTER, fields)
+    if holds.waits:
+        yield ActiveFault(FaultCode.FENCE_WAITS, ObjectRef(kind="Hypervisor", name=me))
+    for host, record in members:
+        subject = ObjectRef(kind="Hypervisor", name=host)
+        for code, fields in _of_host(record):
+            yield ActiveFault(code, subject, fields)
+        if host in holds.isolation:
+            yield ActiveFault(FaultCode.CUT_FAILING, subject, {"why": holds.isolation[host]})
+
+
+def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]]]:
+    fence = record.fence
+    unproven = {one.kind: one.why for one in fence.unproven}
+    if is_off(record):
+        proof = "" if record.proof is None else f"{record.proof.kind}: {record.proof.evidence}"
+        yield FaultCode.HOST_DEAD, {"proof": proof}
+        if fence.power_on.tries >= len(POWER_ON_WAITS_S) and fence.power_on.result not in ("", TAKEN):
+            to = f"on ({fence.power_on.tries} tries)"
+            yield FaultCode.POWER_UNREACHABLE, {"to": to, "why": fence.power_on.result}
+            unproven.pop("power", None)
+    if is_open(record) and all(kind in unproven for kind in AWAITED):
+        why = "; ".join(f"{one.kind}: {one.why}" for one in fence.unproven)
+        yield FaultCode.FENCE_UNCONFIRMED, {"why": why, "cut": int(record.cut.through >= fence.epoch)}
+    failing = [one.why for one in fence.unproven if one.failing]
+    if is_open(record) and failing:
+        yield FaultCode.CUT_FAILING, {"why": failing[0]}
+    if record.cut.found and record.cut.through > record.dead_through:
+        yield FaultCode.CUT_FOUND, {"scope": names(record.cut.scope)}
+    off = any(one.kind == "power" for one in fence.findings)
+    if record.state == "Revoked" and "power" in unproven and "power" not in record.distrusted and not off:
+        yield FaultCode.POWER_UNREACHABLE, {"to": "off", "why": unproven["power"]}
+    if record.distrusted:
+        yield FaultCode.PROOF_CONTRADICTED, {"kinds": names(tuple(record.distrusted))}
+
+
+class FenceFaults:
+    """Records them while this fencer leads."""
+
+    def __init__(
+        self, me: str, watcher: Watcher, holds: Holds, recorder: FaultRecorder, clock: Clock, leads: Callable[[], bool]
+    ) -> None:
+        self._me = me
+        self._watcher = watcher
+        self._holds = holds
+        self._recorder = recorder
+        self._clock = clock
+        self._leads = leads
+        self._led = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            leads = self._leads() and self._watcher.stalled_s() <= DOUBT_S
+            if leads and not self._led:
+                self._recorder.forget()
+            self._led = leads
+            if leads:
+                members = [(host, seen.record) for host, seen in self._watcher]
+                await self._recorder.record(fencing_faults(self._me, members, self._holds, self._clock.monotonic()))
+            await self._clock.sleep(LOOK_S)
