@@ -16,8 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from outlive.base.errors import BadInput, Conflict, InUse, NotFound, Usage
-from outlive.base.wording import count_of, listing
+from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import single
 from outlive.cli.output import Output, progress, write
@@ -76,8 +75,6 @@ async def get(
     output.objects(objects, single=bool(names) and len(objects) == 1)
 
 
-NAMED = 5
-"""VMs that a refusal names."""
 EVENTS_SHOWN = 20
 """Events of an object that are shown, the last ones."""
 
@@ -299,6 +296,8 @@ async def delete(
     ] = False,
 ) -> None:
     """Delete resources. All are looked up before the first is deleted; a host that has VMs is refused."""
+    from outlive.api.admission import check_deletion
+
     found = kind_named(kind)
     async with access.open(write=True) as store:
         objects = []
@@ -308,8 +307,8 @@ async def delete(
             except NotFound:
                 if not ignore_missing:
                     raise
-        if found is Hypervisor and not force:
-            await _refuse_hosts_with_vms(store, [item.name for item in objects])
+        for item in () if force else objects:
+            await check_deletion(item, store)
         for item in objects:
             await _delete(store, item, force=force)
             write(f"{item.kind().lower()}/{item.name} deleted\n")
@@ -322,19 +321,6 @@ async def _delete(store: Store, item: Resource, *, force: bool) -> None:
         await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
         return
     await store.delete(item.ref, uid=item.metadata.uid)
-
-
-async def _refuse_hosts_with_vms(store: Store, hosts: Iterable[str]) -> None:
-    """``InUse`` where VMs are assigned to one of the hosts: without it nobody could say where they run."""
-    vms: dict[str, list[str]] = {}
-    async for vm in list_all(store, VirtualMachine):
-        vms.setdefault(_host(vm), []).append(vm.name)
-    for host in hosts:
-        if host in vms:
-            raise InUse(
-                f"host {host!r} has {count_of(len(vms[host]), 'VM')}: {listing(sorted(vms[host]), most=NAMED)}",
-                remedy="move or delete them first; or give --force: they count as uncovered until a host reports them",
-            )
 
 
 async def dump(access: Access) -> None:
