@@ -399,3 +399,21 @@ def test_slots_that_the_settings_contradict_are_not_applied(state: Path) -> None
     assert refused.code == 1
     assert "the settings do not ask for 1 slots of every VM" in refused.line
     assert not read(outlive("get", "reservations", "--state-dir", state, "-o", "json"))["items"]
+
+
+def test_status_counts_who_is_known_who_is_protected_and_who_is_covered(state: Path) -> None:
+    assert "16 known\n" in outlive("status", "--state-dir", state).out
+    reported = [
+        {
+            "apiVersion": "outlive.dev/v1alpha1",
+            "kind": "Coverage",
+            "metadata": {"name": name},
+            "status": {"required": required, "covered": covered, "reason": "" if covered else "no-capacity"},
+        }
+        for name, required, covered in (("v00", 2, True), ("v01", 2, False), ("v02", 0, True))
+    ]
+    (state / "coverage.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": reported}))
+    assert outlive("apply", "-f", state / "coverage.json", "--status", "--state-dir", state).code == 0
+    document = read(outlive("status", "--state-dir", state, "-o", "json"))
+    assert (document["known"], document["protected"], document["covered"], document["unreportedVms"]) == (16, 2, 1, 13)
+    assert "16 known, 2 protected, 1 covered" in outlive("status", "--state-dir", state).out

@@ -68,7 +68,9 @@ def test_the_example_has_40_hosts_in_4_racks(covered: Path) -> None:
 
 def test_commands_find_the_running_server_and_use_its_token(covered: Path) -> None:
     with up(covered) as server:
-        assert f"server {server.url}" in outlive("status", "--state-dir", covered).out
+        shown = outlive("status", "--state-dir", covered).out
+        assert f"server {server.url}" in shown
+        assert "600 known, 600 protected, 600 covered" in shown
         assert outlive("failover", "coverage", "--state-dir", covered).code == 0
         token = (covered / "token").read_text().strip()
         assert (

@@ -72,6 +72,10 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
         "unplacedVms": sum(1 for vm in vms if vm.status.assigned is None),
         "slots": len(slots),
         "flavors": len([flavor async for flavor in list_all(store, Flavor)]),
+        "known": len(vms),
+        "protected": sum(1 for one in told if one.status.required > 0),
+        "covered": sum(1 for one in told if one.status.required > 0 and one.status.covered),
+        "unreportedVms": len({vm.name for vm in vms if vm.spec.power_state == "running"} - {one.name for one in told}),
         "coverage": _coverage(told),
         "fullProtection": _full_protection(recorded, told),
         "health": health(faults),
@@ -161,6 +165,15 @@ def _degrading(hosts: list[str]) -> str:
     return f"{listing(hosts, most=HOSTS_SHOWN)}: see outlive why HOST"
 
 
+def _vms(document: dict[str, Any]) -> str:
+    """How many there are, how many of them need slots, and how many of these have all of them."""
+    unplaced = f" ({document['unplacedVms']} on no host)" if document["unplacedVms"] else ""
+    known = f"{document['known']} known{unplaced}"
+    if not document["coverage"]["reported"]:
+        return known
+    return f"{known}, {document['protected']} protected, {document['covered']} covered"
+
+
 def _lines(document: dict[str, Any]) -> list[Any]:
     from outlive.cli.output import table
 
@@ -176,15 +189,15 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         ),
         ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
         *((("degrading", _degrading(document["hostsDegrading"])),) if document["hostsDegrading"] else ()),
-        ("VMs", f"{document['vms']} ({document['unplacedVms']} on no host)"),
-        *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),
-        ("slots", document["slots"]),
+        ("VMs", _vms(document)),
+        *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
         *(
-            (("covered", f"{coverage['covered']} of {coverage['required']} VMs that need slots"),)
-            if coverage["reported"]
+            (("not judged yet", f"{document['unreportedVms']} VMs"),)
+            if coverage["reported"] and document["unreportedVms"]
             else ()
         ),
-        *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
+        *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),
+        ("slots", document["slots"]),
         *((("full protection", document["fullProtection"]),) if document["fullProtection"] else ()),
         *(
             (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
