@@ -185,6 +185,8 @@ def _schema(info: types.Type) -> Schema:
             return {"type": "string", "format": "date-time"}
         case types.LiteralType():
             return {"type": "string", "enum": list(info.values)}
+        case types.EnumType():
+            return {"type": "string", "enum": [one.value for one in info.cls]}
         case types.VarTupleType() | types.ListType():
             return {"type": "array", "items": _schema(info.item_type)}
         case types.DictType():
