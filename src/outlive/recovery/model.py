@@ -62,6 +62,12 @@ class HostState(Part, frozen=True, kw_only=True):
         return self.health is HostHealth.LIVE and (self.emptied or not self.refuses)
 
 
+PROMISED: Final = "promised"
+"""Why a VM goes into a slot: no other VM that has lost its host has a claim to it."""
+CONTESTED: Final = "contested"
+"""The same where others have a claim as well: the slot was promised to none of them alone, as ``survive`` says."""
+
+
 class SlotState(Part, frozen=True, kw_only=True):
     """A slot that is promised to one of the VMs, or that has a consumer."""
 

@@ -21,9 +21,11 @@ from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverI
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.recovery.model import (
+    CONTESTED,
     HOST_NOT_JOINED,
     HOST_STOPPED,
     MOVED_THERE,
+    PROMISED,
     Action,
     ActionKind,
     Free,
@@ -233,9 +235,20 @@ class _Planner:
         for vm, number in zip(homeless, matched(wishes), strict=True):
             if number is not None:
                 slot = usable[number]
-                detail = f"slot {slot.name} on {slot.host} was promised to it"
-                actions[vm.id] = _action(vm, ActionKind.SLOT, "promised", detail, host=slot.host, slot=slot.name)
+                rivals = [one for one in slot.members if one != vm.id and (one in ids or self._is_affected(one))]
+                reason, detail = PROMISED, f"slot {slot.name} on {slot.host} was promised to it"
+                if rivals:
+                    named = ", ".join(rivals[:NAMED]) + (", ..." if len(rivals) > NAMED else "")
+                    reason, detail = CONTESTED, f"slot {slot.name} on {slot.host}, to which {named} had a claim as well"
+                actions[vm.id] = _action(vm, ActionKind.SLOT, reason, detail, host=slot.host, slot=slot.name)
         return actions
+
+    def _is_affected(self, name: str) -> bool:
+        """Whether the VM has lost its host, or is about to: it may need its slots as well."""
+        vm = self._vms.get(name)
+        if vm is None or not vm.wanted:
+            return False
+        return self._host(vm.assigned).health in (HostHealth.REVOKED, HostHealth.DEAD)
 
     def _elsewhere(self, vm: VmState) -> Action:
         """No slot is left: any host with room."""

@@ -128,7 +128,7 @@ class RecoveryReporter:
         record = vm.status.recovery
         if record is None:
             return
-        into = "slot" if record.promised else "placed" if record.steps and _was_sent(vm) else "own-host"
+        into = "slot" if record.slot else "placed" if record.steps and _was_sent(vm) else "own-host"
         now = self._clock.monotonic()
         took_s = now - self._concerned_at.pop(vm.name, now)
         from_proof_s = now - self._mute_at.pop(vm.name, now)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.recovery.model import MOVED_THERE, Action
+from outlive.recovery.model import MOVED_THERE, PROMISED, Action
 from outlive.resources import (
     Assigned,
     Consumer,
@@ -272,7 +272,7 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         phase="assigned",
         slot=action.slot,
         host=action.host,
-        promised=bool(action.slot),
+        promised=action.reason == PROMISED,
         reason="",
         remedy="",
         proofs=proofs or record.proofs,

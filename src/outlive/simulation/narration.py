@@ -148,7 +148,12 @@ def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
     if new is None or (old is not None and (old.hypervisor, old.fence) == (new.hypervisor, new.fence)):
         return []
     was, host = old.hypervisor if old is not None else "nowhere", new.hypervisor
-    if new.slot is not None:
+    record = after.status.recovery
+    shared = new.slot is not None and record is not None and record.slot == new.slot.name and not record.promised
+    if shared and new.slot is not None:
+        one = f"takes slot {new.slot.name} on {host}, to which other VMs had a claim as well"
+        many = "take slots on {where} to which other VMs had a claim as well"
+    elif new.slot is not None:
         one, many = f"takes its promised slot {new.slot.name} on {host}", "take their promised slots on {where}"
     elif new.fence and (old is None or old.fence != new.fence):
         one, many = f"has no promised slot left and is placed on {host}", "are placed on {where}, outside of slots"
@@ -158,7 +163,7 @@ def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
         Told(
             subject=vm,
             text=f"{vm} {one}",
-            key=f"assigned-{was}-{new.slot is None}-{new.fence}",
+            key=f"assigned-{was}-{new.slot is None}-{shared}-{new.fence}",
             many=f"{{n}} VMs of {was} {many}",
             where=host,
             loud=after.status.migration == before.status.migration,

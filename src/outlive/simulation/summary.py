@@ -63,6 +63,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     recovered: int = 0
     in_promised_slot: int = 0
+    in_contested_slot: int = 0
+    """Of those recovered, how many are in a slot to which other VMs that lost their host had a claim as well."""
     moved_there: int = 0
     """Of those recovered, how many started where they were being moved to when their host failed."""
     took_s: tuple[float, ...] = ()
@@ -88,6 +90,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             "held": len(self.held_vms),
             "heldVms": [msgspec.to_builtins(one) for one in self.held_vms],
             "inPromisedSlot": self.in_promised_slot,
+            "inContestedSlot": self.in_contested_slot,
             "movedThere": self.moved_there,
             "times": {
                 "p50": rounded(percentile(self.took_s, 50)),
@@ -137,6 +140,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             promised = f"{'each ' if self.recovered > 1 else ''}where it was being moved to"
         elif self.moved_there:
             promised += f", {self.moved_there:,} where it was being moved to"
+        if self.in_contested_slot:
+            promised += f", {self.in_contested_slot:,} in a slot to which others had a claim as well"
         stayed = len(self.took_s) - self.recovered
         again = f"; {stayed:,} where they were" if stayed > 0 else ""
         return f"{self.recovered:,} elsewhere, {promised}{again}"
