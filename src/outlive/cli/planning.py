@@ -72,7 +72,7 @@ async def _plan(
 
     effort_s, seed = search
     with progress("planning") as bar:
-        given = msgspec.structs.replace(await plan_input(gathered), effort_s=effort_s, seed=seed)
+        given = msgspec.structs.replace(await plan_input(gathered, anew=True), effort_s=effort_s, seed=seed)
         result = await _searched(given, bar.at)
         fails = tuple(one for one in result.actions if isinstance(one, Fail))
         after = coverage_of(gathered, result.slots, fails)
@@ -89,10 +89,10 @@ async def _plan(
 
 async def _searched(given: PlanInput, at: Any) -> PlanResult:
     """Small plans at once, searches in a child process."""
-    from outlive.failover.planner.plan import plan
+    from outlive.failover.planner.replan import replan
 
     if given.effort_s <= 0:
-        return plan(given)
+        return replan(given)
     from outlive.drivers.searching import search_plan
 
     return await search_plan(given, at)

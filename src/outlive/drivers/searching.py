@@ -14,8 +14,9 @@ import msgspec
 
 from outlive.base.clock import Clock, SystemClock
 from outlive.drivers.child import ChildComputer
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.plan import PlanInput, PlanResult
 from outlive.failover.planner.repack import RepackInput, RepackResult, repack
+from outlive.failover.planner.replan import replan
 from outlive.resources.codec import decode_as, encode_canonical
 from outlive.runtime.decisions import Decision
 
@@ -33,7 +34,7 @@ R = TypeVar("R")
 
 def plan_in_time(given: PlanInput) -> PlanResult:
     """The plan, its search ended by the clock if need be."""
-    return plan(given, keep_going=time_for(given.effort_s, SystemClock()))
+    return replan(given, keep_going=time_for(given.effort_s, SystemClock()))
 
 
 def repack_in_time(given: RepackInput) -> RepackResult:
@@ -41,7 +42,13 @@ def repack_in_time(given: RepackInput) -> RepackResult:
     return repack(given, keep_going=time_for(given.effort_s, SystemClock()))
 
 
-_PLAN: Final = Decision("failover.plan", plan_in_time, PlanInput, PlanResult, "Slots for a whole fleet")
+_PLAN: Final = Decision(
+    "failover.replan",
+    plan_in_time,
+    PlanInput,
+    PlanResult,
+    "Slots for a whole fleet",
+)
 _REPACK: Final = Decision("failover.repack", repack_in_time, RepackInput, RepackResult, "Which members move")
 
 

@@ -22,6 +22,7 @@ from outlive.failover.check import CheckInput, CheckResult, check
 from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.replan import replan
 from outlive.failover.requirements import required
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
@@ -102,6 +103,13 @@ def _resolve_size(given: ResolveInput) -> ResolvedSize:
     return resolve_size(given.vm, groups)
 
 
+REPLAN: Final = Decision(
+    "failover.replan",
+    replan,
+    PlanInput,
+    PlanResult,
+    "Slots for a fleet, anew where that helps",
+)
 PLAN: Final = Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet")
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
@@ -112,6 +120,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     Decision("failover.required", _required, RequiredInput, RequiredResult, "How many slots a flavor's VMs need"),
     Decision("failover.resolve_size", _resolve_size, ResolveInput, ResolvedSize, "How large a VM's slot is"),
     PLAN,
+    REPLAN,
     Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
     Decision("failover.explain", explain, ExplainInput, Explanation, "Why a VM has no slot, and what would help"),
     Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),

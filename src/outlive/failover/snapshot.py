@@ -141,18 +141,19 @@ def _without_crowded(observation: Observation, fleet: Fleet) -> Observation:
     return msgspec.structs.replace(observation, slots=slots)
 
 
-async def plan_input(gathered: Snapshot, placement: PlacementPort | None = None) -> PlanInput:
+async def plan_input(gathered: Snapshot, placement: PlacementPort | None = None, *, anew: bool = False) -> PlanInput:
     """The input of the plan: every VM that misses slots with its class, and what placement offers each class.
 
-    Without ``placement`` the engine over what was gathered is asked.
+    Without ``placement`` the engine over what was gathered is asked. ``anew``: where anybody misses slots, all VMs that
+    need slots, and what placement would offer them if there were no slots, as ``replan`` needs it.
     """
     observation, settings = gathered.observation, gathered.settings
-    wishes = _wishes(gathered)
+    wishes = _wishes(gathered, everybody=anew)
     offers = Offers(reuse={}, new={})
     if wishes:
         offers = await gather_offers(
             placement or InProcessPlacement(_Local(gathered.engine), gathered.fleet),
-            Caller(profile=settings.upkeep.profile),
+            Caller(profile=settings.upkeep.profile, beside_slots=not anew),
             wishes,
             requests={},
             request_id="",
@@ -208,8 +209,8 @@ async def repack_input(gathered: Snapshot, *, limit: int, effort_s: float, seed:
     )
 
 
-def _wishes(gathered: Snapshot) -> list[Wanted]:
-    """Who misses slots, counted as the plan counts it."""
+def _wishes(gathered: Snapshot, *, everybody: bool = False) -> list[Wanted]:
+    """Who misses slots, counted as the plan counts it; with ``everybody`` all who need slots, if anybody misses any."""
     observation = gathered.observation
     missing = select(
         SelectInput(
@@ -221,7 +222,10 @@ def _wishes(gathered: Snapshot) -> list[Wanted]:
     ).missing
     views = {vm.id: vm for vm in observation.vms}
     with_project = pins_projects(observation.hypervisors)
-    return [wanted(views[one.vm], one.needed, gathered.sizes[one.vm], with_project=with_project) for one in missing]
+    needed = {one.vm: one.needed for one in missing}
+    if everybody and missing:
+        needed = {vm.id: needed.get(vm.id, 0) for vm in observation.vms if gathered.required.get(vm.id, 0) > 0}
+    return [wanted(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
 
 
 def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:

@@ -1,21 +1,20 @@
-"""Carries out a plan of a whole fleet: each slot is written once, with all its members.
+"""Carries out a plan of a whole fleet: each slot is written once in a stage, with all its members.
 
 A slot's memberships were decided together with all others, and every part of them obeys the rules (taking memberships
 away never breaks one), so the writes are safe to stop after any of them. Slots that exist are replaced exactly as they
-were seen; one that changed meanwhile is left to the cycle and counted.
+were seen; one that changed meanwhile is left to the cycle and counted, unless somebody is to leave a slot for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
-from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Join, Open
+from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.plan import PlanResult
 from outlive.resources import Reservation
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -32,6 +31,8 @@ class Written(msgspec.Struct, kw_only=True):
     opened: int = 0
     joined: int = 0
     """Slots that existed and got members."""
+    left: int = 0
+    """Slots that lost members, those included that went."""
     changed_meanwhile: int = 0
     """Slots that were left alone because somebody else had changed them."""
 
@@ -43,59 +44,131 @@ async def write_plan(
     *,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Written:
-    """Write every slot that the plan opens or adds members to. The first error of the store ends it."""
-    written = Written()
-    opened = {action.slot_key: action for action in result.actions if isinstance(action, Open)}
-    joined = {action.slot for action in result.actions if isinstance(action, Join)}
-    work = iter([slot for slot in result.slots if slot.name in opened or slot.name in joined])
-    failures: list[OutliveError] = []
-    done = 0
+    """Write every slot that the plan changes. The first error of the store ends it.
 
-    async def worker() -> None:
-        nonlocal done
-        for slot in work:
-            if failures:
-                return
-            try:
-                await _write(writer, slot, opened.get(slot.name), objects.get(slot.name), written)
-            except OutliveError as error:
-                failures.append(error)
-            done += 1
-            progress(done)
-
-    async with OrderedTaskGroup() as group:
-        for number in range(WRITES_AT_ONCE):
-            group.create_task(worker(), name=f"plan {number}")
-    if failures:
-        error = failures[0]
-        message = f"{error.message}; {written.opened} slots were opened and {written.joined} joined"
+    The actions are carried out in stages, each of which opens slots and lets VMs join before VMs leave. ``Conflict``
+    where somebody changed a slot of a stage in which VMs are to leave: they are left where they are.
+    """
+    work = _Writing(writer, objects, progress)
+    try:
+        for joins, leaves in _stages(result.actions):
+            await work.join(joins)
+            if leaves and work.written.changed_meanwhile:
+                raise Conflict("a slot was changed meanwhile", remedy="repeat: a new plan goes on from there")
+            await work.leave(leaves)
+    except OutliveError as error:
+        done = work.written
+        message = f"{error.message}; {done.opened} slots were opened, {done.joined} joined and {done.left} left"
         raise type(error)(message, place=error.place, remedy="repeat: a new plan goes on from there") from error
-    return written
+    return work.written
 
 
-async def _write(
-    writer: SlotWriter, slot: SlotView, opened: Open | None, before: Reservation | None, written: Written
-) -> None:
-    if opened is None:
-        assert before is not None, "a slot that is joined existed before"
-        try:
-            await writer.set_members(before, slot.members)
-        except (Conflict, NotFound) as error:
-            _log.warning("slot.changed_meanwhile", slot=slot.name, error=str(error))
-            written.changed_meanwhile += 1
-            return
-        written.joined += 1
-        return
-    others = {vm: host for vm, host in slot.members.items() if vm != opened.vm}
-    new = NewSlot(
-        vm=opened.vm,
-        vm_host=opened.vm_host,
-        host=opened.host,
-        zone=opened.zone,
-        group=opened.group,
-        cpu_milli=opened.cpu_milli,
-        memory_bytes=opened.memory_bytes,
-        others=others,
-    )
-    await writer.open(new)
-    written.opened += 1
+def _stages(actions: Sequence[Action]) -> Iterator[tuple[list[Open | Join], list[Leave]]]:
+    """The actions in order, in stages of those who join and those who leave after that."""
+    joins, leaves = list[Open | Join](), list[Leave]()
+    for action in actions:
+        if isinstance(action, Leave):
+            leaves.append(action)
+        elif not isinstance(action, Fail):
+            if leaves:
+                yield joins, leaves
+                joins, leaves = [], []
+            joins.append(action)
+    if joins or leaves:
+        yield joins, leaves
+
+
+class _Writing:
+    """The slots while a plan is written."""
+
+    def __init__(
+        self,
+        writer: SlotWriter,
+        objects: Mapping[str, Reservation],
+        progress: Callable[[int], None],
+    ) -> None:
+        self.written = Written()
+        self._writer = writer
+        self._objects = dict(objects)
+        """By name, those that the plan opens by their key."""
+        self._progress = progress
+        self._done = 0
+
+    async def join(self, actions: Sequence[Open | Join]) -> None:
+        """Open slots and let VMs join, one write a slot."""
+        opened = {action.slot_key: action for action in actions if isinstance(action, Open)}
+        more: dict[str, dict[str, str]] = {}
+        for action in actions:
+            more.setdefault(action.slot_key if isinstance(action, Open) else action.slot, {})[action.vm] = (
+                action.vm_host
+            )
+
+        async def write(name: str) -> None:
+            if name in opened:
+                await self._open(opened[name], more[name])
+            else:
+                await self._set(name, {**self._members(name), **more[name]})
+                self.written.joined += 1
+
+        await self._all(list(more), write)
+
+    async def leave(self, actions: Sequence[Leave]) -> None:
+        """Take VMs out of slots, one write a slot; slots without members go."""
+        gone: dict[str, set[str]] = {}
+        for action in actions:
+            gone.setdefault(action.slot, set()).add(action.vm)
+
+        async def write(name: str) -> None:
+            left = {vm: host for vm, host in self._members(name).items() if vm not in gone[name]}
+            if left:
+                await self._set(name, left)
+            else:
+                await self._writer.delete(self._objects.pop(name))
+            self.written.left += 1
+
+        await self._all(list(gone), write)
+
+    def _members(self, name: str) -> Mapping[str, str]:
+        failover = self._objects[name].status.failover_reservation
+        return failover.allocations if failover is not None else {}
+
+    async def _set(self, name: str, members: Mapping[str, str]) -> None:
+        self._objects[name] = await self._writer.set_members(self._objects[name], members)
+
+    async def _open(self, action: Open, members: Mapping[str, str]) -> None:
+        new = NewSlot(
+            vm=action.vm,
+            vm_host=action.vm_host,
+            host=action.host,
+            zone=action.zone,
+            group=action.group,
+            cpu_milli=action.cpu_milli,
+            memory_bytes=action.memory_bytes,
+            others={vm: host for vm, host in members.items() if vm != action.vm},
+        )
+        self._objects[action.slot_key] = (await self._writer.open(new)).slot
+        self.written.opened += 1
+
+    async def _all(self, names: Sequence[str], write: Callable[[str], Awaitable[None]]) -> None:
+        """Write these slots, several at a time."""
+        work, failures = iter(names), list[OutliveError]()
+
+        async def worker() -> None:
+            for name in work:
+                if failures:
+                    return
+                try:
+                    await write(name)
+                except (Conflict, NotFound) as error:
+                    _log.warning("slot.changed_meanwhile", slot=name, error=str(error))
+                    self.written.changed_meanwhile += 1
+                except OutliveError as error:
+                    failures.append(error)
+                self._done += 1
+                self._progress(self._done)
+
+        async with OrderedTaskGroup() as group:
+            for number in range(WRITES_AT_ONCE):
+                group.create_task(worker(), name=f"plan {number}")
+        if failures:
+            raise failures[0]

@@ -18,7 +18,7 @@ from outlive.failover.config import Profile
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize, resource_group
 from outlive.placement.request import GROUP_HINT, HANA_SPEC, HYPERVISOR_TYPE, SILENT, Intent, Options, PlacementRequest
-from outlive.resources import Amounts, Hypervisor
+from outlive.resources import FAILOVER, Amounts, Hypervisor
 from outlive.resources.codec import encode_canonical
 
 GENERAL_PIPELINE = "kvm-general-purpose-load-balancing"
@@ -58,6 +58,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Builds the calls of one profile."""
 
     profile: Profile = "general"
+    beside_slots: bool = True
+    """Whether the room that slots hold is taken; else it is asked what there would be room for without them."""
 
     def reuse(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
         """On which hosts may a slot be that this VM joins?"""
@@ -70,7 +72,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     def new(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
         """Which hosts can hold a new slot of this size?"""
-        options = msgspec.structs.replace(SILENT, lock_reservations=True)
+        overlooked = () if self.beside_slots else (FAILOVER,)
+        options = msgspec.structs.replace(SILENT, lock_reservations=True, ignored_reservation_types=overlooked)
         request = self._search(vm, size, intent=Intent.RESERVE_FOR_FAILOVER, ignore=ignore, req=req, greq=greq)
         return Call(kind=CallKind.NEW, request=self._routed(request, vm, options, NEW_PIPELINE))
 

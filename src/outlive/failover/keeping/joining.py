@@ -19,7 +19,7 @@ from outlive.failover.keeping.hand import Hand
 from outlive.failover.keeping.turns import Turn
 from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Action, Fail, Join, Open
+from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import is_vm_eligible_for_reservation, serves
 from outlive.failover.separation import ServerGroup, barred
@@ -117,6 +117,8 @@ class Joining:
                 await self._join(action)
             case Open():
                 await self._open(action)
+            case Leave():
+                await self._leave_slot(action)
             case _:
                 assert_never(action)
 
@@ -227,6 +229,21 @@ class Joining:
         self.outcome.excluded.add(name)
         self.outcome.fails[join.vm] = _store_failed(join.vm, f"joining slot {name}", error)
         _log.warning("slot.not_joined", slot=name, vm=join.vm, error=str(error))
+
+    async def _leave_slot(self, action: Leave) -> None:
+        view = self._hand.view(action.slot)
+        if self._stale or view is None or action.vm in self.outcome.left or self._turn.stale(view.members):
+            return
+        left = {vm: host for vm, host in view.members.items() if vm != action.vm}
+        try:
+            if left:
+                self._hand.put(await self._writer.set_members(self._hand.object(action.slot), left))
+            else:
+                await self._writer.delete(self._hand.object(action.slot))
+                self._hand.drop(action.slot)
+        except OutliveError as error:
+            self._stale = True
+            _log.warning("slot.not_left", slot=action.slot, vm=action.vm, error=str(error))
 
     async def _open(self, action: Open) -> None:
         if self._stale or not self._turn.has_room(action.host, action.cpu_milli, action.memory_bytes):

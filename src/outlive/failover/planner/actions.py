@@ -61,6 +61,13 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="open"
     zone: str
 
 
+class Leave(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="leave", tag_field="action"):
+    """Take the VM out of a slot; a slot without members goes."""
+
+    slot: str
+    vm: str
+
+
 class Fail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="fail", tag_field="action"):
     """The VM gets no further slot in this cycle, and why."""
 
@@ -74,4 +81,4 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="fail"
     """Slots that the VM still misses."""
 
 
-Action = Join | Open | Fail
+Action = Join | Open | Leave | Fail

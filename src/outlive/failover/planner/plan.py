@@ -19,7 +19,7 @@ from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Op
 from outlive.failover.planner.assign import Serving, result_of
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.packing import Ground, Outcome, is_sound, layers, pack
-from outlive.failover.planner.selection import Missing, SelectInput, Turn, select, serve_all, shortfalls
+from outlive.failover.planner.selection import Missing, SelectInput, Turn, presence, select, serve_all, shortfalls
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.failover.topology import Topology
@@ -145,6 +145,17 @@ def reserves(slots: Iterable[SlotView]) -> Reserves:
         cpu_milli=sum(slot.cpu_milli for slot in held),
         memory_bytes=sum(slot.memory_bytes for slot in held),
     )
+
+
+def shortfalls_of(given: PlanInput, slots: Iterable[SlotView]) -> tuple[tuple[int, int], ...]:
+    """By priority, the highest first: the VMs without any slot, and the slots that are missing."""
+    present = presence(given.vms, slots)
+    found: dict[int, tuple[int, int]] = {}
+    for vm, needed in given.required.items():
+        bare, missing = found.get(given.priorities.get(vm, 0), (0, 0))
+        has = min(needed, present.get(vm, 0))
+        found[given.priorities.get(vm, 0)] = (bare + (needed > has == 0), missing + needed - has)
+    return tuple(found[priority] for priority in sorted(found, reverse=True))
 
 
 def _may_pack(given: PlanInput, turns: Sequence[Turn]) -> bool:

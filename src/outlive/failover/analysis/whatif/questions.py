@@ -24,6 +24,7 @@ from outlive.failover.analysis.whatif.restarts import added, lost
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanResult, plan
+from outlive.failover.planner.replan import replan
 from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
 from outlive.failover.topology import HOST_UNIT
 from outlive.resources import ZONE_LABEL, Hypervisor
@@ -59,7 +60,8 @@ def seen(gathered: Snapshot, slots: tuple[SlotView, ...], fails: Iterable[Fail] 
 async def planned(altered: Altered, *, packing: bool = True) -> Seen:
     """What the planner makes of the altered cluster; without packing sooner, and with no more VMs covered."""
     gathered = await altered.gathered()
-    result: PlanResult = plan(msgspec.structs.replace(await plan_input(gathered), packing=packing))
+    given = msgspec.structs.replace(await plan_input(gathered, anew=packing), packing=packing)
+    result: PlanResult = replan(given) if packing else plan(given)
     fails = [one for one in result.actions if isinstance(one, Fail)]
     return msgspec.structs.replace(seen(gathered, result.slots, fails), actions=len(result.actions))
 

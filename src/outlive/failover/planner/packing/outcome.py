@@ -147,7 +147,7 @@ def _allowed(made: Outcome, ground: Ground) -> bool:
     reuse, new = _offered(ground.reuse), _offered(ground.new)
     slots = {slot.name: slot for slot in made.slots}
     for action in made.actions:
-        if isinstance(action, Fail):
+        if not isinstance(action, Open | Join):
             continue
         offered = (new if isinstance(action, Open) else reuse).get(ground.classes.get(action.vm, ""), frozenset())
         slot = slots[action.slot if isinstance(action, Join) else action.slot_key]
