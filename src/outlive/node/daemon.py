@@ -19,7 +19,7 @@ from outlive.base.logging import get_logger
 from outlive.node.drain import DrainController
 from outlive.node.gauging import Gauge
 from outlive.node.membership.doubting import Doubting
-from outlive.node.membership.join import UNKNOWN_HOST, Entered, unknown_host
+from outlive.node.membership.join import Entered
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.missing import Missing
 from outlive.node.membership.registration import Registration
@@ -30,12 +30,11 @@ from outlive.node.vm.reconciler import VmReconciler, Workers
 from outlive.node.vm.start import DomainCreator
 from outlive.node.wishes import Wishes
 from outlive.resources import ObjectRef, VirtualMachine
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
-UNKNOWN_DELTA: Final = 25
-"""What a host that is not in the store takes off the cluster's health."""
 RESTART_S: Final = 5.0
 """The wait before a part that failed is started again."""
 
@@ -116,17 +115,11 @@ class Daemon:
             except OutliveError as error:
                 _log.warning("daemon.waits", host=self.wishes.host, error=str(error))
                 if isinstance(error, NotFound):
-                    await self._say_unknown()
+                    self.shared.faults.activate(FaultCode.HOST_UNKNOWN, self._subject)
                     await self.keeper.speak()
             await self.clock.sleep(float(self.shared.settings.look))
-        await self.shared.faults.end(UNKNOWN_HOST, self._subject)
+        self.shared.faults.clear(FaultCode.HOST_UNKNOWN, self._subject)
         await self.keeper.enter()
-
-    async def _say_unknown(self) -> None:
-        unknown = unknown_host(self.wishes.host)
-        await self.shared.faults.raise_(
-            UNKNOWN_HOST, self._subject, unknown.message, remedy=unknown.remedy, delta=UNKNOWN_DELTA
-        )
 
     @property
     def _subject(self) -> ObjectRef:
@@ -171,11 +164,11 @@ class Daemon:
             if self.looked_in:  # a backup may hold entries that this host has taken back since
                 self.sweep_due_s = self.clock.monotonic()
             self.looked_in = self.wishes.incarnation
+            self.shared.faults.forget()
             self.workers.poke_all()
         await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.held)
         await self.doubting.look(self.wishes.cluster)
         await self.keeper.write_down()
-        await self.keeper.end_faults()
         if not self.keeper.held:
             return
         if self.cleaner.needed:

@@ -30,6 +30,7 @@ from outlive.node.vm.states import START, STOP, STOPPED_BY_DRAIN, active_move, a
 from outlive.resources import Coverage, ObjectRef, VirtualMachine
 from outlive.resources.hosts import DomainState
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
+from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store import Store, list_all
 
@@ -237,7 +238,6 @@ class Evacuation:
 
 AGAIN_S: Final = 15.0
 """The wait before what did not leave is tried again."""
-INCOMPLETE: Final = "drain-incomplete"
 _replace = msgspec.structs.replace
 
 
@@ -340,7 +340,7 @@ class DrainController:
         if job == "unflush":
             if await self._take_back():
                 self._say("ready")
-            await self._shared.faults.end(INCOMPLETE, subject)
+            self._shared.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
             return
         if not await self._empty():
             return
@@ -348,15 +348,9 @@ class DrainController:
         left = self._left()
         if not left:
             self._say("flushed")
-            await self._shared.faults.end(INCOMPLETE, subject)
+            self._shared.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
             return
-        await self._shared.faults.raise_(
-            INCOMPLETE,
-            subject,
-            f"{len(left)} virtual machines are still on {self._shared.host} or on their way to it, such as {left[0]}",
-            remedy="make room on other hosts, widen their host limits, or stop them",
-            delta=5,
-        )
+        self._shared.faults.activate(FaultCode.DRAIN_INCOMPLETE, subject, count=len(left), vm=left[0])
 
     # Emptying
 

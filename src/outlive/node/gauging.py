@@ -14,10 +14,9 @@ from typing import Final
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.node.decisions import SCORE_HOST
-from outlive.node.degrading import remedy, told
+from outlive.node.degrading import becomes, remedy, slow
 from outlive.node.leaving import WAITS, Answer
 from outlive.node.membership.lease import Renewed
-from outlive.node.ports.faults import Faults
 from outlive.node.ports.machine import MachinePort
 from outlive.node.scoring import (
     BOUNDS,
@@ -34,7 +33,9 @@ from outlive.node.scoring import (
 )
 from outlive.node.wishes import Wishes
 from outlive.resources import Degrading, DegradingPolicy, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultSet
 
 SAMPLES_KEPT: Final = 512
 """Of each part."""
@@ -46,8 +47,6 @@ _LOW: Final = {
     part: bounds.good + (bounds.bad - bounds.good) * (FULL - SINKING_BELOW) / FULL for part, bounds in BOUNDS.items()
 }
 """From such a value on a part may degrade, if many are like it."""
-DEGRADING: Final = "host-degrading"
-DEGRADING_DELTA: Final = 10
 
 
 class Gauge:
@@ -61,7 +60,7 @@ class Gauge:
         host: str,
         clock: Clock,
         decisions: DecisionLog,
-        faults: Faults,
+        faults: FaultSet,
     ) -> None:
         self.standing = Standing()
         self.together = 1
@@ -81,8 +80,6 @@ class Gauge:
         self._told: Degrading | None = None
         self._told_s = 0.0
         self._adopted = False
-        self._raised = True
-        """Whether there may be a fault to end: an earlier daemon may have raised it."""
 
     # Measuring
 
@@ -150,7 +147,7 @@ class Gauge:
             self._adopt()
             self._score()
         changed = self._tell()
-        await self._raise()
+        self._report()
         return changed
 
     def leave(self, *, go: bool, why: str = "") -> bool:
@@ -227,20 +224,17 @@ class Gauge:
         )
         return True
 
-    async def _raise(self) -> None:
-        subject = ObjectRef(kind="Hypervisor", name=self._host)
-        if self._told is None:
-            if self._raised:
-                await self._faults.end(DEGRADING, subject)
-                self._raised = False
+    def _report(self) -> None:
+        subject, now = ObjectRef(kind="Hypervisor", name=self._host), self._told
+        if now is None:
+            self._faults.clear(FaultCode.HOST_DEGRADING, subject)
             return
-        self._raised = True
-        await self._faults.raise_(
-            DEGRADING,
+        self._faults.activate(
+            FaultCode.HOST_DEGRADING,
             subject,
-            told(self._host, self._told),
-            remedy=remedy(self._host, self._told, together=self.together),
-            delta=DEGRADING_DELTA,
+            causes=slow(now.causes),
+            vms=becomes(now),
+            remedy=remedy(self._host, now, together=self.together),
         )
 
 

@@ -17,7 +17,6 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.decisions import KEEPALIVE_CYCLE
-from outlive.node.faults import FaultRecorder
 from outlive.node.gauging import Gauge
 from outlive.node.keepalive import Collected, KeepaliveInput
 from outlive.node.membership.lease import LeaseRenewer
@@ -40,7 +39,9 @@ from outlive.resources import (
 from outlive.resources.hosts import DomainState as HostDomainState
 from outlive.resources.hosts import HostUsage, HypervisorStatus
 from outlive.resources.meta import with_condition
+from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
 from outlive.store import Store
 
@@ -52,8 +53,6 @@ RETRY_S: Final = 1.0
 """The wait after a report that did not get through."""
 MEBIBYTE: Final = 1 << 20
 SOURCE: Final = "daemon"
-FIGURES_STALE: Final = "figures-stale"
-FIGURES_DELTA: Final = 5
 STALE_CYCLES: Final = 3
 """So many intervals without fresh figures are a fault."""
 
@@ -77,7 +76,7 @@ class Reporter:
         host: str,
         clock: Clock,
         decisions: DecisionLog,
-        faults: FaultRecorder,
+        faults: FaultSet,
         usage_s: float,
     ) -> None:
         self.domain_state: HostDomainState = ""
@@ -246,27 +245,18 @@ class Reporter:
         )
         result = self._decisions.use(KEEPALIVE_CYCLE, cycle, subject=self._host)
         self._figures = result.written
-        await self._tell_stale(result.stale, collected)
+        self._report_stale(result.stale, collected)
         await self._publish()
 
-    async def _tell_stale(self, stale: Sequence[str], collected: Collected) -> None:
-        """A fault while the domains do not let themselves be asked, beginning with the third time in a row."""
+    def _report_stale(self, stale: Sequence[str], collected: Collected) -> None:
+        """A fault while the domains could not be listed, beginning with the third time in a row."""
         subject = ObjectRef(kind="Hypervisor", name=self._host)
-        if not stale:
-            if self._stale_cycles >= STALE_CYCLES:
-                await self._faults.end(FIGURES_STALE, subject)
-            self._stale_cycles = 0
-            return
-        self._stale_cycles += 1
+        self._stale_cycles = self._stale_cycles + 1 if stale else 0
         if self._stale_cycles >= STALE_CYCLES:
             how = "does not answer" if collected.start == "connect_error" else "takes too long to answer"
-            await self._faults.raise_(
-                FIGURES_STALE,
-                subject,
-                f"the hypervisor service of {self._host} {how}, so its figures are old",
-                remedy=f"see to the hypervisor service of {self._host}; virtual machines that run go on",
-                delta=FIGURES_DELTA,
-            )
+            self._faults.activate(FaultCode.FIGURES_STALE, subject, how=how)
+        else:
+            self._faults.clear(FaultCode.FIGURES_STALE, subject)
 
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""

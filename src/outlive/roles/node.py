@@ -18,7 +18,6 @@ from outlive.base.random import Random
 from outlive.node import stopping
 from outlive.node.daemon import Daemon
 from outlive.node.drain import DrainController
-from outlive.node.faults import FaultRecorder
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.policy import VALIDATE_PROFILE, ProfileError, ProfileInput
 from outlive.node.gauging import Gauge
@@ -46,7 +45,7 @@ from outlive.node.vm.stop import VmStopper
 from outlive.node.wishes import Wishes
 from outlive.resources import HOST_LABEL, Hypervisor, SilentPeer, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultRecorder as FenceFaultRecorder
+from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -135,7 +134,7 @@ class NodeRole:
         self._ids = ids
         self._trail = Trail(stores.daemon, by=f"node {host}", clock=clock)
         self._trail.follow(self.decisions)
-        self.faults = FaultRecorder(stores.daemon, clock, "daemon")
+        self.faults = FaultSet(FaultRecorder(stores.daemon, clock, "daemon", host), clock)
         self._stopping = asyncio.Event()
         self.stop_refused = ""
         """Why the last ``stop`` did nothing."""
@@ -152,7 +151,10 @@ class NodeRole:
             )
         try:
             async with OrderedTaskGroup() as group:
-                tasks = [group.create_task(self.daemon.keep("trail", self._trail.run), name="trail")]
+                tasks = [
+                    group.create_task(self.daemon.keep("trail", self._trail.run), name="trail"),
+                    group.create_task(self.daemon.keep("faults", self.faults.run), name="faults"),
+                ]
                 entering = group.create_task(self._enter(), name="entering")
                 await self._first_of(entering)
                 if entering.done():
@@ -195,7 +197,7 @@ class NodeRole:
             random=self._random,
             ids=self._ids,
             decisions=self.decisions,
-            faults=FenceFaultRecorder(self._stores.fencer, self._clock, "fencer"),
+            faults=FaultRecorder(self._stores.fencer, self._clock, "fencer"),
             metrics=self.metrics,
         )
 

@@ -12,6 +12,7 @@ acknowledgement hides nothing (docs/concepts/safety.md#woken).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
@@ -31,6 +32,8 @@ REPORTER_LABEL: Final = "outlive.dev/reporter"
 """Who raises and ends a fault; daemons also have the host's label."""
 REFRESH_S: Final = 60.0
 """How often a fault that goes on is written again."""
+LOOK_S: Final = 5.0
+"""How often a set of faults is compared at least."""
 LIST_AGAIN_S: Final = 300.0
 """How often the recorder reads its own faults again, in case somebody else changed them."""
 WRITE_S: Final = 10.0
@@ -77,6 +80,52 @@ def health(faults: Iterable[Fault]) -> int:
     return max(0, FULL_HEALTH - sum(fault.delta for fault in faults if not fault.ended and not fault.acknowledged))
 
 
+class FaultSet:
+    """The faults that the parts of one process find active, each by its own look; ``run`` records them.
+
+    A new process begins with none: what its parts do not find again ends.
+    """
+
+    def __init__(self, recorder: FaultRecorder, clock: Clock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._active: dict[str, ActiveFault] = {}
+        self._changed = asyncio.Event()
+
+    def activate(self, code: FaultCode, subject: ObjectRef, **fields: Value) -> None:
+        """It is so now; to be said at every look."""
+        fault = ActiveFault(code, subject, fields)
+        if self._active.get(fault.name) != fault:
+            self._active[fault.name] = fault
+            self._changed.set()
+
+    def clear(self, code: FaultCode, subject: ObjectRef) -> None:
+        """It is not so."""
+        if self._active.pop(fault_name(code, subject), None) is not None:
+            self._changed.set()
+
+    def forget(self) -> None:
+        """The store is another one than before."""
+        self._recorder.forget()
+        self._changed.set()
+
+    @property
+    def active(self) -> tuple[ActiveFault, ...]:
+        """All of them."""
+        return tuple(self._active.values())
+
+    async def run(self) -> None:
+        """Record them when one changes, and now and then, until cancelled."""
+        while True:
+            self._changed.clear()
+            await self._recorder.record(self.active)
+            try:
+                with deadline(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+
 class FaultRecorder:
     """See the module. ``store`` is the one that ``role`` may use; ``host`` is named by daemons."""
 
@@ -88,6 +137,7 @@ class FaultRecorder:
         self._open: dict[str, tuple[str, float]] = {}
         """Faults of this reporter that have not ended: message, and when they were written last (monotonic)."""
         self._list_at = 0.0
+        self._failing = False
 
     def forget(self) -> None:
         """Read the own faults anew at the next call: another one may have reported since, or the store was restored."""
@@ -108,7 +158,11 @@ class FaultRecorder:
                 with deadline(WRITE_S):
                     await self._end(name)
         except (OutliveError, TimeoutError) as error:
-            _log.warning("fault.not_written", reporter=self._role, error=str(error) or "no answer in time")
+            if not self._failing:
+                _log.warning("fault.not_written", reporter=self._role, error=str(error) or "no answer in time")
+            self._failing = True
+        else:
+            self._failing = False
 
     async def _list(self) -> None:
         now = self._clock.monotonic()

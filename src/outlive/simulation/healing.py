@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from outlive.base.errors import OutliveError
-from outlive.node.membership.doubting import IN_DOUBT
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
+from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.hosts import SimHost
 from outlive.simulation.spec import BmcMode
 from outlive.simulation.world import World
 from outlive.store.faults import FaultRates
 
-HELD_BACK: Final = ("storm-hold", "rate-hold")
+HELD_BACK: Final = (FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
 """Faults that ask whether the silent hosts are really dead."""
 ACCEPT_AFTER_S: Final = 90.0
 """So long coordinators have to condemn the machine that was replaced; it may have been the last of them."""
@@ -134,7 +134,7 @@ class Operator:
         world = self._world
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
-        asked = any(fault.code == IN_DOUBT and not fault.ended for fault in world.store.all_of(Fault))
+        asked = any(fault.code == FaultCode.STORE_IN_DOUBT and not fault.ended for fault in world.store.all_of(Fault))
         if (unheard or asked) and idle and not self._vouched():
             await self._do("confirm-incarnation", {})
 

@@ -11,9 +11,9 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
-from outlive.node.faults import fault_name
 from outlive.node.ports.fencing import CutReport
 from outlive.resources import Assigned, Fault, Membership, ObjectRef, VirtualMachine
+from outlive.runtime.faults import fault_name
 from outlive.store.faults import FaultStore
 
 

@@ -10,14 +10,13 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.faults import FaultRecorder
 from outlive.node.ports.hypervisor import Domain
-from outlive.node.reporting import FIGURES_STALE, STALE_CYCLES, Reporter
+from outlive.node.reporting import STALE_CYCLES, Reporter
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import Amounts, Fault, HypervisorUsage
+from outlive.resources import Amounts, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.simulation.field_writers import WriterStore
-from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 
 INTERVAL_S = 5.0
@@ -60,6 +59,7 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
         store = WriterStore(memory, writer="daemon")
         service: Any = Service()
         nobody: Any = NoVms()
+        faults = FaultSet(FaultRecorder(store, clock, "daemon", "h1"), clock)
         reporter = Reporter(
             store,
             LocalDomains(service, clock, limit_s=1.0),
@@ -71,7 +71,7 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
             host="h1",
             clock=clock,
             decisions=DecisionLog(clock),
-            faults=FaultRecorder(store, clock, "daemon"),
+            faults=faults,
             usage_s=INTERVAL_S,
         )
         seen: list[list[str]] = []
@@ -80,7 +80,7 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
             for _ in range(count):
                 await reporter.figures()
                 await clock.sleep(INTERVAL_S)
-            seen.append([one.name async for one in list_all(memory, Fault) if not one.ended])
+            seen.append([one.name for one in faults.active])
 
         await intervals(1)
         assert (await memory.get(HypervisorUsage, "h1")).usage.load == 0.75
@@ -91,4 +91,4 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
         await intervals(1)
         return seen
 
-    assert run(story()) == [[], [], [f"{FIGURES_STALE}.h1"], []]
+    assert run(story()) == [[], [], ["figures-stale.h1"], []]

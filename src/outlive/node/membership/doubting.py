@@ -17,16 +17,15 @@ from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.join import Entered
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.ports.faults import Faults
 from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, MemberRecord, ObjectRef
 from outlive.resources.cluster import ClusterStatus
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import FaultSet
 from outlive.store import Store, answered
 
-IN_DOUBT: Final = "store-in-doubt"
 IN_DOUBT_S: Final = 30.0
 """So long nobody is troubled: whoever is certain, or restored the store, may be about to say."""
-IN_DOUBT_DELTA: Final = 25
 
 _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
@@ -51,7 +50,7 @@ def predecessor(entered: Entered, record: MemberRecord, status: ClusterStatus) -
 class Doubting:
     """See the module."""
 
-    def __init__(self, store: Store, keeper: LeaseRenewer, *, host: str, clock: Clock, faults: Faults) -> None:
+    def __init__(self, store: Store, keeper: LeaseRenewer, *, host: str, clock: Clock, faults: FaultSet) -> None:
         self._store = store
         self._keeper = keeper
         self._host = host
@@ -70,7 +69,7 @@ class Doubting:
         if cluster is None or entered is None or record is None or not self._keeper.held:
             return
         vouched = cluster.status.store_incarnation == cluster.spec.confirmed_incarnation
-        await self._tell(cluster.status.store_incarnation, not vouched and in_doubt(entered, cluster.status))
+        self._tell(cluster.status.store_incarnation, not vouched and in_doubt(entered, cluster.status))
         present = (entered, cluster.status.store_incarnation)
         if self._said != present and predecessor(entered, record, cluster.status):
             try:
@@ -96,21 +95,11 @@ class Doubting:
         self._said = (entered, status.store_incarnation)
         _log.info("membership.former_said", host=self._host, former=before)
 
-    async def _tell(self, says: str, doubt: bool) -> None:
+    def _tell(self, says: str, doubt: bool) -> None:
         now_s = self._clock.monotonic()
         self._since_s = (self._since_s if self._since_s is not None else now_s) if doubt else None
         subject = ObjectRef(kind="Hypervisor", name=self._host)
         if self._since_s is not None and now_s - self._since_s >= IN_DOUBT_S:
-            self._told = True
-            await self._faults.raise_(
-                IN_DOUBT,
-                subject,
-                f"{self._host} saw the store go back, and nobody says that {says} is what it became then: "
-                f"{self._host} starts nothing that others may be running",
-                remedy=f"once the store has its new incarnation, and every host has joined again, "
-                f"set confirmedIncarnation of Cluster/{CLUSTER} to it",
-                delta=IN_DOUBT_DELTA,
-            )
-        elif not doubt and self._told:
-            self._told = False
-            await self._faults.end(IN_DOUBT, subject)
+            self._faults.activate(FaultCode.STORE_IN_DOUBT, subject, incarnation=says)
+        elif not doubt:
+            self._faults.clear(FaultCode.STORE_IN_DOUBT, subject)

@@ -40,8 +40,7 @@ GONE: Final = "membership-gone"
 """Fault of a host whose Membership somebody deleted."""
 CANNOT_JOIN: Final = "host-cannot-join"
 NOT_EMPTY: Final = "host-not-empty"
-BLOCKED: Final = (CANNOT_JOIN, NOT_EMPTY)
-"""Faults that are over once the host has entered."""
+"""Faults of a host that cannot join, for any reason or because it is not empty."""
 UNKNOWN_HOST: Final = "host-unknown"
 """Fault of a host that is not in the store."""
 DISK_LIMIT_S: Final = 10.0

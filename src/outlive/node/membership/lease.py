@@ -20,13 +20,14 @@ from outlive.base.errors import Conflict, NotFound, OutliveError, Refused, Unkno
 from outlive.base.logging import get_logger
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
-from outlive.node.membership.join import BLOCKED, GONE, Blocked, Entered, JoinProcedure, gone_remedy
+from outlive.node.membership.join import GONE, Blocked, Entered, JoinProcedure, gone_remedy
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
-from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord, MemberRecord, Membership, ObjectRef, SilentPeer
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import FaultSet
 from outlive.runtime.steps import Refusal
 from outlive.store import Store
 
@@ -67,7 +68,7 @@ class LeaseRenewer:
         host: str,
         nonce: str,
         clock: Clock,
-        faults: Faults,
+        faults: FaultSet,
         write_limit_s: float,
     ) -> None:
         self.entered: Entered | None = None
@@ -108,7 +109,6 @@ class LeaseRenewer:
         self._lost: list[Callable[[], None]] = []
         self._epochs: list[Callable[[], None]] = []
         self._blocked = ""
-        self._over: dict[str, None] = {}
         """Faults that are over since the host entered; whoever looks after the host ends them, renewals do not wait."""
 
     # What others ask
@@ -216,7 +216,7 @@ class LeaseRenewer:
             try:
                 entered = await self._entrance.enter(restored=restored)
             except Blocked as blocked:
-                await self._say(blocked)
+                self._say(blocked)
             except Refused:
                 raise
             except OutliveError as error:
@@ -269,12 +269,7 @@ class LeaseRenewer:
     async def _begin(self, entered: Entered) -> None:
         record = entered.membership.record
         _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
-        self._over = dict.fromkeys(BLOCKED)  # an earlier daemon may have said so
-        if self._blocked:
-            self._over[self._blocked] = None
-        if entered.row != "J2":
-            self._over[GONE] = None
-        self._blocked = ""
+        self._unblock()
         before = self._member.record.incarnation if self._member is not None else ""
         self.entered = _replace(entered, known=before or entered.known)  # the disk may not have taken the last one
         self._member = entered.membership
@@ -282,14 +277,6 @@ class LeaseRenewer:
         self._acknowledged_guard = record.guard
         self._sends.clear()
         self._registered = ""
-        if entered.contradicted:
-            await self._faults.raise_(
-                "proof-contradicted",
-                self._subject,
-                f"{self._host} was proven dead by {entered.contradicted}, and still ran virtual machines",
-                remedy=f"find out why {entered.contradicted} was wrong; it is not trusted for this host any more",
-                delta=50,
-            )
         self._held = True
         for callback in self._epochs:
             callback()
@@ -392,7 +379,7 @@ class LeaseRenewer:
     async def _go_on(self, found: Membership) -> None:
         """The membership is mine; which of my writes arrived last says from when it counts."""
         if not self._held:
-            await self._unblock()
+            self._unblock()
             self._held = True
             for callback in self._epochs:
                 callback()
@@ -428,7 +415,7 @@ class LeaseRenewer:
         try:
             forgotten = await self._entrance.gone_with_a_backup()
         except Blocked as blocked:
-            await self._say(blocked)
+            self._say(blocked)
             return
         except OutliveError as error:
             _log.warning("membership.not_read", host=self._host, error=str(error))
@@ -437,7 +424,7 @@ class LeaseRenewer:
             await self.enter(restored=True)
             return
         why = f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more"
-        await self._say(Blocked(GONE, why, gone_remedy(self._host)))
+        self._say(Blocked(GONE, why, gone_remedy(self._host)))
 
     def _lose(self) -> None:
         was, self._held = self._held, False
@@ -453,27 +440,19 @@ class LeaseRenewer:
         except Blocked as blocked:
             _log.warning("membership.not_written_down", host=self._host, why=blocked.message)
 
-    async def end_faults(self) -> None:
-        """End what kept the host out, and does not any more."""
-        while self._over and self.held:
-            code = next(iter(self._over))
-            await self._faults.end(code, self._subject)
-            self._over.pop(code, None)
+    def _unblock(self) -> None:
+        if self._blocked:
+            self._faults.clear(FaultCode(self._blocked), self._subject)
+        self._blocked = ""
 
-    async def _unblock(self) -> None:
-        blocked, self._blocked = self._blocked, ""
-        if blocked:
-            await self._faults.end(blocked, self._subject)
-
-    async def _say(self, blocked: Blocked) -> None:
+    def _say(self, blocked: Blocked) -> None:
         if self._blocked != blocked.code:
-            await self._unblock()
+            self._unblock()
             _log.error(
                 "membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy
             )
         self._blocked = blocked.code
-        self._over.pop(blocked.code, None)
-        await self._faults.raise_(blocked.code, self._subject, blocked.message, remedy=blocked.remedy, delta=25)
+        self._faults.activate(FaultCode(blocked.code), self._subject, why=blocked.message, remedy=blocked.remedy)
 
     @property
     def _subject(self) -> ObjectRef:

@@ -22,18 +22,18 @@ from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.settling import Settling
 from outlive.node.membership.states import MemberView, cut_off
 from outlive.node.membership.steps import SELF_CLEAN, CleanedView
-from outlive.node.ports.faults import Faults
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmRecords
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import reach_of
 from outlive.node.wishes import Wishes
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
+from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultSet
 from outlive.store import Store
 
-UNKNOWN_VM: Final = "unknown-vm"
 RETRY_S: Final = 1.0
 """The wait between two rounds."""
 RENEWALS: Final = 2
@@ -61,7 +61,7 @@ class Registration:
         nonce: str,
         clock: Clock,
         decisions: DecisionLog,
-        faults: Faults,
+        faults: FaultSet,
         settling: Settling,
         done: Callable[[bool], None],
         known: Callable[[str], bool],
@@ -207,7 +207,7 @@ class Registration:
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
         if vm is None and (register or not self._known(name)):
-            await tell_unknown(self._faults, self._host, name)
+            tell_unknown(self._faults, self._host, name)
             return True
         if vm is not None and not refused:
             return True
@@ -245,16 +245,9 @@ class Registration:
         return await self._keeper.write(change)
 
 
-async def tell_unknown(faults: Faults, host: str, vm: str) -> None:
+def tell_unknown(faults: FaultSet, host: str, vm: str) -> None:
     """A domain runs on without a document of which anybody knows that it was deleted."""
-    await faults.raise_(
-        UNKNOWN_VM,
-        ObjectRef(kind="VirtualMachine", name=vm),
-        f"{host} runs {vm}, which the store does not know: it was restored from a backup, or somebody deleted {vm} "
-        f"while the daemon of {host} was away",
-        remedy=f"import it again, or stop it on {host}",
-        delta=10,
-    )
+    faults.activate(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm), host=host)
 
 
 def _entry(vm: VirtualMachine, me: Me, run_id: str) -> Holder | None:

@@ -20,7 +20,6 @@ from outlive.base.ids import Ids
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.settling import Settling
 from outlive.node.membership.states import MemberView, member_view
-from outlive.node.ports.faults import Faults
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.storage import StoragePort
 from outlive.node.settings import NodeSettings
@@ -29,6 +28,7 @@ from outlive.node.wishes import Wishes
 from outlive.resources import HOST_LABEL, Holder, Membership, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
 from outlive.store import Store
 
@@ -96,7 +96,7 @@ class VmContext:
     informer: Informer[VirtualMachine]
     records: VmRecords
     decisions: DecisionLog
-    faults: Faults
+    faults: FaultSet
     clock: Clock
     ids: Ids
     starts: asyncio.Semaphore

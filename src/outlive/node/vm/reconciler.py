@@ -17,7 +17,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
-from outlive.node.membership.registration import UNKNOWN_VM, tell_unknown
+from outlive.node.membership.registration import tell_unknown
 from outlive.node.migration.migration import Migrations
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
@@ -41,6 +41,7 @@ from outlive.node.vm.states import (
 )
 from outlive.node.vm.stop import Shutdown, VmStopper
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
+from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -98,7 +99,7 @@ class VmReconciler:
         memory.orphaned_s = None
         if memory.unknown:
             memory.unknown = False
-            await shared.faults.end(UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
+            shared.faults.clear(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=name))
         if vm is None:
             shared.read_in.pop(name, None)
             return None
@@ -192,7 +193,7 @@ class VmReconciler:
         await shared.wishes.look()  # whether it is still the same store
         if not shared.known(name):
             memory.unknown = True
-            await tell_unknown(shared.faults, shared.host, name)
+            tell_unknown(shared.faults, shared.host, name)
             return UNKNOWN_S
         _log.warning("vm.orphan_destroyed", vm=name, host=shared.host)
         return None if await self._ender.destroy(name) else ORPHAN_S

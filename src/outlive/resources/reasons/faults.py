@@ -128,8 +128,8 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "Hypervisor/{subject} is not in the store, so {subject} takes no part; what runs there runs on",
         "apply the document of {subject} again (outlive apply -f FILE), or import the inventory that it is in",
     ),
-    FaultCode.HOST_NOT_EMPTY: FaultEntry(25, "{why}", "stop the domains on it before it registers"),
-    FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "see docs/concepts/safety.md"),
+    FaultCode.HOST_NOT_EMPTY: FaultEntry(25, "{why}", "{remedy}"),
+    FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
     FaultCode.STORE_IN_DOUBT: FaultEntry(
         25,
         "{subject} saw the store go back, and nobody says that {incarnation} is what it became then: "
