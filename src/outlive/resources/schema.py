@@ -186,7 +186,7 @@ def _schema(info: types.Type) -> Schema:
         case types.LiteralType():
             return {"type": "string", "enum": list(info.values)}
         case types.EnumType():
-            return {"type": "string", "enum": [one.value for one in info.cls]}
+            return {"type": "string", "enum": sorted(one.value for one in info.cls)}
         case types.VarTupleType() | types.ListType():
             return {"type": "array", "items": _schema(info.item_type)}
         case types.DictType():

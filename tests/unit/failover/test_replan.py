@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from outlive.failover.analysis.tolerance import tolerances
 from tests.support import fleets
 
 from outlive.base.random import Random
+from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.check import CheckInput, check
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Offer, Open

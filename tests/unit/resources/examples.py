@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from outlive import resources as r
+from outlive.resources.memberships import FencePhase, Unproven
 
 MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
 META = r.ObjectMeta(
@@ -252,11 +253,12 @@ FULL: tuple[r.Resource, ...] = (
             fence=r.FenceRecord(
                 id="h1.3.abc",
                 epoch=3,
-                phase="condemned",
+                phase=FencePhase.CONDEMNED,
                 by="h2",
                 attempt=1,
                 reason="silent",
                 findings=(PROOF,),
+                unproven=(Unproven(kind="power", why="no answer", failing=True),),
                 power_on=r.PowerOn(tries=1, result="no answer"),
             ),
             distrusted=("power",),
