@@ -144,3 +144,17 @@ def test_no_write_is_of_unknown_fate_on_a_merely_full_store(tmp_path: Path) -> N
         await store.close()
 
     run_real(scene())
+
+
+def test_the_reason_why_writes_fail_is_kept_until_one_is_kept_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds(), max_bytes=512 * 1024)
+        assert store.write_failure == ""
+        held = await fill(store)
+        assert "full" in store.write_failure
+        for obj in list(held.values())[: len(held) // 2]:
+            await store.delete(obj.ref)
+        assert store.write_failure == ""
+        await store.close()
+
+    run_real(scene())

@@ -11,12 +11,15 @@ import contextlib
 import logging
 import sys
 import traceback
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import structlog
 
+from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import Ids
 
 _global_request: ContextVar[str] = ContextVar("outlive_global_request", default="")
@@ -25,6 +28,12 @@ _request: ContextVar[str] = ContextVar("outlive_request", default="")
 Logger = structlog.typing.FilteringBoundLogger
 
 
+REPEAT_S: Final = 3600.0
+"""How often a condition that goes on is logged."""
+GAP_S: Final = 600.0
+"""A condition that was not met for so long has ended."""
+CONDITIONS_LIMIT: Final = 1_000
+"""Conditions that are remembered."""
 DEFECTS_LIMIT: Final = 20
 """Defects that are gathered."""
 DEFECT_LINES: Final = 4
@@ -124,6 +133,56 @@ def _name_logger(_logger: Any, _method: str, event: structlog.typing.EventDict) 
     return event
 
 
+class Repeats:
+    """Drops warnings and errors that say again what was said a moment ago: a condition that goes on is logged when it
+    begins and then once every ``REPEAT_S``, with the number of times that it was met in between.
+
+    Two events are of the same condition if they differ in nothing but durations (fields that end in ``_s``), counts and
+    request ids. One that was not met for ``GAP_S`` begins anew.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._conditions: OrderedDict[tuple[str, ...], _Condition] = OrderedDict()
+
+    def __call__(self, _logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """Structlog's processor."""
+        if event.get("level") not in ("warning", "error", "critical"):
+            return event
+        now = self._clock.monotonic()
+        key = tuple(f"{name}={_short(value)}" for name, value in sorted(event.items()) if not _varies(name))
+        known = self._conditions.pop(key, None)
+        self._conditions[key] = known if known is not None and now - known.met < GAP_S else _Condition(now)
+        if len(self._conditions) > CONDITIONS_LIMIT:
+            self._conditions.popitem(last=False)
+        condition = self._conditions[key]
+        condition.met = now
+        if condition is known and now - condition.logged < REPEAT_S:
+            condition.dropped += 1
+            raise structlog.DropEvent
+        if condition.dropped:
+            event["repeated"] = condition.dropped
+        condition.logged, condition.dropped = now, 0
+        return event
+
+
+@dataclass(slots=True)
+class _Condition:
+    met: float
+    logged: float = 0.0
+    dropped: int = 0
+
+
+def _varies(name: str) -> bool:
+    """Whether a field may differ between two events of one condition."""
+    return name.endswith("_s") or name in ("count", "writes", "attempts", "failures")
+
+
+def _short(value: object) -> str:
+    error = sys.exc_info()[1] if value is True else None
+    return repr(error if error is not None else value)[:200]
+
+
 def configure_logging(*, level: str = "info", form: Literal["console", "json"] = "console") -> None:
     """Send all events to standard error, as text for people or one JSON document a line."""
     renderer: structlog.typing.Processor = (
@@ -133,6 +192,7 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
         processors=[
             structlog.processors.add_log_level,
             _name_logger,
+            Repeats(SystemClock()),
             _add_request_ids,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from outlive.base.errors import NotFound
 from outlive.cli.access import Access, running_server
 from outlive.cli.commands import single
 from outlive.cli.output import Output
 
 if TYPE_CHECKING:
-    from outlive.resources import Coverage, Event, Membership, VirtualMachine
+    from outlive.resources import Coverage, Event, Fault, Membership, VirtualMachine
     from outlive.store import Store
 
 WARNINGS_SHOWN = 5
@@ -26,7 +27,7 @@ FAULTS_SHOWN = 20
 async def status(access: Access, output: Output) -> None:
     """What is known, whether every VM is covered, who runs, and what is wrong."""
     async with access.open() as store:
-        document = await _document(store, access.clock.now())
+        document = await _document(store, access.clock.now(), await _unrecorded(store))
     document = {"source": _source(access), **document}
     output.show(document, lambda: _lines(document))
 
@@ -38,7 +39,21 @@ def _source(access: Access) -> str:
     return f"server {address}" if address else f"store in {access.directory}"
 
 
-async def _document(store: Store, now: float) -> dict[str, Any]:
+async def _unrecorded(store: Store) -> list[Fault]:
+    """Faults of the server that its store cannot hold, such as a full disk."""
+    from outlive.resources import Fault
+    from outlive.resources.codec import convert
+    from outlive.store.http import HttpStore
+
+    if not isinstance(store, HttpStore):
+        return []
+    try:
+        return [convert(Fault, one) for one in await store.question("/faults")]
+    except NotFound:
+        return []
+
+
+async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[str, Any]:
     from outlive.resources import (
         Cluster,
         Coverage,
@@ -62,7 +77,7 @@ async def _document(store: Store, now: float) -> dict[str, Any]:
     recorded = [event async for event in list_all(store, Event)]
     events = [event for event in recorded if event.type == "Warning"]
     elections = [election async for election in list_all(store, Election)]
-    faults = [fault async for fault in list_all(store, Fault)]
+    faults = [*unrecorded, *[fault async for fault in list_all(store, Fault)]]
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
     members = [member async for member in list_all(store, Membership)]
     clusters = [one async for one in list_all(store, Cluster) if one.name == "default"]

@@ -175,7 +175,11 @@ async def _serve(
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
         ready=role.ready,
-        queries={"/failover/tolerance": role.tolerance, "/failover/protection": role.protection},
+        queries={
+            "/faults": role.faults,
+            "/failover/tolerance": role.tolerance,
+            "/failover/protection": role.protection,
+        },
     )
     app = create_app(deps)
     serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__)

@@ -39,17 +39,21 @@ from outlive.resources import (
     Hypervisor,
     Membership,
     ObjectMeta,
+    ObjectRef,
     Pipeline,
     R,
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.codec import to_builtins
+from outlive.resources.reasons.faults import FaultCode
 from outlive.roles.cold_start import ColdStart
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
+from outlive.runtime.faults import ActiveFault, unrecorded
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
@@ -172,7 +176,19 @@ class UpRole:
 
     def ready(self) -> str:
         """Why the role is not ready, in a few words; empty when it is."""
-        return "; ".join(self.manager.reasons())
+        failure = self._write_failure()
+        return "; ".join((*((f"the store cannot write: {failure}",) if failure else ()), *self.manager.reasons()))
+
+    async def faults(self, _query: Mapping[str, str]) -> list[Any]:
+        """Faults of this process that its store cannot hold."""
+        failure = self._write_failure()
+        if not failure:
+            return []
+        active = ActiveFault(FaultCode.STORE_NOT_WRITABLE, ObjectRef(kind="Cluster", name=CLUSTER), {"why": failure})
+        return [to_builtins(unrecorded(active, self._clock.now()))]
+
+    def _write_failure(self) -> str:
+        return str(getattr(self._store, "write_failure", ""))
 
     async def prepare(self) -> None:
         """Create what must be there before anything runs: the shipped pipelines, and the cluster itself."""

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import Clock, Instant, as_datetime
 from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
@@ -124,6 +124,20 @@ class FaultSet:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+
+def unrecorded(one: ActiveFault, at: Instant) -> Fault:
+    """A fault that is active now and that no store holds: shown by whoever sees it, for as long as it lasts."""
+    return Fault(
+        metadata=ObjectMeta(name=one.name),
+        code=one.code,
+        subject=one.subject,
+        message=one.message.text,
+        remedy=one.message.remedy,
+        delta=one.code.delta,
+        first_seen=as_datetime(at),
+        last_seen=as_datetime(at),
+    )
 
 
 class FaultRecorder:

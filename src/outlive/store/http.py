@@ -74,7 +74,8 @@ class HttpStore:
         tls: ssl.SSLContext | None = None,
         silence_s: float = SILENCE_SECONDS,
     ) -> None:
-        self._base = f"{base_url.rstrip('/')}/apis/{API_VERSION}"
+        self._server = base_url.rstrip("/")
+        self._base = f"{self._server}/apis/{API_VERSION}"
         self._token = token
         self._clock = clock
         self._random = random
@@ -171,6 +172,10 @@ class HttpStore:
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
         return object_of(self._kinds[ref.kind], raw, writing=True)
 
+    async def question(self, path: str) -> Any:
+        """What the server answers about itself at a path such as ``/faults``; ``NotFound`` where it knows none."""
+        return decoded(Any, await self._call("GET", path, base=self._server))
+
     async def close(self) -> None:
         """Close all connections; further calls and all observers raise ``Unavailable``."""
         self._closed = True
@@ -238,6 +243,7 @@ class HttpStore:
         *,
         body: bytes | None = None,
         content_type: str = "application/json",
+        base: str = "",
     ) -> bytes:
         """The body of a successful answer; any other raises."""
         writing = method != "GET"
@@ -246,7 +252,7 @@ class HttpStore:
             headers["Content-Type"] = content_type
         try:
             async with self._connected().request(
-                method, self._url(path, parameters), data=body, headers=headers, allow_redirects=False
+                method, self._url(path, parameters, base), data=body, headers=headers, allow_redirects=False
             ) as answer:
                 raw = await read_answer(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -281,9 +287,9 @@ class HttpStore:
             headers["X-Global-Request-Id"] = global_request_id()
         return headers
 
-    def _url(self, path: str, parameters: Mapping[str, str] | None) -> URL:
+    def _url(self, path: str, parameters: Mapping[str, str] | None, base: str = "") -> URL:
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
-        return URL(f"{self._base}{path}{f'?{query}' if query else ''}", encoded=True)
+        return URL(f"{base or self._base}{path}{f'?{query}' if query else ''}", encoded=True)
 
     def _path(self, kind: type[Resource], namespace: str, name: str = "") -> str:
         if self._kinds.get(kind.kind()) is not kind:

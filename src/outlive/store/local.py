@@ -41,6 +41,8 @@ class LocalStore(abc.ABC):
         self._tables = Tables(kinds, revision=revision)
         self._observers = Observers(self._tables)
         self._closed = False
+        self.write_failure = ""
+        """Why the last write could not be kept, whoever sent it; empty while writes are kept."""
         self.incarnation = ""
         """Changes when the store is another one than before, or was restored from a backup."""
 

@@ -46,6 +46,8 @@ class FaultCode(enum.StrEnum):
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
+    # the server, for as long as it lasts
+    STORE_NOT_WRITABLE = "store-not-writable"
 
     @property
     def delta(self) -> int:
@@ -177,6 +179,11 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "if all VMs ran they would have {taken} of memory, and without the largest host there are {room}",
         "add a host, or delete VMs that nobody needs",
+    ),
+    FaultCode.STORE_NOT_WRITABLE: FaultEntry(
+        50,
+        "the store cannot write, so nothing is planned, fenced or recovered: {why}",
+        "free space on the disk of the state directory, or repair it",
     ),
 }
 """The one table."""

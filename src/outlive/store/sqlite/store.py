@@ -163,6 +163,7 @@ class SqliteStore(LocalStore):
     async def _commit(self, taken: list[_Waiting]) -> None:
         """Judge what was taken, write what is accepted, answer everybody."""
         if self._doubt is not None and not await self._resolve():
+            self._failed(Fate.HIDDEN)
             _answer_all(taken, self._unavailable())
             return
         batch = Batch(self._tables)
@@ -171,14 +172,24 @@ class SqliteStore(LocalStore):
         if fate in (Fate.DURABLE, Fate.DOUBTFUL):
             self._count(batch)
         if fate is Fate.DURABLE:
+            if batch.final and self.write_failure:
+                self.write_failure = ""
+                _log.info("store.writes_again", writes=len(batch.writes))
             for (_, future), answer in zip(taken, answers, strict=True):
                 _answer(future, answer)
             self._tidier.written(batch.final.values())
             return
-        _log.error("store.write_failed", fate=fate.value, writes=len(batch.writes), error=self._database.failure)
+        self._failed(fate)
         if fate is Fate.HIDDEN:
             self._doubt = batch
         _answer_all(taken, self._unavailable() if fate is Fate.REFUSED else self._unknown())
+
+    def _failed(self, fate: Fate) -> None:
+        """Keep why writes fail; logged once for each reason, however many writes it refuses."""
+        failure = self._database.failure
+        if failure != self.write_failure:
+            _log.error("store.write_failed", fate=fate.value, error=failure)
+        self.write_failure = failure
 
     async def _durable(self, batch: Batch) -> Fate:
         ceiling = None

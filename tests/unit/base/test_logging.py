@@ -1,0 +1,56 @@
+"""What of a condition that goes on is logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+
+from outlive.base.clock import Instant
+from outlive.base.logging import GAP_S, REPEAT_S, Repeats
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def now(self) -> Instant:
+        return Instant(self.time)
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def logged(repeats: Repeats, level: str = "warning", **fields: Any) -> dict[str, Any] | None:
+    try:
+        return dict(repeats(None, level, {"event": "store.failed", "level": level, **fields}))
+    except structlog.DropEvent:
+        return None
+
+
+def test_a_condition_that_goes_on_is_logged_when_it_begins_and_then_once_an_hour() -> None:
+    clock = HandClock()
+    repeats = Repeats(clock)
+    shown = []
+    for _ in range(int(2 * REPEAT_S / 30)):
+        shown.append(logged(repeats, error="disk full", retry_s=clock.time))
+        clock.time += 30
+    found = [one for one in shown if one is not None]
+    assert [one.get("repeated") for one in found] == [None, REPEAT_S / 30 - 1]
+
+
+@pytest.mark.parametrize("change", ["gap", "field", "level"])
+def test_another_condition_is_logged_at_once(change: str) -> None:
+    clock = HandClock()
+    repeats = Repeats(clock)
+    assert logged(repeats, error="disk full") is not None
+    clock.time += GAP_S + 1 if change == "gap" else 1
+    level = "info" if change == "level" else "warning"
+    assert logged(repeats, level, error="disk broken" if change == "field" else "disk full") is not None
+    assert (logged(repeats, level, error="disk broken" if change == "field" else "disk full") is None) == (
+        level != "info"
+    )
