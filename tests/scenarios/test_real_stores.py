@@ -1,8 +1,8 @@
 """Stories marked ``real: true`` are played on the product's real stores as well; only hosts are simulated there.
 
 Time is accelerated and stands still while something is computed (``outlive.simulation.accelerated``); the store takes
-the time that it takes. So everything that is expected may come a few seconds later than the story says. The invariants hold
-without any tolerance, after every event.
+the time that it takes. So everything that is expected may come a few seconds later than the story says.
+The invariants hold without any tolerance, after every event.
 """
 
 from __future__ import annotations
