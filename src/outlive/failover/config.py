@@ -43,8 +43,8 @@ Profile = Literal["general", "dedicated"]
 class RepackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Moving members into fewer slots in the background."""
 
-    max_changes_per_cycle: int = 0
-    """Membership changes a cycle at most; 0 switches repacking off."""
+    max_changes_per_cycle: int = 40
+    """Membership changes a cycle at most, while nobody misses a slot; 0 switches repacking off."""
 
 
 MOST_SLOTS = 1_000

@@ -25,7 +25,7 @@ def test_defaults_are_those_of_the_reference_page():
     assert config.creator
     assert config.datasource_name == "nova-servers"
     assert config.scheduler_url == "http://localhost:8080/scheduler/nova/external"
-    assert config.repack.max_changes_per_cycle == 0
+    assert config.repack.max_changes_per_cycle == 40
 
 
 def test_a_configuration_of_the_reference_loads_as_it_is():
@@ -104,7 +104,7 @@ def test_a_wrong_key_or_value_is_named(keys: dict[str, object], words: str):
 def test_what_only_we_have_stands_in_its_own_section():
     assert FailoverUpkeepSettings().brake_share == 0.20
     assert FailoverUpkeepSettings().brake_number == 50
-    assert RepackSettings().max_changes_per_cycle == 0
+    assert RepackSettings().max_changes_per_cycle == 40
     with pytest.raises(msgspec.ValidationError, match="databaseUrl"):
         msgspec.convert({"vmSource": "database"}, FailoverUpkeepSettings)
     with pytest.raises(msgspec.ValidationError, match="brakeShare"):
