@@ -4,6 +4,7 @@
 
     OutliveError
     ├── Refused            1  the answer is no
+    │   └── IllegalTransition (states) a state that must not follow the present one
     ├── Usage              2  the command line was wrong
     ├── BadInput           3  a file, a resource, a request or a setting is wrong
     │   └── Invalid           (store) an object that no store takes

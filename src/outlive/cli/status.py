@@ -128,7 +128,7 @@ def _memberships(members: list[Membership]) -> dict[str, int]:
 
 def _unfinished(vm: VirtualMachine) -> bool:
     recovery = vm.status.recovery
-    return recovery is not None and recovery.phase in ("waiting", "held", "claimed", "assigned")
+    return recovery is not None and recovery.unfinished
 
 
 def _coverage(told: list[Coverage]) -> dict[str, Any]:

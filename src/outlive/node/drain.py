@@ -26,12 +26,19 @@ from outlive.node.relocation import FlushStep, Relocations
 from outlive.node.reporting import Reporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.start_order import in_order
-from outlive.node.vm.states import START, STOP, STOPPED_BY_DRAIN, active_move, assigned_to, state_of
+from outlive.node.vm.states import (
+    VmState,
+    active_move,
+    assigned_to,
+    in_phase,
+    state_of,
+)
 from outlive.resources import Coverage, ObjectRef, VirtualMachine
 from outlive.resources.hosts import DomainState
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
+from outlive.resources.reasons import VmReason
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import RecoveryPhase, VirtualMachineStatus
 from outlive.store import Store, list_all
 
 IN_LINE_S: Final = 10.0
@@ -395,7 +402,7 @@ class DrainController:
             if await self._cancelled(draining=False):
                 return False
             vm = await self._shared.records.read(self._store, name)
-            if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == START):
+            if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == VmState.START):
                 continue
             vm = await self._departures.settled(name)
             if await self._cancelled(draining=False):
@@ -420,14 +427,14 @@ class DrainController:
         Also those that came to it since, or ended after it had taken the others back.
         """
         host, known = self._shared.host, self._shared.informer.items()
-        mine = [vm for vm in known if assigned_to(vm) == host and vm.status.reason == STOPPED_BY_DRAIN]
-        return [vm.name for vm in mine if state_of(vm) == STOP]
+        mine = [vm for vm in known if assigned_to(vm) == host and vm.status.reason == VmReason.STOPPED_BY_DRAIN]
+        return [vm.name for vm in mine if state_of(vm) == VmState.STOP]
 
     async def _start_again(self, name: str) -> None:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._shared.host or state_of(now) != STOP:
+            if assigned_to(now) != self._shared.host or state_of(now) != VmState.STOP:
                 return None
-            return _replace(now.status, phase=START, reason="", home=self._shared.host)
+            return _replace(in_phase(now.status, VmState.START), home=self._shared.host)
 
         await self._shared.records.change(self._store, name, change)
 
@@ -436,5 +443,5 @@ def _on_its_way(vm: VirtualMachine) -> bool:
     """To where it is assigned: a move has yet to end, or its recovery."""
     move, recovery, where = active_move(vm), vm.status.recovery, assigned_to(vm)
     return (move is not None and move.target == where) or (
-        recovery is not None and recovery.phase == "assigned" and recovery.host == where
+        recovery is not None and recovery.phase is RecoveryPhase.ASSIGNED and recovery.host == where
     )

@@ -17,7 +17,9 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.node.numbers import Amount, Count
 from outlive.node.scoring import FULL, Gauged
-from outlive.node.vm.states import START
+from outlive.node.vm.states import (
+    VmState,
+)
 
 WORSE_BY: Final = 25
 """Points by which a host must be below the middle one of the others for the trouble to be its own."""
@@ -188,7 +190,7 @@ def stays(vm: Leaver) -> str:
     """Why this virtual machine does not leave, in a stable word; empty if it may."""
     if vm.moving:
         return "moving"
-    if vm.state != START or vm.power != "running":
+    if vm.state != VmState.START or vm.power != "running":
         return "not_running"
     if vm.method == "shutdown":
         return "cold_only"

@@ -31,8 +31,16 @@ from outlive.node.vm.selection import (
     home_after,
     relocated,
 )
-from outlive.node.vm.states import START, STOPPED_BY_DRAIN, active_move, assigned_to, state_of
+from outlive.node.vm.states import (
+    MIGRATING,
+    VmState,
+    active_move,
+    assigned_to,
+    in_phase,
+    state_of,
+)
 from outlive.resources import VirtualMachine
+from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.store import Store
@@ -171,8 +179,8 @@ def _late(step: FlushStep, given: FlushInput) -> FlushStep:
 
 WATCH_S: Final = 1.0
 """How often a virtual machine on its way is looked at."""
-ON_THE_WAY: Final = frozenset({"migrate", "migrate-live", "unmigrate", "shutdown", "restart"})
-"""States that are awaited."""
+AWAITED: Final = MIGRATING | {VmState.SHUTDOWN, VmState.RESTART}
+"""States whose end is waited for."""
 _log = get_logger("node.departing")
 
 
@@ -221,7 +229,7 @@ class Relocations:
             last_node=away_from(vm),
             node_limit=vm.spec.host_limit or None,
             selector=vm.spec.selector or None,
-            autostart=vm.spec.autostart or vm.status.reason == STOPPED_BY_DRAIN,
+            autostart=vm.spec.autostart or vm.status.reason == VmReason.STOPPED_BY_DRAIN,
         )
         given = FlushInput(
             node=shared.host,
@@ -245,7 +253,11 @@ class Relocations:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if assigned_to(now) != source or active_move(now) is not None or state_of(now) != state_of(vm):
                 return None
-            phase = ("migrate-live" if live_only else "migrate") if state_of(now) == START else now.status.phase
+            phase = (
+                (VmState.MIGRATE_LIVE if live_only else VmState.MIGRATE)
+                if state_of(now) == VmState.START
+                else now.status.phase
+            )
             return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
 
         after = await self._shared.records.change(self._store, vm.name, change)
@@ -258,19 +270,19 @@ class Relocations:
         """Ask it to end until this host is ready again; whether that is under way."""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._shared.host or state_of(now) != START:
+            if assigned_to(now) != self._shared.host or state_of(now) != VmState.START:
                 return None
-            return msgspec.structs.replace(now.status, phase="shutdown", reason=STOPPED_BY_DRAIN)
+            return in_phase(now.status, VmState.SHUTDOWN, reason(VmReason.STOPPED_BY_DRAIN))
 
         return await self._shared.records.change(self._store, vm.name, change) is not None
 
     async def settled(self, name: str) -> VirtualMachine | None:
         """The virtual machine once nothing of it is on its way, or as it is after the limit."""
-        return await self._until(name, lambda vm: state_of(vm) not in ON_THE_WAY)
+        return await self._until(name, lambda vm: state_of(vm) not in AWAITED)
 
     async def gone(self, name: str) -> VirtualMachine | None:
         """As it is once it has left, or came back; after the limit the next one goes all the same."""
-        vm = await self._until(name, lambda now: state_of(now) not in ON_THE_WAY and active_move(now) is None)
+        vm = await self._until(name, lambda now: state_of(now) not in AWAITED and active_move(now) is None)
         if vm is None or active_move(vm) is None:
             self._late.pop(name, None)
         else:

@@ -19,11 +19,11 @@ from outlive.node.daemon import Daemon
 from outlive.node.decisions import LIFECYCLE_SHUTDOWN
 from outlive.node.lifecycle import ShutdownInput, ShutdownStep
 from outlive.node.membership.steps import LEAVE, LeaveView
-from outlive.node.vm.context import CALL_S
 from outlive.node.vm.states import mine, of_host
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.store import list_all
+from outlive.store.access import CALL_S
 
 JOBS_S: Final = 20.0
 """How long jobs of virtual machines get to end."""

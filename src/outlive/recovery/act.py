@@ -7,30 +7,28 @@ the target finds the VM, the assignment. What a step refuses is left to the next
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, Unavailable, Unknown
+from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
-from outlive.node.vm.states import STOPPED_BY_DRAIN, STOPPED_BY_SPEC, THEN_DISABLE, reach_of, wanted
+from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
 from outlive.recovery.view import RecoveryObserver
 from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
+from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import Refusal
-from outlive.store import Store
+from outlive.store import Store, read, swap
+from outlive.store.access import Half
 
-CALL_S: Final = 5.0
-"""How long one call of the store may take: others wait for it."""
-SHUT_DOWN: Final = frozenset({"start", "restart", "shutdown", "migrate", "migrate-live", "unmigrate"})
+SHUT_DOWN: Final = MIGRATING | {VmState.START, VmState.RESTART, VmState.SHUTDOWN}
 """Phases that have come to an end when nothing of the VM is left and nobody wants it to run."""
 
 _CLAIM, _ASSIGN, _DROP = CLAIM.decision, ASSIGN.decision, DROP.decision
@@ -52,8 +50,8 @@ class RecoveryActions:
     def __init__(
         self,
         store: Store,
-        lookout: RecoveryObserver,
-        teller: RecoveryReporter,
+        observer: RecoveryObserver,
+        report: RecoveryReporter,
         *,
         vms: Informer[VirtualMachine],
         reservations: Informer[Reservation],
@@ -61,8 +59,8 @@ class RecoveryActions:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._lookout = lookout
-        self._teller = teller
+        self._observer = observer
+        self._report = report
         self._vms = vms
         self._reservations = reservations
         self._decisions = decisions
@@ -96,21 +94,19 @@ class RecoveryActions:
         if outcome.refused is not None:
             raise Refused(outcome.refused)
         record = records.assigned(
-            vm, action, outcome.proofs, as_datetime(self._clock.now()), forgiven=self._lookout.forgiven(vm)
+            vm, action, outcome.proofs, as_datetime(self._clock.now()), forgiven=self._observer.forgiven(vm)
         )
         status = _replace(
-            vm.status,
+            in_phase(vm.status, VmState.START),
             holders=(),
             assigned=outcome.assigned,
             home=_home(vm, action.host),
-            phase="start",
-            reason="",
             migration=None,
             rejection=None,
             recovery=record,
         )
         written = await self._swap_status(vm, status)
-        await self._teller.assigned(vm, written, action, outcome.proofs)
+        await self._report.assigned(vm, written, action, outcome.proofs)
 
     def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
         return AssignView(
@@ -119,13 +115,13 @@ class RecoveryActions:
             wanted=wanted(vm),
             holders=vm.status.holders,
             assigned=vm.status.assigned,
-            members=self._lookout.members(vm.status.holders),
+            members=self._observer.members(vm.status.holders),
             reach=reach_of(vm),
             target=action.host,
             slot=slot.name if slot is not None else "",
             slot_uid=slot.metadata.uid if slot is not None else "",
             consumer=slot.status.consumer if slot is not None else None,
-            settled=not self._lookout.unsettled(),
+            settled=not self._observer.unsettled(),
         )
 
     async def _claim(self, action: Action, vm: VirtualMachine) -> Reservation:
@@ -144,7 +140,7 @@ class RecoveryActions:
             slot=name,
             members=members.allocations if members is not None else {},
             consumer=slot.status.consumer,
-            host_held=self._lookout.lives(slot.status.host),
+            host_held=self._observer.lives(slot.status.host),
         )
         outcome = self._decisions.use(_CLAIM, view, subject=vm)
         if outcome.refused is not None:
@@ -154,13 +150,7 @@ class RecoveryActions:
         return await self._consume(slot, outcome.consumer)
 
     async def _consume(self, slot: Reservation, consumer: Consumer | None) -> Reservation:
-        return await self._swap(
-            slot,
-            _replace(slot, status=_replace(slot.status, consumer=consumer)),
-            self._store.replace_status,
-            lambda found: found.status.consumer == consumer,
-            self._reservations,
-        )
+        return await self._swap(_replace(slot, status=_replace(slot.status, consumer=consumer)), self._reservations)
 
     async def release(self, release: Release) -> None:
         """The slot is free again, if it is still that VM's and the VM does not come in after all."""
@@ -169,7 +159,7 @@ class RecoveryActions:
         if consumer is None or consumer.vm != release.vm or await self._comes_in(slot, consumer):
             return
         await self._consume(slot, None)
-        _log.info("recovery.slot_released", slot=slot.name, vm=release.vm, why=release.why)
+        _log.info("recovery.slot_released", slot=slot.name, vm=release.vm, reason=release.reason.code)
 
     async def _comes_in(self, slot: Reservation, consumer: Consumer) -> bool:
         """Whether the consumer is, or may yet be, assigned into the slot."""
@@ -180,11 +170,11 @@ class RecoveryActions:
         where = vm.status.assigned
         if where is not None and where.slot is not None and where.slot.name == slot.name:
             return where.hypervisor == slot.status.host
-        state = self._lookout.state(vm)
-        loud = any(not holder.fenced for holder in state.holders)
+        state = self._observer.state(vm)
+        held = any(not holder.fenced for holder in state.holders)
         led_away = state.unfinished and bool(state.slot) and not state.holders
         idle = not state.wanted and not state.holders and not state.unfinished
-        return not (loud or led_away or idle)
+        return not (held or led_away or idle)
 
     async def reclaim(self, reclaim: Reclaim) -> None:
         """The slot is the VM's again, which is on its way into it."""
@@ -198,12 +188,12 @@ class RecoveryActions:
 
     async def _hold(self, action: Action) -> None:
         known = self._vms.get(action.vm)
-        if known is not None and records.unfinished(known) and records.says(known.status.recovery, action):
+        if known is not None and records.unfinished(known) and records.is_held_so(known.status.recovery, action):
             return
         vm = await self._fresh(VirtualMachine, action.vm)
         record = records.held(vm, action, as_datetime(self._clock.now()))
         await self._swap_status(vm, _replace(vm.status, recovery=record))
-        await self._teller.held(vm, action)
+        await self._report.held(vm, action)
 
     async def _drop(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
@@ -212,21 +202,22 @@ class RecoveryActions:
             raise Refused(outcome.refused)
         status = vm.status
         record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
-        phase, reason = _ended(vm)
-        status = _replace(status, holders=(), migration=None, phase=phase, reason=reason, recovery=record)
+        if status.phase in SHUT_DOWN:
+            status = in_phase(status, *ended(vm))
+        status = _replace(status, holders=(), migration=None, recovery=record)
         written = await self._swap_status(vm, status)
-        await self._teller.dropped(vm, written, outcome.proofs)
+        await self._report.dropped(vm, written, outcome.proofs)
 
     async def _close(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
-        members = self._lookout.members(vm.status.holders)
+        members = self._observer.members(vm.status.holders)
         seen = done(DoneView(vm=vm.name, assigned=vm.status.assigned, holders=vm.status.holders, members=members))
         if not seen.recovered or not records.unfinished(vm):
             return
         vm = await self._label(vm, action.host)
         record = records.recovered(vm, action, as_datetime(self._clock.now()))
         written = await self._swap_status(vm, _replace(vm.status, recovery=record))
-        await self._teller.recovered(vm, written)
+        await self._report.recovered(vm, written)
 
     async def _label_as_assigned(self, action: Action) -> None:
         """A host finds its VMs by the label: one that was set and not followed by an assignment hides the VM."""
@@ -242,63 +233,24 @@ class RecoveryActions:
         if vm.metadata.labels.get(HOST_LABEL) == host:
             return vm
         metadata = _replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: host})
-        return await self._swap(
-            vm,
-            _replace(vm, metadata=metadata),
-            self._store.replace,
-            lambda found: found.metadata.labels.get(HOST_LABEL) == host,
-            self._vms,
-        )
+        return await self._swap(_replace(vm, metadata=metadata), self._vms, "spec")
 
     # Reading and writing
 
     async def _fresh(self, kind: type[R], name: str) -> R:
-        try:
-            with deadline(CALL_S):
-                return await self._store.get(kind, name, fresh=True)
-        except TimeoutError:
-            raise Unavailable(f"the store did not answer about {kind.kind()}/{name} within {CALL_S:g} s") from None
+        found = await read(self._store, kind, name)
+        if found is None:
+            raise NotFound(f"{kind.kind()}/{name} does not exist")
+        return found
 
-    async def _swap_status(self, vm: VirtualMachine, status: Any) -> VirtualMachine:
-        return await self._swap(
-            vm,
-            _replace(vm, status=status),
-            self._store.replace_status,
-            lambda found: found.status == status,
-            self._vms,
-        )
+    async def _swap_status(self, vm: VirtualMachine, status: VirtualMachineStatus) -> VirtualMachine:
+        return await self._swap(_replace(vm, status=status), self._vms)
 
-    async def _swap(
-        self,
-        before: R,
-        wanted: R,
-        write: Callable[[R], Any],
-        applied: Callable[[R], bool],
-        shown: Informer[R],
-    ) -> R:
-        """Compare-and-swap; after a lost answer a fresh read says whether it was applied."""
-        try:
-            with deadline(CALL_S):
-                written: R = await write(wanted)
-        except (Unknown, TimeoutError):
-            written = await self._fresh(type(before), before.name)
-            if written.metadata.uid != before.metadata.uid or not applied(written):
-                raise Unknown(f"nobody knows what became of a write of {before.ref}") from None
-            return written
-        shown.note(written, replaced=before.metadata.resource_version)
+    async def _swap(self, wanted: R, cache: Informer[R], half: Half = "status") -> R:
+        """Write exactly the version that was read; the cache shows it at once."""
+        written = await swap(self._store, wanted, half)
+        cache.note(written, replaced=wanted.metadata.resource_version)
         return written
-
-
-def _ended(vm: VirtualMachine) -> tuple[str, str]:
-    """Phase and reason of a VM of which nothing is left and that nobody wants to run."""
-    phase, reason = vm.status.phase, vm.status.reason
-    if phase not in SHUT_DOWN:
-        return phase, reason
-    if reason == THEN_DISABLE:
-        return "disable", ""
-    if vm.spec.power_state == "stopped":
-        return "stop", STOPPED_BY_SPEC
-    return "stop", STOPPED_BY_DRAIN if reason == STOPPED_BY_DRAIN else ""
 
 
 def _astray(vm: VirtualMachine) -> bool:

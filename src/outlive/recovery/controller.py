@@ -70,12 +70,12 @@ class RecoveryController:
     def __init__(
         self,
         informers: RecoveryInformers,
-        lookout: RecoveryObserver,
-        acting: RecoveryActions,
+        observer: RecoveryObserver,
+        actions: RecoveryActions,
         places: Places,
         lost: LostHosts,
         incarnation: Incarnation,
-        teller: RecoveryReporter,
+        report: RecoveryReporter,
         *,
         decisions: DecisionLog,
         clock: Clock,
@@ -84,12 +84,12 @@ class RecoveryController:
     ) -> None:
         """``turn``: of failover, whose slots take room from what placement finds."""
         self._informers = informers
-        self._lookout = lookout
-        self._acting = acting
+        self._observer = observer
+        self._actions = actions
         self._places = places
         self._lost = lost
         self._incarnation = incarnation
-        self._teller = teller
+        self._report = report
         self._decisions = decisions
         self._clock = clock
         self._ids = ids
@@ -149,7 +149,7 @@ class RecoveryController:
         """
         if self._informers.stalled_s() > DOUBT_S:
             return True
-        view = self._lookout.look()
+        view = self._observer.observe()
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             (f"host {name}", partial(self._lost.put_right, name)) for name in self._lost.wrong()
         ]
@@ -158,10 +158,10 @@ class RecoveryController:
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
-            self._teller.planned(view, plan)
+            self._report.planned(view, plan)
         work += self._work(action for action in plan.actions if action.kind is not ActionKind.SEARCH)
-        work += [(f"claim {one.slot}", partial(self._acting.reclaim, one)) for one in plan.reclaims]
-        work += [(f"release {one.slot}", partial(self._acting.release, one)) for one in plan.releases]
+        work += [(f"claim {one.slot}", partial(self._actions.reclaim, one)) for one in plan.reclaims]
+        work += [(f"release {one.slot}", partial(self._actions.release, one)) for one in plan.releases]
         failed = await self._do(work)
         if searching:
             failed = await self._place(view, searching) or failed
@@ -176,7 +176,7 @@ class RecoveryController:
         async with self._turn:
             known = {vm.id: vm for vm in view.vms}
             states = [known[name] for name in searching]
-            vain = in_vain(states, self._places.free(), lambda name: self._lookout.host(name).takes)
+            vain = in_vain(states, self._places.free(), lambda name: self._observer.host(name).schedulable)
             asking = self._places.next([vm.id for vm in states if vm.id not in vain])
             vms = [vm for name in asking if (vm := self._informers.vms.get(name)) is not None]
             offers = {**await self._places.offers(vms), **dict.fromkeys(vain, ())}
@@ -185,13 +185,13 @@ class RecoveryController:
             )
             left = self._places.free()
             free = {name: left[name] for name in named if name in left}
-            plan = self._decided(asked(view, offers, free, map(self._lookout.host, named)), "places")
-            self._teller.planned(view, plan)
+            plan = self._decided(asked(view, offers, free, map(self._observer.host, named)), "places")
+            self._report.planned(view, plan)
             theirs = vain.union(asking)
             return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
 
     def _work(self, actions: Iterable[Action]) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        return [(f"vm {action.vm}", partial(self._acting.carry_out, action)) for action in actions]
+        return [(f"vm {action.vm}", partial(self._actions.carry_out, action)) for action in actions]
 
     def _decided(self, view: RecoveryView, subject: str) -> RecoveryPlan:
         """The plan, recorded when it says something else than the last one, or asks for a write."""
@@ -297,9 +297,9 @@ class RecoveryControllers:
         whoever gives room away in this process.
         """
         faults = faults or NoFaults()
-        teller = RecoveryReporter(events, metrics, faults, clock)
+        report = RecoveryReporter(events, metrics, faults, clock)
         cluster_store = cluster_store or store
-        lookout = RecoveryObserver(
+        observer = RecoveryObserver(
             informers,
             clock,
             priority=lambda vm: demands.priority(view_of_resource(vm)),
@@ -309,11 +309,11 @@ class RecoveryControllers:
         self._standing = StandingFaults(store, informers, faults, clock)
         self.loop = RecoveryController(
             informers,
-            lookout,
+            observer,
             RecoveryActions(
                 store,
-                lookout,
-                teller,
+                observer,
+                report,
                 vms=informers.vms,
                 reservations=informers.reservations,
                 decisions=decisions,
@@ -321,8 +321,8 @@ class RecoveryControllers:
             ),
             Places(placement, free, ids, caller),
             LostHosts(store, informers),
-            Incarnation(cluster_store, informers, lookout, faults, clock),
-            teller,
+            Incarnation(cluster_store, informers, observer, faults, clock),
+            report,
             decisions=decisions,
             clock=clock,
             ids=ids,

@@ -52,7 +52,7 @@ def standing(vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor]) -> tupl
         Standing(
             FAILED,
             ObjectRef(kind="VirtualMachine", name=vm.name),
-            f"VM {vm.name} has failed: {vm.status.reason or 'its host did not say why'}",
+            f"VM {vm.name} has failed: {vm.status.message or vm.status.reason or 'its host did not say why'}",
             f"remove the cause, then: outlive request {vm.name} start",
         )
         for vm in vms
@@ -60,7 +60,7 @@ def standing(vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor]) -> tupl
     ]
     for vm in vms:
         record = vm.status.recovery
-        message = held_message(vm.name, record.reason) if record is not None and record.phase == "held" else ""
+        message = held_message(vm.name, record.reason, record.message) if record is not None and record.reason else ""
         if record is not None and message:
             about = ObjectRef(kind="VirtualMachine", name=vm.name)
             found.append(Standing(HELD_FAULT, about, message, record.remedy))

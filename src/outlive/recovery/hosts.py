@@ -77,7 +77,7 @@ class Incarnation:
     """Keeps ``Cluster.status.storeIncarnation`` as the store says, and a fault while hosts have not joined since."""
 
     def __init__(
-        self, store: Store, informers: RecoveryInformers, lookout: RecoveryObserver, faults: Faults, clock: Clock
+        self, store: Store, informers: RecoveryInformers, observer: RecoveryObserver, faults: Faults, clock: Clock
     ) -> None:
         """``store``: in the name of the controller that owns the status of ``Cluster``."""
         self._clock = clock
@@ -85,7 +85,7 @@ class Incarnation:
         """When hosts were first seen that have not joined."""
         self._store = store
         self._informers = informers
-        self._lookout = lookout
+        self._observer = observer
         self._faults = faults
         self._told: bool | None = None
         """Whether it stands; ``None``: whoever led before may have told it, or ended it."""
@@ -112,13 +112,13 @@ class Incarnation:
 
         One that is about to join for the first time has no incarnation: nothing was restored for its sake.
         """
-        unsettled = self._lookout.unsettled()
+        unsettled = self._observer.unsettled()
         if not unsettled:
             self._since = None
             return ()
         now = self._clock.monotonic()
         since = self._since = self._since if self._since is not None else now
-        members = (self._lookout.member(name) for name in unsettled)
+        members = (self._observer.member(name) for name in unsettled)
         past = any(one is not None and one.record.incarnation for one in members)
         return unsettled if past or now - since > JOINING_S else ()
 

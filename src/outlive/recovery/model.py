@@ -7,16 +7,9 @@ Plain, frozen data, so that a plan can be saved, asked again and explained. Whet
 from __future__ import annotations
 
 import enum
-from typing import Final
 
 from outlive.resources import Consumer, Part
-
-MOVED_THERE: Final = "moved-there"
-"""Reason of a VM that starts where it was being moved to when its source died."""
-HOST_STOPPED: Final = "host-stopped"
-"""Why a VM is held whose host left in good order; all that is done is to wait for it."""
-HOST_NOT_JOINED: Final = "host-not-joined"
-"""Why a VM is held whose host has no membership, and so starts nothing; all that is done is to wait for it."""
+from outlive.resources.reasons import Message, Reason, render
 
 
 class HostHealth(enum.StrEnum):
@@ -39,9 +32,9 @@ class HostState(Part, frozen=True, kw_only=True):
     name: str
     health: HostHealth = HostHealth.LIVE
     refuses: str = ""
-    """Why it takes no VM though it lives; empty: it does."""
-    emptied: bool = False
-    """It takes none only because it is to be emptied: what is on its way there it starts, and moves on in order."""
+    """Why it is not schedulable though it lives; empty: it is."""
+    drained: bool = False
+    """Not schedulable only because it is to be drained: what is on its way there it starts, and moves on in order."""
     vcpu_milli: int = 0
     """Allocated to the VMs that it reports."""
     vms: int = 0
@@ -52,20 +45,14 @@ class HostState(Part, frozen=True, kw_only=True):
     """Silent for long, and no coordinator lives who could condemn it."""
 
     @property
-    def takes(self) -> bool:
+    def schedulable(self) -> bool:
         """Whether a VM may be sent there."""
         return self.health is HostHealth.LIVE and not self.refuses
 
     @property
     def starts(self) -> bool:
         """Whether it starts a VM that is on its way there already."""
-        return self.health is HostHealth.LIVE and (self.emptied or not self.refuses)
-
-
-PROMISED: Final = "promised"
-"""Why a VM goes into a slot: no other VM that has lost its host has a claim to it."""
-CONTESTED: Final = "contested"
-"""The same where others have a claim as well: the slot was promised to none of them alone, as ``survive`` says."""
+        return self.health is HostHealth.LIVE and (self.drained or not self.refuses)
 
 
 class SlotState(Part, frozen=True, kw_only=True):
@@ -124,10 +111,10 @@ class VmState(Part, frozen=True, kw_only=True):
     """Since the assignment was first seen as it is."""
     after: tuple[str, ...] = ()
     """VMs that are to be seen running before its host starts it."""
-    awaits: str = ""
-    """What the host that it is assigned to says of those that it waits for; empty: it waits for nobody."""
-    awaits_s: float = 0.0
-    """The longest that it waits for them, by its host's word."""
+    waits_for: str = ""
+    """What the host that it is assigned to reports of those that it waits for; empty: it waits for nobody."""
+    wait_limit_s: float = 0.0
+    """The longest that it waits for them, as its host reports."""
     host_limit: tuple[str, ...] = ()
     """The only hosts that it may run on; empty: any."""
     selector: str = ""
@@ -190,10 +177,12 @@ class Action(Part, frozen=True, kw_only=True):
     fence: str = ""
     host: str = ""
     slot: str = ""
-    reason: str = ""
-    """A stable word."""
-    detail: str = ""
-    remedy: str = ""
+    reason: Reason
+
+    @property
+    def message(self) -> Message:
+        """Why, and what an operator can do about it."""
+        return render(self.reason)
 
 
 class Release(Part, frozen=True, kw_only=True):
@@ -201,7 +190,7 @@ class Release(Part, frozen=True, kw_only=True):
 
     slot: str
     vm: str
-    why: str = ""
+    reason: Reason
 
 
 class Reclaim(Part, frozen=True, kw_only=True):

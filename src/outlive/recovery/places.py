@@ -32,7 +32,7 @@ OFFERS_S: Final = 20.0
 _log = get_logger("recovery")
 
 
-def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], takes: Callable[[str], bool]) -> frozenset[str]:
+def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], schedulable: Callable[[str], bool]) -> frozenset[str]:
     """VMs for which no host that takes VMs and may run them has room. Equal VMs are judged once."""
     found: set[str] = set()
     judged: dict[tuple[object, ...], bool] = {}
@@ -40,7 +40,7 @@ def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], takes: Callable[[s
         kind = (vm.cpu_milli, vm.memory_bytes, vm.host_limit, vm.avoid)
         if kind not in judged:
             judged[kind] = not any(
-                fits(vm, room) and may_run_on(vm, host) and host not in vm.avoid and takes(host)
+                fits(vm, room) and may_run_on(vm, host) and host not in vm.avoid and schedulable(host)
                 for host, room in free.items()
             )
         if judged[kind]:

@@ -21,11 +21,6 @@ from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverI
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.recovery.model import (
-    CONTESTED,
-    HOST_NOT_JOINED,
-    HOST_STOPPED,
-    MOVED_THERE,
-    PROMISED,
     Action,
     ActionKind,
     Free,
@@ -40,6 +35,7 @@ from outlive.recovery.model import (
     VmState,
 )
 from outlive.recovery.states import PROTOCOL_DECISIONS
+from outlive.resources.reasons import HoldReason, PlanReason, Reason, SlotReason, Value, reason, render
 from outlive.runtime.decisions import Decision
 
 
@@ -112,58 +108,40 @@ class _Planner:
     def _settled(self, vm: VmState) -> Action | None:
         """What is done about a VM that needs no other host now; ``None`` where it does."""
         if vm.running and not self._host(vm.assigned).unattended:
-            return _action(vm, ActionKind.DONE if vm.unfinished else ActionKind.WAIT, "running", host=vm.assigned)
-        loud = [holder for holder in vm.holders if not holder.fenced]
-        if loud:
-            return self._held_back(vm, loud)
+            kind = ActionKind.DONE if vm.unfinished else ActionKind.WAIT
+            return _action(vm, kind, PlanReason.RUNNING, host=vm.assigned)
+        not_fenced = [holder for holder in vm.holders if not holder.fenced]
+        if not_fenced:
+            return self._held_by_hosts(vm, not_fenced)
         if not vm.wanted:
             kind = ActionKind.DROP if vm.holders or vm.unfinished else ActionKind.WAIT
-            return _action(vm, kind, "not-wanted", "nobody wants it to run")
+            return _action(vm, kind, PlanReason.NOT_WANTED)
         if self._view.unsettled:
-            return self._unsettled(vm)
+            hosts, incarnation = self._view.unsettled, self._view.incarnation
+            return _action(
+                vm,
+                ActionKind.HOLD,
+                HoldReason.STORE_RESTORED,
+                hosts=hosts,
+                count=len(hosts),
+                incarnation=incarnation,
+            )
         return self._left_to_its_host(vm)
 
-    def _held_back(self, vm: VmState, loud: Sequence[HolderState]) -> Action:
+    def _held_by_hosts(self, vm: VmState, not_fenced: Sequence[HolderState]) -> Action:
         """Somebody may still run it."""
-        for holder in loud:
+        for holder in not_fenced:
             host = self._host(holder.host)
             if not holder.known:
-                return _action(
-                    vm,
-                    ActionKind.HOLD,
-                    "membership-missing",
-                    f"{host.name} may still run it, and its Membership is not there or is another one",
-                    host=host.name,
-                    remedy=f"restore Membership/{host.name}; or, once you know that the machine which ran it is off or "
-                    f"empty: outlive fence {host.name} --confirm-off --membership {holder.uid} "
-                    '--reason "..."',
-                )
+                return _action(vm, ActionKind.HOLD, HoldReason.MEMBERSHIP_MISSING, host=host.name, uid=holder.uid)
             if host.unconfirmed:
-                return _action(
-                    vm,
-                    ActionKind.HOLD,
-                    "fence-unconfirmed",
-                    f"{host.name} is condemned, and nothing proves yet that it is off",
-                    host=host.name,
-                    remedy=f'outlive fence {host.name} --confirm-off --reason "..." once you know that it is off',
-                )
+                return _action(vm, ActionKind.HOLD, HoldReason.FENCE_UNCONFIRMED, host=host.name)
             if host.unattended:
-                return _unattended(vm, host)
-        host = self._host(loud[0].host)
-        why = "its fence is under way" if host.health is HostHealth.REVOKED else f"{host.name} holds it"
-        return _action(vm, ActionKind.WAIT, "held-by-host", why, host=host.name)
-
-    def _unsettled(self, vm: VmState) -> Action:
-        view = self._view
-        named = ", ".join(view.unsettled[:NAMED]) + (", ..." if len(view.unsettled) > NAMED else "")
-        return _action(
-            vm,
-            ActionKind.HOLD,
-            "store-restored",
-            f"the store was restored from a backup, and {len(view.unsettled)} hosts have not joined since: {named}",
-            remedy="start their daemons; or, once you know that they run nothing, set confirmedIncarnation of "
-            f"Cluster/default to {view.incarnation}",
-        )
+                return _action(vm, ActionKind.HOLD, HoldReason.UNATTENDED, host=host.name)
+        host = self._host(not_fenced[0].host)
+        revoked = host.health is HostHealth.REVOKED
+        why = PlanReason.FENCE_UNDER_WAY if revoked else PlanReason.HELD_BY_HOST
+        return _action(vm, ActionKind.WAIT, why, host=host.name)
 
     def _left_to_its_host(self, vm: VmState) -> Action | None:
         """Whether the host that it is assigned to is to start it: it lives, has not refused, and has time left.
@@ -174,73 +152,48 @@ class _Planner:
         host = self._host(vm.assigned)
         if vm.refusal:
             return None
-        bound = host.starts if all(one.host != vm.assigned for one in vm.holders) else host.takes
+        bound = host.starts if all(one.host != vm.assigned for one in vm.holders) else host.schedulable
         if vm.arriving and vm.holders and bound:
-            detail = f"it was being moved to {host.name}, which keeps room for it"
-            return _action(vm, ActionKind.PLACE, MOVED_THERE, detail, host=host.name)
+            return _action(vm, ActionKind.PLACE, PlanReason.MOVED_THERE, host=host.name)
         if vm.blocked and bound:
-            return _action(
-                vm,
-                ActionKind.HOLD,
-                "disk-locked",
-                f"{host.name} may not start it, and no other host may: {vm.blocked}",
-                host=host.name,
-                remedy="see who has its disk open and end that, or prove that host dead (outlive fence HOST); "
-                "it is tried again by itself",
-            )
-        if vm.awaits and bound and vm.waited_s < self._view.start_limit_s + vm.awaits_s:
-            return _action(vm, ActionKind.WAIT, "awaits-others", vm.awaits, host=host.name)
-        if bound and vm.waited_s < self._view.start_limit_s:
-            return _action(vm, ActionKind.WAIT, "starting", f"{host.name} is to start it", host=host.name)
+            return _action(vm, ActionKind.HOLD, HoldReason.DISK_LOCKED, host=host.name, why=vm.blocked)
+        limit_s = self._view.start_limit_s
+        if vm.waits_for and bound and vm.waited_s < limit_s + vm.wait_limit_s:
+            return _action(vm, ActionKind.WAIT, PlanReason.WAITS_FOR_OTHERS, host=host.name, why=vm.waits_for)
+        if bound and vm.waited_s < limit_s:
+            return _action(vm, ActionKind.WAIT, PlanReason.STARTING, host=host.name)
         if vm.holders or (vm.unfinished and not vm.waits_for_host):
             return None
         if host.health is HostHealth.RELEASED:
-            return _action(
-                vm,
-                ActionKind.HOLD,
-                HOST_STOPPED,
-                f"{host.name} was stopped in order, and the VM is assigned to it",
-                host=host.name,
-                remedy=f"start {host.name} again, or move the VM to another host",
-            )
+            return _action(vm, ActionKind.HOLD, HoldReason.HOST_STOPPED, host=host.name)
         if host.health in (HostHealth.REVOKED, HostHealth.DEAD):
             return None
-        if host.health is HostHealth.UNKNOWN and vm.waited_s >= self._view.start_limit_s:
-            return _action(
-                vm,
-                ActionKind.HOLD,
-                HOST_NOT_JOINED,
-                f"{host.name}, which it is assigned to, has no Membership and starts nothing",
-                host=host.name,
-                remedy=f"see why {host.name} does not join, or move the VM to another host",
-            )
+        if host.health is HostHealth.UNKNOWN and vm.waited_s >= limit_s:
+            return _action(vm, ActionKind.HOLD, HoldReason.HOST_NOT_JOINED, host=host.name)
         if host.unattended:
-            return _unattended(vm, host)
-        return _action(vm, ActionKind.WAIT, "not-ours", f"it is {host.name}'s to start", host=host.name)
+            return _action(vm, ActionKind.HOLD, HoldReason.UNATTENDED, host=host.name)
+        return _action(vm, ActionKind.WAIT, PlanReason.LEFT_TO_HOST, host=host.name)
 
     # VMs that need another host
 
     def _into_slots(self, homeless: Sequence[VmState]) -> dict[str, Action]:
         """A slot for as many as possible, the most important first; each its own if it has one."""
-        usable = [slot for slot in self._view.slots if slot.ready and self._host(slot.host).takes]
+        usable = [slot for slot in self._view.slots if slot.ready and self._host(slot.host).schedulable]
         numbers = {slot.name: number for number, slot in enumerate(usable)}
         ids = {vm.id for vm in homeless}
         sharers = {slot.name: sum(1 for member in slot.members if member in ids) for slot in usable}
-        wishes: list[list[int]] = []
+        choices: list[list[int]] = []
         for vm in homeless:
             mine = [slot for slot in usable if _may_take(vm, slot)]
             mine.sort(key=lambda slot: (slot.consumer is None, sharers[slot.name], len(slot.members), slot.name))
-            wishes.append([numbers[slot.name] for slot in mine])
+            choices.append([numbers[slot.name] for slot in mine])
         actions: dict[str, Action] = {}
-        for vm, number in zip(homeless, matched(wishes), strict=True):
+        for vm, number in zip(homeless, matched(choices), strict=True):
             if number is not None:
                 slot = usable[number]
-                rivals = [one for one in slot.members if one != vm.id and (one in ids or self._is_affected(one))]
-                reason, detail = PROMISED, f"slot {slot.name} on {slot.host} was promised to it"
-                if rivals:
-                    named = ", ".join(rivals[:NAMED]) + (", ..." if len(rivals) > NAMED else "")
-                    reason, detail = CONTESTED, f"slot {slot.name} on {slot.host}, to which {named} had a claim as well"
-                actions[vm.id] = _action(vm, ActionKind.SLOT, reason, detail, host=slot.host, slot=slot.name)
+                rivals = tuple(one for one in slot.members if one != vm.id and (one in ids or self._is_affected(one)))
+                code, also = (PlanReason.CONTESTED, {"rivals": rivals}) if rivals else (PlanReason.PROMISED, {})
+                actions[vm.id] = _action(vm, ActionKind.SLOT, code, host=slot.host, slot=slot.name, **also)
         return actions
 
     def _is_affected(self, name: str) -> bool:
@@ -253,27 +206,23 @@ class _Planner:
     def _elsewhere(self, vm: VmState) -> Action:
         """No slot is left: any host with room."""
         if vm.offers is None:
-            return _action(vm, ActionKind.SEARCH, "no-slot", self._why_no_slot(vm))
+            return _action(vm, ActionKind.SEARCH, PlanReason.NO_SLOT, slots=self._why_no_slot(vm))
         target = self._chosen(vm, vm.offers)
         if target is not None:
-            detail = f"{self._why_no_slot(vm)}; {target} has room"
-            return _action(vm, ActionKind.PLACE, "no-slot", detail, host=target)
-        refused = [name for name in vm.avoid if self._host(name).health not in (HostHealth.REVOKED, HostHealth.DEAD)]
+            return _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
+        lost = (HostHealth.REVOKED, HostHealth.DEAD)
+        refused = tuple(name for name in vm.avoid if self._host(name).health not in lost)
         if refused:
-            said = f" ({vm.refusal})" if vm.refusal else ""
-            detail = f"it was refused or not started by {', '.join(refused[:NAMED])}{said}, and no other host has room"
-            return _action(vm, ActionKind.HOLD, "refused", detail, remedy="see why they refused it; it is tried again")
-        detail = f"{self._why_no_slot(vm)}, and no living host has room for it"
-        return _action(
-            vm, ActionKind.HOLD, "no-room", detail, remedy="add a host, stop other VMs, or repair a dead one"
-        )
+            why = f" ({vm.refusal})" if vm.refusal else ""
+            return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
+        return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm))
 
     def _chosen(self, vm: VmState, offers: Sequence[str]) -> str | None:
         """Of the hosts that placement allows and that have room, the one that the VM's selector prefers.
 
         It is booked, so that the next VM finds less room.
         """
-        allowed = [name for name in offers if name not in vm.avoid and self._host(name).takes]
+        allowed = [name for name in offers if name not in vm.avoid and self._host(name).schedulable]
         given = RecoverInput(
             node=vm.assigned,
             fence_ok=True,
@@ -318,28 +267,28 @@ class _Planner:
 
     def _why_no_slot(self, vm: VmState) -> str:
         mine = [slot for slot in self._view.slots if vm.id in slot.members]
-        told = (self._why_not(vm, slot) for slot in mine[:NAMED])
-        return "; ".join(told) if mine else "no slot was promised to it"
+        reasons = [self._why_not(vm, slot) for slot in mine[:NAMED]] or [reason(SlotReason.NOT_PROMISED)]
+        return "; ".join(render(one).text for one in reasons)
 
-    def _why_not(self, vm: VmState, slot: SlotState) -> str:
+    def _why_not(self, vm: VmState, slot: SlotState) -> Reason:
         """Why it does not go into this slot of its own."""
-        host = self._host(slot.host)
-        said = f"slot {slot.name} on {slot.host}"
+        host, consumer = self._host(slot.host), slot.consumer
+        at: dict[str, Value] = {"slot": slot.name, "host": slot.host}
         if host.health is not HostHealth.LIVE:
-            return f"{said}: its host is {host.health.value}"
+            return reason(SlotReason.HOST_NOT_LIVE, **at, health=host.health.value)
         if host.refuses:
-            return f"{said}: {host.refuses}"
-        if slot.consumer is not None and slot.consumer.vm != vm.id:
-            return f"{said} was taken by {slot.consumer.vm}"
-        if slot.host in vm.avoid:
-            return f"{said}: its host did not start it"
-        if not slot.ready:
-            return f"{said} is not ready"
-        if not may_run_on(vm, slot.host):
-            return f"{said}: it may not run there, by its hostLimit"
-        if not fits(vm, slot):
-            return f"{said} is too small for it"
-        return f"{said} goes to a VM that has no other"
+            return reason(SlotReason.HOST_REFUSES, **at, why=host.refuses)
+        if consumer is not None and consumer.vm != vm.id:
+            return reason(SlotReason.TAKEN, **at, by=consumer.vm)
+        for wrong, code in (
+            (slot.host in vm.avoid, SlotReason.NOT_STARTED),
+            (not slot.ready, SlotReason.NOT_READY),
+            (not may_run_on(vm, slot.host), SlotReason.HOST_LIMIT),
+            (not fits(vm, slot), SlotReason.TOO_SMALL),
+        ):
+            if wrong:
+                return reason(code, **at)
+        return reason(SlotReason.FOR_ANOTHER, **at)
 
     # Slots to be put right
 
@@ -357,16 +306,19 @@ class _Planner:
             vm = self._vms.get(consumer.vm)
             if vm is None:
                 if consumer.vm in self._view.gone:
-                    found.append(Release(slot=slot.name, vm=consumer.vm, why="the VM is gone"))
+                    why = reason(SlotReason.VM_GONE, vm=consumer.vm)
+                    found.append(Release(slot=slot.name, vm=consumer.vm, reason=why))
                 continue
             if vm.slot == slot.name and vm.assigned == slot.host:
                 continue
-            loud = any(not holder.fenced for holder in vm.holders)
+            held = any(not holder.fenced for holder in vm.holders)
             led_away = vm.unfinished and vm.slot and not vm.holders and vm.slot != slot.name
             nobody = not vm.wanted and not vm.holders and not vm.unfinished
-            if (loud or led_away or nobody) and actions[vm.id].slot != slot.name:
-                where = f"it is on its way to {vm.assigned}" if led_away else f"{vm.assigned or 'nobody'} has it"
-                found.append(Release(slot=slot.name, vm=vm.id, why="nobody wants it to run" if nobody else where))
+            if (held or led_away or nobody) and actions[vm.id].slot != slot.name:
+                code = SlotReason.VM_ON_ITS_WAY if led_away else SlotReason.VM_ELSEWHERE
+                code = SlotReason.VM_NOT_WANTED if nobody else code
+                why = reason(code, vm=vm.id, host=vm.assigned or "no host")
+                found.append(Release(slot=slot.name, vm=vm.id, reason=why))
         return tuple(found)
 
     def _reclaims(self, actions: dict[str, Action]) -> tuple[Reclaim, ...]:
@@ -398,31 +350,18 @@ def _may_take(vm: VmState, slot: SlotState) -> bool:
     return vm.id in slot.members and free and able
 
 
-def _unattended(vm: VmState, host: HostState) -> Action:
-    return _action(
-        vm,
-        ActionKind.HOLD,
-        "unattended",
-        f"{host.name} is silent, and no coordinator lives that could prove that it is off",
-        host=host.name,
-        remedy=f"start the daemon of a coordinator, or of {host.name}; "
-        "or set spec.mode of a living host to coordinator and restart its daemon",
-    )
-
-
 def _action(
     vm: VmState,
     kind: ActionKind,
-    reason: str,
-    detail: str = "",
+    code: HoldReason | PlanReason,
     *,
     host: str = "",
     slot: str = "",
-    remedy: str = "",
+    **fields: Value,
 ) -> Action:
-    return Action(
-        vm=vm.id, kind=kind, fence=vm.fence, host=host, slot=slot, reason=reason, detail=detail, remedy=remedy
-    )
+    also: dict[str, Value] = {"host": host} if host else {}
+    also |= {"slot": slot} if slot else {}
+    return Action(vm=vm.id, kind=kind, fence=vm.fence, host=host, slot=slot, reason=reason(code, **also, **fields))
 
 
 def _only_waits(plan: RecoveryPlan) -> bool:

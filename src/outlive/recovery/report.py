@@ -15,25 +15,23 @@ from outlive.failover.report.reporter import Events
 from outlive.node.ports.faults import Faults
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.resources import Proof, VirtualMachine
+from outlive.resources.reasons import StepReason
+from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
 from outlive.runtime.metrics import Metrics
 
 HELD_FAULT: Final = "vm-held"
 """A VM that cannot be restarted, for a reason of its own; that of a whole host is the fencer's to tell."""
 HELD_DELTA: Final = 5
 """What one held VM takes off the cluster's health."""
-TOLD_ELSEWHERE: Final = frozenset({"fence-unconfirmed", "store-restored"})
-"""Reasons that are a fault of the host, or of the store, and not of each VM."""
-MAY_RUN: Final = frozenset({"membership-missing", "unattended"})
-"""Reasons that say of a host that it may be running the VM: that the VM is down would be a guess."""
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _log = get_logger("recovery")
 
 
-def held_message(vm: str, why: str) -> str:
-    """What is told of a VM that is held, for this ``<reason>: <detail>``; empty where that is told elsewhere."""
-    reason, _, detail = why.partition(": ")
-    what = "is not restarted elsewhere" if reason in MAY_RUN else "is not running"
-    return "" if reason in TOLD_ELSEWHERE else f"VM {vm} {what}: {detail}"
+def held_message(vm: str, code: str, message: str) -> str:
+    """What is reported of a VM that is held; empty where it is a fault of its host, or of the store."""
+    if code in REPORTED_OF_HOST:
+        return ""
+    return f"VM {vm} {'is not restarted elsewhere' if code in MAY_RUN else 'is not running'}: {message}"
 
 
 class RecoveryReporter:
@@ -44,7 +42,7 @@ class RecoveryReporter:
         self._faults = faults
         self._clock = clock
         self._concerned_at: dict[str, float] = {}
-        self._mute_at: dict[str, float] = {}
+        self._fenced_at: dict[str, float] = {}
         self._recovered = metrics.counter(
             "recovery_recovered_total", "VMs seen running again after their host died, by where they went", ("into",)
         )
@@ -67,11 +65,11 @@ class RecoveryReporter:
         for vm in view.vms:
             self._concerned_at.setdefault(vm.id, now)
             if all(holder.fenced for holder in vm.holders):
-                self._mute_at.setdefault(vm.id, now)
+                self._fenced_at.setdefault(vm.id, now)
             elif not vm.unfinished:
-                self._mute_at.pop(vm.id, None)
+                self._fenced_at.pop(vm.id, None)
         here = {vm.id for vm in view.vms}
-        for times in (self._concerned_at, self._mute_at):
+        for times in (self._concerned_at, self._fenced_at):
             for vm_id in [one for one in times if one not in here]:
                 del times[vm_id]
         self._gauge(plan.actions)
@@ -81,7 +79,7 @@ class RecoveryReporter:
         found: dict[str, int] = {}
         for action in actions:
             if action.kind is ActionKind.HOLD:
-                found[action.reason] = found.get(action.reason, 0) + 1
+                found[action.reason.code] = found.get(action.reason.code, 0) + 1
         for reason in sorted(self._reasons | found.keys()):
             self._held.labels(reason).set(found.get(reason, 0))
         self._reasons |= found.keys()
@@ -105,18 +103,18 @@ class RecoveryReporter:
             slot=action.slot,
             fence=action.fence,
             proofs=[proof.kind for proof in proofs],
-            detail=action.detail,
+            detail=action.message.text,
         )
         await self._no_more(before)
 
     async def held(self, vm: VirtualMachine, action: Action) -> None:
         """The VM waits for somebody to act."""
-        note = f"{action.reason}: {action.detail}; {action.remedy}"
-        self._events.emit(vm.ref, "RecoveryHeld", note, type="Warning", action="Recover")
-        _log.warning("recovery.held", vm=vm.name, reason=action.reason, detail=action.detail, remedy=action.remedy)
-        message = held_message(vm.name, f"{action.reason}: {action.detail}")
+        said = action.message
+        self._events.emit(vm.ref, "RecoveryHeld", f"{said.text}; {said.remedy}", type="Warning", action="Recover")
+        _log.warning("recovery.held", vm=vm.name, reason=action.reason.code, message=said.text, remedy=said.remedy)
+        message = held_message(vm.name, action.reason.code, said.text)
         if message:
-            await self._faults.raise_(HELD_FAULT, vm.ref, message, remedy=action.remedy, delta=HELD_DELTA)
+            await self._faults.raise_(HELD_FAULT, vm.ref, message, remedy=said.remedy, delta=HELD_DELTA)
 
     async def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
         """Nobody wants the VM, and nothing of it is left."""
@@ -131,7 +129,7 @@ class RecoveryReporter:
         into = "slot" if record.slot else "placed" if record.steps and _was_sent(vm) else "own-host"
         now = self._clock.monotonic()
         took_s = now - self._concerned_at.pop(vm.name, now)
-        from_proof_s = now - self._mute_at.pop(vm.name, now)
+        from_proof_s = now - self._fenced_at.pop(vm.name, now)
         self._recovered.labels(into).inc()
         self._seconds.observe(took_s)
         self._from_proof.observe(from_proof_s)
@@ -151,7 +149,9 @@ class RecoveryReporter:
 
     async def _no_more(self, before: VirtualMachine) -> None:
         """The VM is not held any more."""
-        if any(step.what == "held" for step in (before.status.recovery.steps if before.status.recovery else ())):
+        if any(
+            step.what == StepReason.HELD for step in (before.status.recovery.steps if before.status.recovery else ())
+        ):
             await self._faults.end(HELD_FAULT, before.ref)
 
 

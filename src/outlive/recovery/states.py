@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.recovery.model import MOVED_THERE, PROMISED, Action
+from outlive.recovery.model import Action
 from outlive.resources import (
     Assigned,
     Consumer,
@@ -28,7 +29,8 @@ from outlive.resources import (
     Rejection,
     VirtualMachine,
 )
-from outlive.resources.vms import RECOVERY_STEPS
+from outlive.resources.reasons import Message, PlanReason, Reason, StepReason, VmReason, reason, render
+from outlive.resources.vms import RECOVERY_STEPS, RecoveryPhase
 from outlive.runtime.decisions import Decision
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
@@ -203,6 +205,18 @@ DONE: Final = Decision("recovery.done", done, DoneView, DoneResult, "Whether a V
 PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (*(step.decision for step in STEPS), DONE)
 REJECTIONS_KEPT: Final = 16
 """Refusals that a record remembers; older ones are forgotten, and their hosts may be asked again."""
+NO_REASON: Final = {"reason": "", "message": "", "remedy": ""}
+
+P = RecoveryPhase
+PHASES: Final[Transitions[RecoveryPhase]] = {
+    P.WAITING: frozenset({P.HELD, P.ASSIGNED, P.RECOVERED, P.DROPPED}),
+    P.HELD: frozenset({P.ASSIGNED, P.RECOVERED, P.DROPPED}),
+    P.ASSIGNED: frozenset({P.HELD, P.RECOVERED, P.DROPPED}),
+    P.RECOVERED: frozenset(),
+    P.DROPPED: frozenset(),
+}
+"""Which phase may follow which. A recovery that is over is followed by a new one, which begins as ``waiting``."""
+
 _replace = msgspec.structs.replace
 
 
@@ -227,28 +241,43 @@ def _origin(vm: VirtualMachine) -> str:
     return vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
 
 
-def with_step(record: Recovery, at: datetime, what: str, detail: str = "") -> Recovery:
+def with_step(record: Recovery, at: datetime, what: Reason) -> Recovery:
     """The record with one more step; of too many the ones in the middle go."""
-    steps = (*record.steps, RecoveryStep(at=at, what=what, detail=detail))
+    steps = (*record.steps, RecoveryStep(at=at, what=what.code, message=render(what).text))
     if len(steps) > RECOVERY_STEPS:
         first = RECOVERY_STEPS // 2
         steps = (*steps[:first], *steps[first + 1 :])
     return _replace(record, steps=steps)
 
 
+def _with_fenced(record: Recovery, at: datetime, proofs: Iterable[Proof]) -> Recovery:
+    for proof in proofs:
+        record = with_step(record, at, reason(StepReason.FENCED, kind=proof.kind))
+    return record
+
+
+def _to(record: Recovery, phase: RecoveryPhase) -> RecoveryPhase:
+    return follow(PHASES, record.phase, phase, what=f"the recovery by fence {record.fence}")
+
+
 def held(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
     """The VM waits, for this reason."""
-    record = _replace(record_of(vm, action), phase="held", reason=_reason(action), remedy=action.remedy)
-    return with_step(record, at, "held", _reason(action))
-
-
-def says(record: Recovery | None, action: Action) -> bool:
-    """Whether the record says already what the hold says."""
-    return record is not None and (record.phase, record.reason, record.remedy) == (
-        "held",
-        _reason(action),
-        action.remedy,
+    record, said = record_of(vm, action), action.message
+    record = _replace(
+        record,
+        phase=_to(record, RecoveryPhase.HELD),
+        reason=action.reason.code,
+        message=said.text,
+        remedy=said.remedy,
     )
+    return with_step(record, at, reason(StepReason.HELD, why=said.text))
+
+
+def is_held_so(record: Recovery | None, action: Action) -> bool:
+    """Whether the record says already what the hold says."""
+    if record is None or record.phase is not RecoveryPhase.HELD or record.reason != action.reason.code:
+        return False
+    return action.message == Message(record.message, record.remedy)
 
 
 def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: datetime, *, forgiven: bool) -> Recovery:
@@ -257,24 +286,25 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
     record = record_of(vm, action)
     refusal = refusal_of(vm, record)
     if refusal is not None:
-        record = with_step(record, at, "rejected", f"{refusal.hypervisor}: {refusal.reason}")
+        why = refusal.message or "it gave no reason"
+        record = with_step(record, at, reason(StepReason.REJECTED, host=refusal.hypervisor, why=why))
     rejected = () if forgiven else (*record.rejected, *((refusal,) if refusal is not None else ()))
-    for proof in proofs:
-        record = with_step(record, at, "fenced", f"{proof.kind}: {proof.evidence}")
+    record = _with_fenced(record, at, proofs)
     if action.slot:
-        record = with_step(record, at, "claimed", f"slot {action.slot}")
-    elif action.reason == MOVED_THERE:
-        record = with_step(record, at, "kept", action.detail)
-    record = with_step(record, at, "assigned", action.host)
+        record = with_step(record, at, reason(StepReason.CLAIMED, slot=action.slot))
+    moved_there = action.reason.code == PlanReason.MOVED_THERE
+    if moved_there:
+        record = with_step(record, at, reason(StepReason.MOVED_ON, why=action.message.text))
+    record = with_step(record, at, reason(StepReason.ASSIGNED, host=action.host))
     return _replace(
         record,
         fence=action.fence,
-        phase="assigned",
+        phase=_to(record, RecoveryPhase.ASSIGNED),
         slot=action.slot,
         host=action.host,
-        promised=action.reason == PROMISED,
-        reason="",
-        remedy="",
+        promised=action.reason.code == PlanReason.PROMISED,
+        moved_there=moved_there,
+        **NO_REASON,
         proofs=proofs or record.proofs,
         rejected=rejected[-REJECTIONS_KEPT:],
     )
@@ -284,27 +314,28 @@ def refusal_of(vm: VirtualMachine, record: Recovery) -> Rejection | None:
     """Why the VM leaves the host that it was sent to before: it refused, or did not start it."""
     status = vm.status
     now = status.assigned
-    if record.phase not in ("assigned", "held") or now is None or record.host != now.hypervisor:
+    if record.phase not in (RecoveryPhase.ASSIGNED, RecoveryPhase.HELD) or now is None or record.host != now.hypervisor:
         return None
     said = status.rejection
     if said is not None and not said.stays and said.hypervisor == now.hypervisor and said.fence in ("", now.fence):
         return said
-    return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason="it did not start the VM, or died before")
+    why = reason(VmReason.NOT_STARTED, host=now.hypervisor)
+    return Rejection(hypervisor=now.hypervisor, fence=now.fence, reason=why.code, message=render(why).text)
 
 
 def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
     """The VM was seen running."""
     record = record_of(vm, action)
     sent = record.host == action.host
-    record = with_step(record, at, "running", action.host)
+    record = with_step(record, at, reason(StepReason.SEEN_RUNNING, host=action.host))
     return _replace(
         record,
-        phase="recovered",
+        phase=_to(record, RecoveryPhase.RECOVERED),
         host=action.host,
         slot=record.slot if sent else "",
         promised=record.promised and sent,
-        reason="",
-        remedy="",
+        moved_there=record.moved_there and sent,
+        **NO_REASON,
     )
 
 
@@ -312,11 +343,7 @@ def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: dat
     """Nobody wants it to run, and nothing of it is left."""
     proofs = tuple(proofs)
     record = record_of(vm, action)
-    for proof in proofs:
-        record = with_step(record, at, "fenced", f"{proof.kind}: {proof.evidence}")
-    record = with_step(record, at, "dropped", action.detail)
-    return _replace(record, phase="dropped", reason="", remedy="", proofs=proofs or record.proofs)
-
-
-def _reason(action: Action) -> str:
-    return f"{action.reason}: {action.detail}" if action.detail else action.reason
+    record = _with_fenced(record, at, proofs)
+    record = with_step(record, at, reason(StepReason.DROPPED, why=action.message.text))
+    phase = _to(record, RecoveryPhase.DROPPED)
+    return _replace(record, phase=phase, **NO_REASON, proofs=proofs or record.proofs)

@@ -21,8 +21,6 @@ from outlive.node.fencing.policy import profile_of
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, reach_of, wanted
 from outlive.recovery.model import (
-    HOST_NOT_JOINED,
-    HOST_STOPPED,
     HolderState,
     HostHealth,
     HostState,
@@ -42,7 +40,9 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.reasons import HoldReason
 from outlive.resources.taking import is_only_emptied, refuses
+from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.runtime.informer import Informer
 
 HOLDER_INDEX: Final = "holder"
@@ -160,7 +160,7 @@ class Waiting:
 
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
-AWAITS_MOST_S: Final = 3600.0
+WAITS_MOST_S: Final = 3600.0
 """How much longer at most it may take where it says that the VM waits for others."""
 UNATTENDED_S: Final = 60.0
 """How long a host has to be silent before it is told that no coordinator attends to it."""
@@ -198,7 +198,7 @@ class RecoveryObserver:
 
     # One look
 
-    def look(self) -> RecoveryView:
+    def observe(self) -> RecoveryView:
         """Every VM with a fenced or condemned holder, with an unfinished recovery, or with a slot as its consumer."""
         unattended = self._unattended()
         vms = self._concerned(unattended)
@@ -309,7 +309,7 @@ class RecoveryObserver:
             name=name,
             health=self._health(name, member, host),
             refuses=_refuses(host),
-            emptied=host is not None and is_only_emptied(host),
+            drained=host is not None and is_only_emptied(host),
             unattended=name in unattended,
             unconfirmed=member is not None
             and member.record.state == "Revoked"
@@ -367,8 +367,8 @@ class RecoveryObserver:
         waited_s = self._waiting.waited_s(vm.name, signature)
         refusal = _refusal(vm) if begun is not None else ""
         avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
-        awaits, awaits_s = _awaits(vm)
-        if where is not None and (refusal or waited_s >= START_LIMIT_S + awaits_s):
+        waits_for, wait_limit_s = _waits_for(vm)
+        if where is not None and (refusal or waited_s >= START_LIMIT_S + wait_limit_s):
             avoid.append(where.hypervisor)
         if self.forgiven(vm):
             avoid = []
@@ -392,9 +392,7 @@ class RecoveryObserver:
             slot=where.slot.name if where is not None and where.slot is not None else "",
             arriving=where is not None and move is not None and move.target == where.hypervisor,
             unfinished=begun is not None,
-            waits_for_host=begun is not None
-            and begun.phase == "held"
-            and begun.reason.startswith((HOST_STOPPED, HOST_NOT_JOINED)),
+            waits_for_host=begun is not None and _held_for(begun, HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED),
             running=done(DoneView(vm=vm.name, assigned=where, holders=status.holders, members=members)).recovered
             and not any(dead(one, members) for one in status.holders),
             refusal=refusal,
@@ -402,8 +400,8 @@ class RecoveryObserver:
             avoid=tuple(dict.fromkeys(avoid)),
             waited_s=waited_s,
             after=vm.spec.start_after,
-            awaits=awaits,
-            awaits_s=awaits_s,
+            waits_for=waits_for,
+            wait_limit_s=wait_limit_s,
             host_limit=view.host_limit,
             selector=vm.spec.selector,
         )
@@ -411,7 +409,7 @@ class RecoveryObserver:
     def forgiven(self, vm: VirtualMachine) -> bool:
         """Whether the VM found no place for so long that hosts which refused it are asked again."""
         record = vm.status.recovery
-        refused = record is not None and record.phase == "held" and record.reason.startswith("refused")
+        refused = record is not None and _held_for(record, HoldReason.REFUSED)
         return self._held.waited_s(vm.name, refused) >= FORGIVE_S and refused
 
     def _fence(self, vm: VirtualMachine) -> str:
@@ -433,13 +431,17 @@ class RecoveryObserver:
         return assigned.record.fence.id or f"{host}.{assigned.record.epoch}" if assigned is not None else host
 
 
+def _held_for(record: Recovery, *reasons: HoldReason) -> bool:
+    return record.phase is RecoveryPhase.HELD and record.reason in reasons
+
+
 def _refusal(vm: VirtualMachine) -> str:
     """What the host says that the VM is assigned to, if it refuses."""
     record, said = vm.status.recovery, vm.status.rejection
     if record is None or said is None:
         return ""
     found = refusal_of(vm, record)
-    return (found.reason or "it gave no reason") if found is said else ""
+    return (found.message or "it gave no reason") if found is said else ""
 
 
 def _blocked(vm: VirtualMachine) -> str:
@@ -447,16 +449,16 @@ def _blocked(vm: VirtualMachine) -> str:
     said, where = vm.status.rejection, vm.status.assigned
     if said is None or where is None or not said.stays:
         return ""
-    return said.reason if (said.hypervisor, said.fence) == (where.hypervisor, where.fence) else ""
+    return said.message if (said.hypervisor, said.fence) == (where.hypervisor, where.fence) else ""
 
 
-def _awaits(vm: VirtualMachine) -> tuple[str, float]:
+def _waits_for(vm: VirtualMachine) -> tuple[str, float]:
     """For whom it waits where it is assigned, and how long at most, as that host says."""
     said, where = vm.status.start_order, vm.status.assigned
     if said is None or where is None or not said.waits_for:
         return "", 0.0
     here = (said.hypervisor, said.fence) == (where.hypervisor, where.fence)
-    return (said.detail, min(said.limit_s, AWAITS_MOST_S)) if here else ("", 0.0)
+    return (said.detail, min(said.limit_s, WAITS_MOST_S)) if here else ("", 0.0)
 
 
 def _refuses(host: Hypervisor | None) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import datetime
-from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from outlive.resources.amounts import Amounts
 from outlive.resources.memberships import Proof
@@ -19,6 +19,15 @@ class Request(Part, frozen=True, kw_only=True):
     target: str = ""
     force: bool = False
     force_live: bool = False
+
+
+class Answer(Part, frozen=True, kw_only=True):
+    """How the last request was answered."""
+
+    id: str
+    """Of the request."""
+    code: str
+    """``accepted``, ``made_permanent``, or why it was refused (docs/reference/node-decisions.md#vmrequest)."""
 
 
 class VirtualMachineSpec(Part, frozen=True, kw_only=True):
@@ -90,6 +99,18 @@ class Holder(Part, frozen=True, kw_only=True):
     """What the host itself says of the domain of this run."""
 
 
+class MigrationPhase(enum.StrEnum):
+    """How far a migration is (transitions: ``outlive.node.migration.states``)."""
+
+    REQUESTED = "requested"
+    TARGET_READY = "target-ready"
+    TRANSFERRING = "transferring"
+    STOPPING = "stopping"
+    TRANSFERRED = "transferred"
+    STOPPED = "stopped"
+    ABORTED = "aborted"
+
+
 class Migration(Part, frozen=True, kw_only=True):
     """A move under way, advanced by compare-and-swap."""
 
@@ -97,13 +118,13 @@ class Migration(Part, frozen=True, kw_only=True):
     source: str
     target: str
     mode: Literal["live", "cold"] = "live"
-    phase: Literal[
-        "requested", "target-ready", "transferring", "stopping", "transferred", "stopped", "committed", "aborted"
-    ] = "requested"
+    phase: MigrationPhase = MigrationPhase.REQUESTED
     attempts: int = 0
     prior_home: str = ""
     new_home: str = ""
     reason: str = ""
+    """Why it was aborted: a code (``resources.reasons.MigrationReason``)."""
+    message: str = ""
     declined: str = ""
     """Run of the target that was ended before it ever ran: what was sent to it may run on at the source."""
 
@@ -114,6 +135,8 @@ class Rejection(Part, frozen=True, kw_only=True):
     hypervisor: str
     fence: str = ""
     reason: str = ""
+    """A code (``resources.reasons.VmReason``)."""
+    message: str = ""
     stays: bool = False
     """No other host could start it either: it stays where it is assigned, and its host tries again."""
 
@@ -140,22 +163,39 @@ class RecoveryStep(Part, frozen=True, kw_only=True):
 
     at: datetime
     what: str
-    """A stable word: ``fenced``, ``claimed``, ``assigned``, ``rejected``, ``held``, ``running``, …"""
-    detail: str = ""
+    """A code (``resources.reasons.StepReason``)."""
+    message: str = ""
+
+
+class RecoveryPhase(enum.StrEnum):
+    """How far a recovery is (transitions: ``outlive.recovery.states``)."""
+
+    WAITING = "waiting"
+    HELD = "held"
+    ASSIGNED = "assigned"
+    RECOVERED = "recovered"
+    DROPPED = "dropped"
+
+
+UNFINISHED: Final = frozenset({RecoveryPhase.WAITING, RecoveryPhase.HELD, RecoveryPhase.ASSIGNED})
 
 
 class Recovery(Part, frozen=True, kw_only=True):
     """How the VM came back after its host died, or why it has not yet."""
 
     fence: str
-    phase: Literal["waiting", "held", "claimed", "assigned", "recovered", "dropped"] = "waiting"
+    phase: RecoveryPhase = RecoveryPhase.WAITING
     origin: str = ""
     """The host that died."""
     slot: str = ""
     host: str = ""
     promised: bool = False
     """Whether it came into a slot that was promised to it."""
+    moved_there: bool = False
+    """Whether it was sent to where it was being moved to, in the room that is kept for it there."""
     reason: str = ""
+    """Why it is held: a code (``resources.reasons.HoldReason``)."""
+    message: str = ""
     remedy: str = ""
     proofs: tuple[Proof, ...] = ()
     """One for every holder that was dropped."""
@@ -164,15 +204,9 @@ class Recovery(Part, frozen=True, kw_only=True):
     """At most ``RECOVERY_STEPS``, the first and the last ones."""
 
     @property
-    def moved_there(self) -> bool:
-        """Whether it was sent last to where it was being moved to, in the room that is kept for it there."""
-        sent = [before.what for before, after in pairwise(self.steps) if after.what == "assigned"]
-        return sent[-1:] == ["kept"]
-
-    @property
     def unfinished(self) -> bool:
         """Whether something is still to be done."""
-        return self.phase in ("waiting", "held", "claimed", "assigned")
+        return self.phase in UNFINISHED
 
 
 RECOVERY_STEPS = 32
@@ -186,8 +220,10 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``start``, ``stop``, ``shutdown``,
     ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with our daemon."""
     reason: str = ""
-    answered: str = ""
-    """Id of the last request that was answered, and after a blank what came of it."""
+    """Why it is not running: a code (``resources.reasons.VmReason``), or the word of another source."""
+    message: str = ""
+    """What ``reason`` says."""
+    answered: Answer | None = None
     migration: Migration | None = None
     rejection: Rejection | None = None
     """Of the host that it is assigned to."""
@@ -215,6 +251,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.home": ("recovery", "move", "flush", "import", "mirror"),
                 "status.phase": ("daemon", "recovery", "move", "flush", "import", "mirror"),
                 "status.reason": ("daemon", "recovery", "move", "flush", "import", "mirror"),
+                "status.message": ("daemon", "recovery", "move", "flush", "import", "mirror"),
                 "status.answered": ("daemon", "move"),
                 "status.rejection": ("daemon", "recovery", "move", "flush"),
                 "status.startOrder": ("daemon",),

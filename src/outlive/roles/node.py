@@ -36,9 +36,10 @@ from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.storage import StoragePort
 from outlive.node.reporting import Reporter
 from outlive.node.settings import NodeSettings
-from outlive.node.vm.context import VmContext, VmRecords
+from outlive.node.vm.context import VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.reconciler import VmReconciler, Workers
+from outlive.node.vm.records import VmRecords
 from outlive.node.vm.requests import RequestHandler
 from outlive.node.vm.start import DomainCreator, VmStarter
 from outlive.node.vm.stop import VmStopper

@@ -24,11 +24,12 @@ from outlive.resources import (
     Hypervisor,
     Membership,
     Proof,
-    RecoveryStep,
     Reservation,
     VirtualMachine,
 )
 from outlive.resources.codec import decode_as
+from outlive.resources.reasons import StepReason
+from outlive.resources.vms import RecoveryPhase
 from outlive.store import Store, list_all
 
 DECISIONS_LIMIT: Final = 200
@@ -37,15 +38,6 @@ DECISIONS_LIMIT: Final = 200
 
 _ORDER: Final = ("safety.condemn", "safety.attempt", "safety.claim", "safety.assign", "safety.hold", "safety.create")
 """In this order decisions follow each other, whatever clocks say."""
-_STEPS: Final = {
-    "claimed": "its slot is claimed",
-    "kept": "no slot is taken for it",
-    "assigned": "it is assigned",
-    "running": "it is seen running",
-    "held": "it is held",
-    "rejected": "a host did not start it",
-}
-"""Steps of a recovery, as they are told."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -113,14 +105,14 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     mine = [one for one in records if one.subject == vm.name]
     chain: list[Link] = [*_condemned(fenced, await _fencer(store, recovery.origin, recovery.fence))]
     chain += _proofs(recovery.proofs)
-    chain += [Link(at=step.at, text=_step(step)) for step in recovery.steps]
+    chain += [Link(at=step.at, text=step.message) for step in recovery.steps]
     if recovery.slot:
         chain += await _slot(store, recovery.slot)
     chain += [*_start_order(vm), *_held(vm)]
     return Why(
         subject=vm.name,
         summary=_summary(vm),
-        settled=recovery.phase == "recovered",
+        settled=recovery.phase is RecoveryPhase.RECOVERED,
         chain=tuple(chain),
         remedy=recovery.remedy or _remedy_of_waiting(vm),
         decisions=_told([*fenced, *mine]),
@@ -146,20 +138,13 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
     return f"see outlive why {waits[0]}; to start it now, take {', '.join(waits)} out of its spec.startAfter"
 
 
-def _step(step: RecoveryStep) -> str:
-    if step.what == "fenced":  # what proves it stands above
-        return f"an earlier copy of it can do no harm any more, proven by {step.detail.partition(':')[0]}"
-    said = _STEPS.get(step.what, step.what)
-    return f"{said}: {step.detail}" if step.detail else said
-
-
 def _summary(vm: VirtualMachine) -> str:
     recovery = vm.status.recovery
     assert recovery is not None
     lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
     match recovery.phase:
-        case "recovered":
-            if not any(step.what == "assigned" for step in recovery.steps):
+        case RecoveryPhase.RECOVERED:
+            if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
                 return f"{lost}, which came back and runs it again"
             place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
             if recovery.slot and not recovery.promised:
@@ -167,18 +152,16 @@ def _summary(vm: VirtualMachine) -> str:
             if recovery.moved_there:
                 place = "where it was being moved to"
             return f"{lost} and runs on {recovery.host} again, {place}"
-        case "held":
-            return f"{lost} and is held: {recovery.reason}"
-        case "assigned":
+        case RecoveryPhase.HELD:
+            return f"{lost} and is held: {recovery.message}"
+        case RecoveryPhase.ASSIGNED:
             if waits := _waits_for(vm):
                 return f"{lost}, has its place on {recovery.host}, and waits there for {', '.join(waits)}"
             return f"{lost} and is assigned to {recovery.host}, where it has not been seen running yet"
-        case "claimed":
-            return f"{lost} and has claimed slot {recovery.slot} on {recovery.host}"
-        case "dropped":
+        case RecoveryPhase.DROPPED:
             return f"{lost} and stays down: nobody wants it to run"
-        case "waiting":
-            return f"{lost} and waits: {recovery.reason or 'its host is not proven dead yet'}"
+        case RecoveryPhase.WAITING:
+            return f"{lost} and waits: {recovery.message or 'its host is not proven dead yet'}"
 
 
 async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
@@ -349,7 +332,7 @@ async def _moved(store: Store, fence: str) -> list[Link]:
     async for vm in list_all(store, VirtualMachine):
         recovery = vm.status.recovery
         if recovery is not None and recovery.fence == fence:
-            remedy = f" ({recovery.remedy})" if recovery.phase in ("held", "waiting") and recovery.remedy else ""
+            remedy = f" ({recovery.remedy})" if recovery.reason else ""
             at = recovery.steps[-1].at if recovery.steps else None
             links.append(Link(at=at, text=_summary(vm) + remedy))
     return links

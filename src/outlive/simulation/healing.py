@@ -11,6 +11,7 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.resources import Cluster, Fault, Hypervisor, MemberRecord, VirtualMachine
+from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.hosts import SimHost
 from outlive.simulation.spec import BmcMode
@@ -124,7 +125,7 @@ class Operator:
         """Whether a VM is held because a membership of the host is not there any more."""
         return any(
             vm.status.recovery is not None
-            and vm.status.recovery.reason.startswith("membership-missing")
+            and vm.status.recovery.reason == HoldReason.MEMBERSHIP_MISSING
             and any(one.hypervisor == host for one in vm.status.holders)
             for vm in self._world.store.all_of(VirtualMachine)
         )

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from outlive.resources import Fault, VirtualMachine
+from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import ACCIDENTS
 from outlive.simulation.invariants.resting import wanted
@@ -87,7 +88,7 @@ class Losses:
         if vm.status.phase in _ASKED_PHASES:
             return False
         moved = vm.status.migration
-        return moved is None or moved.phase in ("committed", "aborted")
+        return moved is None or moved.phase is MigrationPhase.ABORTED
 
     def took_s(self) -> tuple[float, ...]:
         """The longest loss of each VM that is back, shortest first."""
@@ -107,8 +108,8 @@ class Losses:
             if not wanted(vm) or self._world.running(vm.name):
                 continue
             recovery = vm.status.recovery
-            if recovery is not None and recovery.reason and recovery.phase != "recovered":
-                found.append(HeldVm(vm=vm.name, reason=recovery.reason, remedy=recovery.remedy))
+            if recovery is not None and recovery.reason:
+                found.append(HeldVm(vm=vm.name, reason=recovery.message, remedy=recovery.remedy))
                 continue
             fault = next((one for one in faults if one.subject.name == vm.name), None)
             if fault is not None:
@@ -119,5 +120,5 @@ class Losses:
                     HeldVm(vm=vm.name, reason="the end came too soon after its loss", remedy="simulate longer")
                 )
                 continue
-            found.append(HeldVm(vm=vm.name, reason=vm.status.reason or "nothing says why it does not run"))
+            found.append(HeldVm(vm=vm.name, reason=vm.status.message or "nothing says why it does not run"))
         return tuple(found)

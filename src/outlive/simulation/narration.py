@@ -18,6 +18,7 @@ from outlive.base.wording import listing
 from outlive.node.degrading import becomes
 from outlive.node.membership.join import is_nobodys
 from outlive.resources import Cluster, Degrading, Fault, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
 
 TOGETHER_S: Final = 1.5
@@ -138,7 +139,7 @@ def _vm(before: VirtualMachine | None, after: VirtualMachine | None) -> list[Tol
     phase = after.status.phase
     if phase != before.status.phase and phase in ("stop", "disable", "fail"):
         word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}[phase]
-        why = f": {after.status.reason}" if after.status.reason else ""
+        why = f": {after.status.message}" if after.status.message else ""
         told.append(Told(subject=vm, text=f"{vm} {word}{why}"))
     return told
 
@@ -199,7 +200,7 @@ def _order(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]
 
 def _recovery(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
     old, new = before.status.recovery, after.status.recovery
-    if new is None or new.phase not in ("waiting", "held") or not new.reason:
+    if new is None or not new.reason:
         return []
     if old is not None and (old.phase, old.reason) == (new.phase, new.reason):
         return []
@@ -207,9 +208,9 @@ def _recovery(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
     return [
         Told(
             subject=vm,
-            text=f"{vm} waits: {new.reason}{remedy}",
+            text=f"{vm} waits: {new.message}{remedy}",
             key=f"waits-{new.phase}-{new.origin}",
-            many=f"{{n}} VMs of {new.origin} wait: {new.reason}{remedy}",
+            many=f"{{n}} VMs of {new.origin} wait: {new.message}{remedy}",
         )
     ]
 
@@ -229,13 +230,12 @@ def _holders(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Tol
     ]
 
 
-_MOVES: Final[Mapping[str, tuple[str, str]]] = {
-    "requested": ("{vm} is to move from {source} to {target}", "{{n}} VMs are to move away from {source}"),
-    "target-ready": ("{target} waits for {vm}", ""),
-    "transferring": ("{source} sends {vm} to {target}", "{source} sends {{n}} VMs away"),
-    "stopping": ("{source} stops {vm}, which then starts on {target}", "{source} stops {{n}} VMs"),
-    "committed": ("{target} has {vm}", ""),
-    "aborted": ("the move of {vm} to {target} is off", "{{n}} moves from {source} are off"),
+_MOVES: Final[Mapping[MigrationPhase, tuple[str, str]]] = {
+    MigrationPhase.REQUESTED: ("{vm} is to move from {source} to {target}", "{{n}} VMs are to move away from {source}"),
+    MigrationPhase.TARGET_READY: ("{target} waits for {vm}", ""),
+    MigrationPhase.TRANSFERRING: ("{source} sends {vm} to {target}", "{source} sends {{n}} VMs away"),
+    MigrationPhase.STOPPING: ("{source} stops {vm}, which then starts on {target}", "{source} stops {{n}} VMs"),
+    MigrationPhase.ABORTED: ("the move of {vm} to {target} is off", "{{n}} moves from {source} are off"),
 }
 """Phase of a move → what is told of one, and of several."""
 
@@ -245,14 +245,14 @@ def _migration(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[T
     if new is None or (old is not None and (old.id, old.phase) == (new.id, new.phase)) or new.phase not in _MOVES:
         return []
     one, many = _MOVES[new.phase]
-    why = f": {new.reason}" if new.phase == "aborted" and new.reason else ""
+    why = f": {new.message}" if new.message else ""
     return [
         Told(
             subject=vm,
             text=one.format(vm=vm, source=new.source, target=new.target) + why,
             key=f"move-{new.phase}-{new.source}" if many else "",
             many=many.format(source=new.source),
-            loud=new.phase not in ("target-ready", "committed"),
+            loud=new.phase is not MigrationPhase.TARGET_READY,
         )
     ]
 

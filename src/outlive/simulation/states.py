@@ -24,6 +24,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.documents import Problems
+from outlive.resources.vms import RecoveryPhase
 from outlive.simulation.stores import WorldStore
 
 SHOWN_CHARACTERS: Final = 80
@@ -229,6 +230,7 @@ def vm_facts(world: Seen, name: str) -> dict[str, Any]:
         "runs": world.running(name),
         "phase": status.phase,
         "reason": status.reason,
+        "message": status.message,
         "home": status.home,
         "holders": tuple(one.hypervisor for one in status.holders),
         "seen": tuple(one.seen for one in status.holders),
@@ -244,7 +246,8 @@ def vm_facts(world: Seen, name: str) -> dict[str, Any]:
         facts |= {
             "promised": recovery.promised,
             "recovery": recovery.phase,
-            "held": recovery.reason if recovery.phase in ("waiting", "held") else "",
+            "held": recovery.reason,
+            "why": recovery.message,
             "remedy": recovery.remedy,
             "origin": recovery.origin,
             "rejected": tuple(one.hypervisor for one in recovery.rejected),
@@ -325,8 +328,8 @@ def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
         "hostsInUse": len({host for vm in vms for host in world.running(vm.name)}),
         "covered": sum(one.covered for one in required),
         "uncovered": sum(not one.covered for one in required),
-        "recovered": phases.count("recovered"),
-        "held": phases.count("held"),
+        "recovered": phases.count(RecoveryPhase.RECOVERED),
+        "held": phases.count(RecoveryPhase.HELD),
         "slots": len(slots),
         "consumed": sum(one.status.consumer is not None for one in slots),
         "faults": tuple(sorted(codes)),

@@ -92,19 +92,21 @@ def _vm(history: History, vm: str, before: Resource | None, after: Resource | No
         slot = f" in slot {new.assigned.slot.name}" if new.assigned.slot is not None else ""
         history.add("assign", vm, f"assigned to {new.assigned.hypervisor}{slot} by {author.process}")
     if new.rejection is not None and new.rejection != old.rejection:
-        history.add("reject", vm, f"rejected by {new.rejection.hypervisor}: {new.rejection.reason}")
+        history.add("reject", vm, f"rejected by {new.rejection.hypervisor}: {new.rejection.message}")
     if new.start_order is not None and new.start_order != old.start_order:
         history.add("order", vm, new.start_order.detail)
     if old.phase != new.phase or old.reason != new.reason:
-        history.add("vm", vm, f"phase {new.phase or 'none'}{': ' + new.reason if new.reason else ''}")
+        history.add("vm", vm, f"phase {new.phase or 'none'}{': ' + new.message if new.message else ''}")
     if new.migration is not None and (old.migration is None or old.migration.phase != new.migration.phase):
         move = new.migration
-        history.add("move", vm, f"{move.mode} from {move.source} to {move.target}: {move.phase} {move.reason}".rstrip())
+        history.add(
+            "move", vm, f"{move.mode} from {move.source} to {move.target}: {move.phase} {move.message}".rstrip()
+        )
     if new.recovery is not None and (
         old.recovery is None or (old.recovery.phase, old.recovery.reason) != (new.recovery.phase, new.recovery.reason)
     ):
         one = new.recovery
-        why = f": {one.reason}" if one.reason else ""
+        why = f": {one.message}" if one.message else ""
         where = f" on {one.host}" if one.host else ""
         history.add("recovery", vm, f"{one.phase}{where}{why}", phase=one.phase, promised=one.promised)
 

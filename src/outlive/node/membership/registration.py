@@ -23,8 +23,8 @@ from outlive.node.membership.settling import Settling
 from outlive.node.membership.states import MemberView, cut_off
 from outlive.node.membership.steps import SELF_CLEAN, CleanedView
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.context import VmRecords
 from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.records import VmRecords
 from outlive.node.vm.states import reach_of
 from outlive.node.wishes import Wishes
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine

@@ -20,9 +20,15 @@ from outlive.node.migration.target import MigrationTarget
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.start import DomainCreator
-from outlive.node.vm.states import active_move, assigned_to, mine, reach_of
+from outlive.node.vm.states import (
+    active_move,
+    assigned_to,
+    mine,
+    reach_of,
+)
 from outlive.node.vm.stop import VmStopper
 from outlive.resources import VirtualMachine
+from outlive.resources.reasons import MigrationReason, reason
 from outlive.resources.vms import VirtualMachineStatus
 
 TIDY_S: Final = 10.0
@@ -47,7 +53,7 @@ class Migrations:
         if memory.phase != seen:
             memory.phase, memory.phase_since_s = seen, self._shared.clock.monotonic()
         if move.source == move.target:
-            return await self._move.abort(vm.name, move, "self_target")
+            return await self._move.abort(vm.name, move, reason(MigrationReason.SELF_TARGET))
         if self._shared.host == move.source:
             return await self._sender.step(vm, move, memory)
         return await self._receiver.step(vm, move, memory)
@@ -57,10 +63,10 @@ class Migrations:
         if domain.state is DomainState.INCOMING:
             return await self._move.drop(vm.name, domain)
         members = await self._move.members(vm)
-        loud = [one for one in self._move.others(vm) if not fenced(one, members, reach_of(vm))]
-        if any(one.role == "" for one in loud):
+        not_fenced = [one for one in self._move.others(vm) if not fenced(one, members, reach_of(vm))]
+        if any(one.role == "" for one in not_fenced):
             return await self._move.drop(vm.name, domain)
-        if loud:
+        if not_fenced:
             return LOOK_S
         return await self._move.take_back(vm, domain, members, memory)
 

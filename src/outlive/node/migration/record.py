@@ -14,19 +14,27 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import ADOPT, RESUME, MoveView
 from outlive.node.membership.states import MemberView
+from outlive.node.migration.states import BEFORE_HANDOVER, aborted, to_phase
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
+from outlive.node.vm.states import (
+    HALTED,
+    MIGRATING,
+    VmState,
+    active_move,
+    assigned_to,
+    mine,
+    reach_of,
+)
 from outlive.node.vm.stop import VmStopper
 from outlive.resources import Assigned, Holder, VirtualMachine
-from outlive.resources.vms import Migration, VirtualMachineStatus
+from outlive.resources.reasons import MigrationReason, Reason, reason
+from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 
 LOOK_S: Final = 1.0
 """How often a side that waits reads the record."""
 SILENT_S: Final = 3.0
 """How long the other side may be silent before it is looked whether it holds its membership."""
-BEFORE_HANDOVER: Final = frozenset({"requested", "target-ready", "transferring", "stopping"})
-"""Phases in which either side may abort."""
 _ADOPT: Final = ADOPT.decision
 _RESUME: Final = RESUME.decision
 _replace = msgspec.structs.replace
@@ -61,8 +69,9 @@ class MigrationRecords:
             holders=holders,
             assigned=assigned,
             home=home,
-            phase=now.status.phase if halted else START,
+            phase=now.status.phase if halted else VmState.START,
             reason=now.status.reason if halted else "",
+            message=now.status.message if halted else "",
             migration=migration,
         )
 
@@ -73,9 +82,9 @@ class MigrationRecords:
             return False
         return any(one.run_id == domain.run_id for one in mine(vm, self._shared.keeper.me))
 
-    async def advance(self, name: str, move: Migration, phase: str, **changes: object) -> bool:
+    async def advance(self, name: str, move: Migration, phase: MigrationPhase, **changes: object) -> bool:
         """The next phase of exactly this record; whether it is written."""
-        target = _replace(move, phase=phase, **changes)
+        target = _replace(move, phase=to_phase(move, phase), **changes)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             return _replace(now.status, migration=target) if now.status.migration == move else None
@@ -87,7 +96,7 @@ class MigrationRecords:
         return done
 
     async def abort(
-        self, name: str, move: Migration, reason: str, phases: frozenset[str] = BEFORE_HANDOVER
+        self, name: str, move: Migration, why: Reason, phases: frozenset[MigrationPhase] = BEFORE_HANDOVER
     ) -> float | None:
         """Everything as before, if neither side has gone too far."""
         shared = self._shared
@@ -105,8 +114,8 @@ class MigrationRecords:
             current = active_move(now)
             if current is None or not may(now):
                 return None
-            over = _replace(current, phase="aborted", reason=reason)
-            phase = START if now.status.phase in ("migrate", "migrate-live", "unmigrate") else now.status.phase
+            over = aborted(current, why)
+            phase = VmState.START if now.status.phase in MIGRATING else now.status.phase
             return _replace(
                 now.status,
                 assigned=Assigned(hypervisor=move.source),
@@ -118,7 +127,7 @@ class MigrationRecords:
         after = await shared.records.change(shared.move, name, change)
         if after is not None and assigned_to(after) not in (move.source, ""):
             await shared.records.relabel(shared.move, name, assigned_to(after))
-        _log.warning("move.aborted", vm=name, host=shared.host, reason=reason)
+        _log.warning("move.aborted", vm=name, host=shared.host, reason=why.code)
         return LOOK_S
 
     async def members(self, vm: VirtualMachine) -> tuple[MemberView, ...]:
@@ -186,14 +195,14 @@ class MigrationRecords:
                 _log.warning("move.not_resumed", vm=name, why=str(error))
                 return LOOK_S
             await shared.here.look()
-            return await self.come_back(vm, "target_lost")
+            return await self.come_back(vm, reason(MigrationReason.TARGET_LOST))
         _log.warning("move.not_resumed", vm=name, why=outcome.refused.why)
         move = active_move(vm)
         if move is not None:
-            return await self.abort(name, move, "target_lost", frozenset({move.phase}))
+            return await self.abort(name, move, reason(MigrationReason.TARGET_LOST), frozenset({move.phase}))
         return await self.drop(name, domain)
 
-    async def come_back(self, vm: VirtualMachine, reason: str) -> float | None:
+    async def come_back(self, vm: VirtualMachine, why: Reason) -> float | None:
         """It runs here after all: it is assigned here again, and fenced entries of the target go."""
         shared = self._shared
         members = await self.members(vm)
@@ -201,13 +210,13 @@ class MigrationRecords:
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             move = now.status.migration
-            if move is None or (move.phase == "aborted" and assigned_to(now) == shared.host):
+            if move is None or (move.phase is MigrationPhase.ABORTED and assigned_to(now) == shared.host):
                 return None
-            over = _replace(move, phase="aborted", reason=reason)
+            over = aborted(move, why)
             return self.adopted(now, members, home=move.prior_home or now.status.home, migration=over)
 
         await shared.records.change(shared.move, vm.name, change)
-        _log.warning("move.came_back", vm=vm.name, host=shared.host, reason=reason)
+        _log.warning("move.came_back", vm=vm.name, host=shared.host, reason=why.code)
         return 0.0
 
     async def drop(self, name: str, domain: Domain | None) -> float | None:

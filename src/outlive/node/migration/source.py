@@ -17,16 +17,21 @@ from outlive.node.migration.record import LOOK_S, SILENT_S, MigrationRecords
 from outlive.node.migration.states import LIVE_ATTEMPTS
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.states import assigned_to, reach_of
+from outlive.node.vm.states import (
+    VmState,
+    assigned_to,
+    reach_of,
+)
 from outlive.node.vm.stop import Shutdown, VmStopper
 from outlive.resources import Holder, VirtualMachine
-from outlive.resources.vms import Migration
+from outlive.resources.reasons import MigrationReason, reason
+from outlive.resources.vms import Migration, MigrationPhase
 
 ATTEMPT_PAUSE_S: Final = 0.5
 """Between two attempts to move a running guest."""
 QUEUE_LIMITS: Final = 10
 """So many times the limit of a step a move may wait for its turn on the target."""
-AFTER_STOP: Final = frozenset({"stopped"})
+AFTER_STOP: Final = frozenset({MigrationPhase.STOPPED})
 """The phase in which the source takes it back from a target that is lost; it does not run anywhere then."""
 _SEND: Final = SEND.decision
 _log = get_logger("node.move")
@@ -46,38 +51,38 @@ class MigrationSource:
         shared, name = self._shared, vm.name
         await shared.here.look()
         domain = shared.here.domains.get(name)
-        if move.phase == "stopped":
+        if move.phase is MigrationPhase.STOPPED:
             return await self._after_stop(vm, move, memory)
         if domain is None or domain.state is DomainState.OFF:
-            if move.phase == "stopping":
+            if move.phase is MigrationPhase.STOPPING:
                 return await self._stopped(name, move)
             if domain is not None:
                 await self._ender.destroy(name, run_id=domain.run_id)
-            if move.phase == "transferred":
+            if move.phase is MigrationPhase.TRANSFERRED:
                 return await self._lost(vm, move)
-            return await self._move.abort(name, move, "it ended by itself before it was moved")
+            return await self._move.abort(name, move, reason(MigrationReason.ENDED_BY_ITSELF))
         if domain.state is not DomainState.RUNNING:
             return await self._handed_over(vm, move, domain, memory)
         if assigned_to(vm) != move.target:
-            return await self._move.abort(name, move, "target_changed")
+            return await self._move.abort(name, move, reason(MigrationReason.TARGET_CHANGED))
         match move.phase:
-            case "requested":
+            case MigrationPhase.REQUESTED:
                 return await self._await_target(vm, move, memory)
-            case "target-ready" if move.mode == "cold":
-                await self._move.advance(name, move, "stopping")
+            case MigrationPhase.TARGET_READY if move.mode == "cold":
+                await self._move.advance(name, move, MigrationPhase.STOPPING)
                 return 0.0
-            case "stopping":
+            case MigrationPhase.STOPPING:
                 return await self._stop(name, move, memory)
-            case "transferred":  # it was sent, and runs here all the same: it came back
-                return await self._move.come_back(vm, "live_failed")
+            case MigrationPhase.TRANSFERRED:  # it was sent, and runs here all the same: it came back
+                return await self._move.come_back(vm, reason(MigrationReason.LIVE_FAILED))
             case _:
                 return await self._send(vm, move, memory)
 
     async def _await_target(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
         if self._move.late(memory, float(self._shared.settings.move_limit) * QUEUE_LIMITS):
-            return await self._move.abort(vm.name, move, "peer_timeout")
+            return await self._move.abort(vm.name, move, reason(MigrationReason.PEER_TIMEOUT))
         if self._move.late(memory, SILENT_S) and not await self._holds(move.target):
-            return await self._move.abort(vm.name, move, "target_lost")
+            return await self._move.abort(vm.name, move, reason(MigrationReason.TARGET_LOST))
         return LOOK_S
 
     async def _holds(self, host: str) -> bool:
@@ -89,7 +94,7 @@ class MigrationSource:
         """One attempt to move it while it runs."""
         shared, name = self._shared, vm.name
         if vm.spec.migration_method == "shutdown":
-            return await self._move.abort(name, move, "live_forbidden")
+            return await self._move.abort(name, move, reason(MigrationReason.LIVE_FORBIDDEN))
         if move.attempts >= LIVE_ATTEMPTS:
             return await self._live_failed(vm, move)
         if len(self._outgoing) >= shared.settings.moves:
@@ -98,13 +103,13 @@ class MigrationSource:
         members = await self._move.members(vm)
         outcome = shared.decisions.use(_SEND, self._move.view(vm, members), subject=name)
         if outcome.refused is not None:
-            if move.phase == "transferring" or self._move.late(memory):
-                return await self._move.abort(name, move, "target_lost")
+            if move.phase is MigrationPhase.TRANSFERRING or self._move.late(memory):
+                return await self._move.abort(name, move, reason(MigrationReason.TARGET_LOST))
             return LOOK_S
         self._outgoing[name] = None
         memory.sent_to = outcome.run_id
         try:
-            begun = await self._move.advance(name, move, "transferring", attempts=move.attempts + 1)
+            begun = await self._move.advance(name, move, MigrationPhase.TRANSFERRING, attempts=move.attempts + 1)
             if begun:
                 await self._transfer(vm, move, memory)
         finally:
@@ -126,16 +131,16 @@ class MigrationSource:
         await shared.here.look()
 
     async def _live_failed(self, vm: VirtualMachine, move: Migration) -> float | None:
-        if vm.status.phase == "migrate-live" or vm.spec.migration_method == "live":
-            return await self._move.abort(vm.name, move, "live_failed")
+        if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.migration_method == "live":
+            return await self._move.abort(vm.name, move, reason(MigrationReason.LIVE_FAILED))
         # The guest is stopped only once the target has said again that it is there to start it.
-        await self._move.advance(vm.name, move, "requested", mode="cold")
+        await self._move.advance(vm.name, move, MigrationPhase.REQUESTED, mode="cold")
         return 0.0
 
     async def _handed_over(self, vm: VirtualMachine, move: Migration, domain: Domain, memory: VmMemory) -> float | None:
         """It was sent, or stands still somewhere on that way: the target says whether it has it."""
-        if move.phase != "transferred":
-            await self._move.advance(vm.name, move, "transferred")
+        if move.phase is not MigrationPhase.TRANSFERRED:
+            await self._move.advance(vm.name, move, MigrationPhase.TRANSFERRED)
             return 0.0
         members = await self._move.members(vm)
         targets = [one for one in vm.status.holders if one.hypervisor == move.target]
@@ -148,12 +153,12 @@ class MigrationSource:
         members = await self._move.members(vm)
         if any(not fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
             return LOOK_S
-        return await self._move.abort(vm.name, move, "target_lost", frozenset({move.phase}))
+        return await self._move.abort(vm.name, move, reason(MigrationReason.TARGET_LOST), frozenset({move.phase}))
 
     async def _stop(self, name: str, move: Migration, memory: VmMemory) -> float | None:
         match await self._ender.shut_down(name, memory):
             case Shutdown.ABORTED:
-                return await self._move.abort(name, move, "cancelled")
+                return await self._move.abort(name, move, reason(MigrationReason.CANCELLED))
             case Shutdown.FAILED:
                 return LOOK_S
             case _:
@@ -165,7 +170,7 @@ class MigrationSource:
             return LOOK_S
         self._shared.reported()
         self._shared.memory(name).running_since_s = None
-        await self._move.advance(name, move, "stopped")
+        await self._move.advance(name, move, MigrationPhase.STOPPED)
         return 0.0
 
     async def _after_stop(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
@@ -175,5 +180,5 @@ class MigrationSource:
         if self._move.late(memory, SILENT_S) and not await self._holds(move.target):
             members = await self._move.members(vm)
             if not any(not fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
-                return await self._move.abort(vm.name, move, "target_lost", AFTER_STOP)
+                return await self._move.abort(vm.name, move, reason(MigrationReason.TARGET_LOST), AFTER_STOP)
         return LOOK_S

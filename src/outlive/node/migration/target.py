@@ -18,10 +18,19 @@ from outlive.node.migration.record import LOOK_S, SILENT_S, MigrationRecords
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.start import DomainCreator
-from outlive.node.vm.states import HALTED, START, active_move, assigned_to, mine, reach_of
+from outlive.node.vm.states import (
+    HALTED,
+    VmState,
+    active_move,
+    assigned_to,
+    in_phase,
+    mine,
+    reach_of,
+)
 from outlive.node.vm.stop import VmStopper
 from outlive.resources import VirtualMachine
-from outlive.resources.vms import Migration, VirtualMachineStatus
+from outlive.resources.reasons import MigrationReason, reason
+from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 
 _ENTER: Final = ENTER.decision
 _replace = msgspec.structs.replace
@@ -48,13 +57,13 @@ class MigrationTarget:
         if assigned_to(vm) != shared.host:
             return await self._move.drop(vm.name, domain)
         match move.phase:
-            case "requested":
+            case MigrationPhase.REQUESTED:
                 return await self._make_ready(vm, move, domain, memory)
-            case "stopped":
+            case MigrationPhase.STOPPED:
                 if domain is not None:
                     return await self._move.drop(vm.name, domain)
                 return await self._begin_cold(vm.name, move)
-            case "stopping":
+            case MigrationPhase.STOPPING:
                 if domain is not None:
                     return await self._move.drop(vm.name, domain)
                 if not any(one.hypervisor == move.source for one in vm.status.holders):
@@ -73,20 +82,20 @@ class MigrationTarget:
     ) -> float | None:
         shared, name = self._shared, vm.name
         if domain is not None and domain.state is DomainState.INCOMING and move.mode == "live":
-            await self._move.advance(name, move, "target-ready")
+            await self._move.advance(name, move, MigrationPhase.TARGET_READY)
             return LOOK_S
         if domain is not None:
             return await self._move.drop(name, domain)
         if mine(vm, shared.keeper.me) and not await self._ender.release(name):
             return LOOK_S
         if move.mode == "cold":
-            await self._move.advance(name, move, "target-ready")
+            await self._move.advance(name, move, MigrationPhase.TARGET_READY)
             return LOOK_S
         if len(self._incoming) >= shared.settings.moves:
             memory.phase_since_s = shared.clock.monotonic()
             return LOOK_S
         if self._move.late(memory):
-            return await self._move.abort(name, move, "peer_timeout")
+            return await self._move.abort(name, move, reason(MigrationReason.PEER_TIMEOUT))
         self._incoming[name] = None
         try:
             return await self._enter(vm, move, memory)
@@ -122,9 +131,11 @@ class MigrationTarget:
         if created.domain is None:
             await self._ender.release(name)
             problem = created.problem or "its domain ended"
-            return await self._move.abort(name, move, f"{shared.host} cannot receive it: {problem}")
+            return await self._move.abort(
+                name, move, reason(MigrationReason.CANNOT_RECEIVE, host=shared.host, problem=problem)
+            )
         if created.domain.state is not DomainState.STARTING:
-            await self._move.advance(name, move, "target-ready")
+            await self._move.advance(name, move, MigrationPhase.TARGET_READY)
         return LOOK_S
 
     async def _await_guest(
@@ -132,24 +143,24 @@ class MigrationTarget:
     ) -> float | None:
         """Target-ready, transferring, transferred: until the guest runs here, or certainly will not."""
         name = vm.name
-        if move.mode == "cold" and move.phase == "target-ready":
+        if move.mode == "cold" and move.phase is MigrationPhase.TARGET_READY:
             if self._move.late(memory):
-                return await self._move.abort(name, move, "peer_timeout")
+                return await self._move.abort(name, move, reason(MigrationReason.PEER_TIMEOUT))
             return LOOK_S
         if domain is None:
             await self._ender.release(name)
             if self._move.others(vm) and await self._sources_are_lost(vm):
                 return LOOK_S  # recovery lets it start here, in the room that is kept for it
-            if move.phase == "target-ready":
-                return await self._move.abort(name, move, "target_lost")
+            if move.phase is MigrationPhase.TARGET_READY:
+                return await self._move.abort(name, move, reason(MigrationReason.TARGET_LOST))
             return LOOK_S if self._move.others(vm) else await self._begin_cold(name, move)
         if not self._move.late(memory, SILENT_S):
             return LOOK_S
         if await self._sources_are_lost(vm):
             return await self._move.drop(name, domain)  # nobody is left to send it
-        if move.phase == "target-ready" and self._move.late(memory):
-            return await self._move.abort(name, move, "peer_timeout")
-        if move.phase == "transferred" and self._move.late(memory):
+        if move.phase is MigrationPhase.TARGET_READY and self._move.late(memory):
+            return await self._move.abort(name, move, reason(MigrationReason.PEER_TIMEOUT))
+        if move.phase is MigrationPhase.TRANSFERRED and self._move.late(memory):
             return await self._move.drop(name, domain)  # all was sent and it does not run: the source goes on
         return LOOK_S
 
@@ -166,7 +177,7 @@ class MigrationTarget:
                 return None
             if now.status.phase in HALTED:
                 return _replace(now.status, migration=None)
-            return _replace(now.status, phase=START, reason="", migration=None)
+            return _replace(in_phase(now.status, VmState.START), migration=None)
 
         await self._shared.records.change(self._shared.move, name, change)
         return 0.0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, Literal, TypeVar
 
@@ -27,6 +26,7 @@ from outlive.node.ports.storage import DiskLock
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import state_of
 from outlive.resources import Holder, HypervisorUsage, Membership, Resource, VirtualMachine
+from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.runtime.decisions import Decision
 
 
@@ -183,27 +183,6 @@ NO_ANSWER: Final = "no answer in time"
 _log = get_logger("node.vm")
 
 
-class ObstacleKind(StrEnum):
-    """What stands in the way of a start."""
-
-    UNSEEN = "unseen"
-    """This host did not get to know the locks; that may pass, or another host may get to know them."""
-    STUCK = "stuck"
-    """This host could not remove a stale lock; another one may."""
-    FOREIGN = "foreign"
-    """Somebody who is not proven dead has a lock: no host may start it."""
-    UNTOLD = "untold"
-    """A host that lives has a lock, and has not said yet whether the virtual machine is on it: it soon will."""
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Why it does not start here now."""
-
-    kind: ObstacleKind
-    reason: str
-
-
 class DiskLocks:
     """See the module."""
 
@@ -211,7 +190,7 @@ class DiskLocks:
         self._shared = shared
         self._owners = LockOwners(shared)
 
-    async def obstacle(self, vm: VirtualMachine) -> Obstacle | None:
+    async def obstacle(self, vm: VirtualMachine) -> Reason | None:
         """What stands in the way on its disks; ``None``: nothing does any more. Stale locks are removed."""
         if not vm.spec.disks:
             return None
@@ -223,19 +202,18 @@ class DiskLocks:
             fenced, silent = await self._fenced(locks, vm)
             result = self._judged(vm, locks, fenced)
         except (OutliveError, TimeoutError) as error:
-            why = f"the locks on its disks could not be looked at: {error or NO_ANSWER}"
-            return Obstacle(ObstacleKind.UNSEEN, why)
+            return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
         stuck = await self._remove(vm, [lock for lock in locks if lock.id in result.removed])
         if stuck:
-            return Obstacle(ObstacleKind.STUCK, f"lock {stuck} on a disk of it could not be removed")
+            return reason(VmReason.LOCK_NOT_REMOVED, lock=stuck)
         if result.result == "start":
             return None
         kept = next((lock for lock in locks if lock.id == result.lock), None)
         owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
         if kept is not None and kept.id in silent:
-            why = f"lock {kept.id}{owner} may be in use: {silent[kept.id]} lives, and its figures have yet to say that "
-            return Obstacle(ObstacleKind.UNTOLD, f"{why}{vm.name} is not on it")
-        return Obstacle(ObstacleKind.FOREIGN, f"lock {result.lock}{owner} says that somebody else may be writing")
+            host = silent[kept.id]
+            return reason(VmReason.LOCK_UNCONFIRMED, lock=kept.id, owner=owner, host=host, vm=vm.name)
+        return reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=owner)
 
     def _judged(self, vm: VirtualMachine, locks: tuple[DiskLock, ...], fenced: tuple[str, ...]) -> StartLocksResult:
         shared = self._shared

@@ -24,16 +24,14 @@ from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.requests import RequestHandler
 from outlive.node.vm.start import BACK_OFF_S, SOON_S, DomainCreator, VmStarter
 from outlive.node.vm.states import (
-    START,
-    STOP,
-    STOPPED_BY_DRAIN,
-    STOPPED_BY_SPEC,
-    THEN_DISABLE,
     VM_EVENT,
     VmAction,
     VmEventInput,
+    VmState,
     active_move,
     assigned_to,
+    ended,
+    in_phase,
     mine,
     of_host,
     rejected_by,
@@ -41,6 +39,7 @@ from outlive.node.vm.states import (
 )
 from outlive.node.vm.stop import Shutdown, VmStopper
 from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
+from outlive.resources.reasons import VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -153,13 +152,13 @@ class VmReconciler:
         if assigned_to(vm) not in ("", vm.metadata.labels.get(HOST_LABEL, "")):
             return False
         if domain is None:
-            idle = not here or state_of(vm) in (STOP, "disable", "fail") or rejected_by(vm, me.host)
-            return idle and not of_host(vm, me) and state_of(vm) != "shutdown"
+            idle = not here or state_of(vm) in (VmState.STOP, VmState.DISABLE, VmState.FAIL) or rejected_by(vm, me.host)
+            return idle and not of_host(vm, me) and state_of(vm) != VmState.SHUTDOWN
         entries = mine(vm, me)
         alone = len(vm.status.holders) == 1 and len(entries) == 1
         seen = alone and entries[0].run_id == domain.run_id and entries[0].seen == "running"
-        known = vm.status.phase == START and not vm.status.reason
-        return here and seen and known and domain.state is DomainState.RUNNING and state_of(vm) == START
+        known = vm.status.phase == VmState.START and not vm.status.reason
+        return here and seen and known and domain.state is DomainState.RUNNING and state_of(vm) == VmState.START
 
     def _is_run_of(self, vm: VirtualMachine, domain: Domain) -> bool:
         """Whether the domain is a run that this host holds now."""
@@ -223,7 +222,7 @@ class VmReconciler:
                 return await self._adopt(vm, domain, memory)
             case VmAction.SETTLE_START | VmAction.WRITE_START | VmAction.RECEIVE:
                 # A move of which no record is left is over: the virtual machine is to run where it is assigned.
-                await self._write(name, START, "")
+                await self._write(name, VmState.START)
                 return 0.0
             case VmAction.START:
                 return await self._start(vm, memory)
@@ -235,7 +234,7 @@ class VmReconciler:
                 return await self._destroy(vm, memory)
             case VmAction.SETTLE_STOP:
                 return await self._stopped(vm, memory)
-            case VmAction.FORGET if domain is None and vm.status.reason == THEN_DISABLE:
+            case VmAction.FORGET if domain is None and vm.status.reason == VmReason.TO_BE_DISABLED:
                 return await self._stopped(vm, memory)  # whoever stopped it for that did not come to say so
             case VmAction.TERMINATE | VmAction.SEND | VmAction.SEND_LIVE:
                 return await self._terminate(vm)
@@ -258,8 +257,8 @@ class VmReconciler:
             return await self._forget(vm, memory)
         if any(one.seen for one in mine(vm, self._shared.keeper.me)):
             return await self._crashed(vm, memory)
-        if vm.status.phase == STOP:
-            await self._write(vm.name, START, "")
+        if vm.status.phase == VmState.STOP:
+            await self._write(vm.name, VmState.START)
         return await self._starter.start(vm, memory)
 
     async def _crashed(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
@@ -271,13 +270,13 @@ class VmReconciler:
         memory.crashes = 1 if calm else memory.crashes + 1
         wait_s = BACK_OFF_S[min(memory.crashes, len(BACK_OFF_S)) - 1]
         memory.not_before_s = now_s + wait_s
-        reason = f"its domain ended by itself ({memory.crashes} in a row); started again after {wait_s:g} s"
+        why = reason(VmReason.CRASHED, crashes=memory.crashes, wait_s=wait_s)
         _log.warning("vm.crashed", vm=vm.name, host=shared.host, crashes=memory.crashes, wait_s=wait_s)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             me = shared.keeper.me
             holders = tuple(_replace(one, seen="") if one in mine(now, me) else one for one in now.status.holders)
-            return _replace(now.status, holders=holders, reason=reason)
+            return _replace(in_phase(now.status, now.status.phase, why), holders=holders)
 
         await shared.records.change(shared.daemon, vm.name, change)
         shared.reported()
@@ -291,15 +290,9 @@ class VmReconciler:
 
     async def _stopped(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         """It is down as it was asked for: say so, and take the entry back."""
-        phase, reason = STOP, ""
-        if vm.spec.power_state == "stopped":
-            reason = STOPPED_BY_SPEC
-        elif vm.status.reason == STOPPED_BY_DRAIN:
-            reason = STOPPED_BY_DRAIN
-        elif vm.status.reason == THEN_DISABLE:
-            phase = "disable"
+        phase, why = ended(vm)
         memory.running_since_s = None
-        released = await self._ender.release(vm.name, phase=phase, reason=reason)
+        released = await self._ender.release(vm.name, phase=phase, why=why)
         self._shared.reported()
         return None if released else 1.0
 
@@ -308,13 +301,13 @@ class VmReconciler:
         if ended in (Shutdown.ABORTED, Shutdown.FAILED):
             return 0.0 if ended is Shutdown.ABORTED else 1.0
         memory.running_since_s = None
-        await self._ender.release(name, phase=START)
+        await self._ender.release(name, phase=VmState.START)
         return 0.0
 
     async def _destroy(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
         if not await self._ender.destroy(vm.name):
             return 1.0
-        if state_of(vm) == "disable":
+        if state_of(vm) == VmState.DISABLE:
             released = await self._ender.release(vm.name)
             self._shared.reported()
             return None if released else 1.0
@@ -342,11 +335,11 @@ class VmReconciler:
             return None
         return None if await self._ender.release(vm.name) else 5.0
 
-    async def _write(self, name: str, phase: str, reason: str) -> None:
+    async def _write(self, name: str, phase: VmState) -> None:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if assigned_to(now) != self._shared.host:
                 return None
-            return _replace(now.status, phase=phase, reason=reason)
+            return in_phase(now.status, phase)
 
         await self._shared.records.change(self._shared.daemon, name, change)
 

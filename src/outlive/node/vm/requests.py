@@ -28,9 +28,16 @@ from outlive.node.vm.selection import (
     relocated,
     select_node,
 )
-from outlive.node.vm.states import START, THEN_DISABLE, active_move, assigned_to, state_of
+from outlive.node.vm.states import (
+    VmState,
+    active_move,
+    assigned_to,
+    in_phase,
+    state_of,
+)
 from outlive.resources import VirtualMachine
-from outlive.resources.vms import Request, VirtualMachineStatus
+from outlive.resources.reasons import VmReason, reason
+from outlive.resources.vms import Answer, Request, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
 
@@ -241,7 +248,8 @@ class RequestHandler:
     def asked(self, vm: VirtualMachine) -> bool:
         """Whether there is a request that was not answered."""
         request = vm.spec.request
-        return request is not None and vm.status.answered.partition(" ")[0] != request.id
+        answer = vm.status.answered
+        return request is not None and (answer is None or answer.id != request.id)
 
     async def answer(self, vm: VirtualMachine) -> None:
         """Answer it, whatever it comes to."""
@@ -260,7 +268,7 @@ class RequestHandler:
             if result.writes != first.writes:
                 return None  # it changed meanwhile: look again
             status = _written(now, result.writes, move_id) if result.ok else now.status
-            return _replace(status, answered=f"{request.id} {result.code}")
+            return _replace(status, answered=Answer(id=request.id, code=result.code))
 
         after = await shared.records.change(shared.move, vm.name, change)
         if after is not None and first.writes.node is not UNSET and assigned_to(after) != first.writes.node:
@@ -304,9 +312,9 @@ def _written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachi
     if writes.last_node is not UNSET:
         status = _replace(status, home=writes.last_node or assigned_to(vm))
     if writes.via is not UNSET:
-        return _replace(status, phase=writes.via, reason=THEN_DISABLE)
+        return in_phase(status, writes.via, reason(VmReason.TO_BE_DISABLED))
     if writes.state is not UNSET:
-        status = _replace(status, phase=writes.state, reason="")
-        if writes.state == START:
+        status = in_phase(status, writes.state)
+        if writes.state == VmState.START:
             status = _replace(status, rejection=None)
     return status

@@ -19,7 +19,11 @@ import msgspec
 from outlive.base.natural import natural_key
 from outlive.node.membership.states import member_view
 from outlive.node.numbers import Amount, Number
-from outlive.node.vm.states import START, assigned_to, state_of
+from outlive.node.vm.states import (
+    VmState,
+    assigned_to,
+    state_of,
+)
 from outlive.resources import (
     Assigned,
     Hypervisor,
@@ -291,7 +295,7 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
     """
     new_home = home or target
     status = _replace(vm.status, assigned=Assigned(hypervisor=target), home=new_home, phase=phase, rejection=None)
-    if state_of(vm) != START:
+    if state_of(vm) != VmState.START:
         return _replace(status, migration=None)
     move = Migration(
         id=move_id,
@@ -301,7 +305,7 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
         prior_home=vm.status.home,
         new_home=new_home,
     )
-    return _replace(status, migration=move, reason="")
+    return _replace(status, migration=move, reason="", message="")
 
 
 async def figures(store: Store) -> tuple[NodeFigures, ...]:

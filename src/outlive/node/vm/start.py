@@ -26,11 +26,22 @@ from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.locks import DiskLocks, Obstacle, ObstacleKind
+from outlive.node.vm.locks import DiskLocks
 from outlive.node.vm.start_order import StartOrderObserver, StartTurn
-from outlive.node.vm.states import FAIL, START, assigned_to, brought, fence_of, mine, reach_of, state_of, wanted
+from outlive.node.vm.states import (
+    VmState,
+    assigned_to,
+    brought,
+    fence_of,
+    in_phase,
+    mine,
+    reach_of,
+    state_of,
+    wanted,
+)
 from outlive.node.vm.stop import VmStopper
 from outlive.resources import VirtualMachine
+from outlive.resources.reasons import Reason, VmReason, reason, render
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
@@ -282,32 +293,35 @@ class VmStarter:
             return await self.settle(vm.name, memory)
         return await self._failed(vm, created.problem or "its domain ended at once", memory)
 
-    async def _obstructed(self, vm: VirtualMachine, obstacle: Obstacle, memory: VmMemory) -> float | None:
-        """Its disks are in nobody's way, or seem to be: give the hold back, and say what would help.
+    async def _obstructed(self, vm: VirtualMachine, obstacle: Reason, memory: VmMemory) -> float | None:
+        """A lock on its disks is in the way: release the hold, and report what would help.
 
-        Somebody else's lock is in the way of every host: what a recovery brought here stays and is tried again. What
-        only this host cannot do makes room for the next slot.
+        A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
+        What only this host cannot do makes room for the next slot.
         """
         shared, name = self._shared, vm.name
-        unseen, untold = obstacle.kind is ObstacleKind.UNSEEN, obstacle.kind is ObstacleKind.UNTOLD
+        unseen = obstacle.code == VmReason.LOCKS_UNREADABLE
         memory.unseen = memory.unseen + 1 if unseen else 0
-        _log.warning("vm.obstructed", vm=name, host=shared.host, kind=obstacle.kind.value, why=obstacle.reason)
-        if unseen and not (brought(vm) and memory.unseen >= UNSEEN_TRIES):
-            await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
-            return self._not_before(memory)
-        if untold and not brought(vm):
-            await self._ender.release(name, why=f"{obstacle.reason}; it is tried again")
+        _log.warning("vm.obstructed", vm=name, host=shared.host, reason=obstacle.code, why=render(obstacle).text)
+        passes = obstacle.code in (VmReason.LOCKS_UNREADABLE, VmReason.LOCK_UNCONFIRMED)
+        if (unseen and memory.unseen < UNSEEN_TRIES) or (passes and not brought(vm)):
+            await self._ender.release(name, why=obstacle)
             return self._not_before(memory)
         if not brought(vm):
-            return None if await self._ender.release(name, phase=FAIL, reason=obstacle.reason) else SOON_S
-        stays = untold or obstacle.kind is ObstacleKind.FOREIGN
+            return None if await self._ender.release(name, phase=VmState.FAIL, why=obstacle) else SOON_S
+        stays = obstacle.code in (VmReason.LOCK_UNCONFIRMED, VmReason.LOCK_FOREIGN)
         memory.unseen = 0
-        rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=obstacle.reason, stays=stays)
-        why = f"{obstacle.reason}; it is tried again" if stays else ""
-        released = await self._ender.release(name, rejection=rejection, why=why)
+        rejection = self._rejection(vm, obstacle, stays=stays)
+        released = await self._ender.release(name, rejection=rejection, why=obstacle if stays else None)
         if stays:
             return self._not_before(memory)
         return None if released else SOON_S
+
+    def _rejection(self, vm: VirtualMachine, why: Reason, *, stays: bool = False) -> Rejection:
+        said = render(why)
+        return Rejection(
+            hypervisor=self._shared.host, fence=fence_of(vm), reason=why.code, message=said.text, stays=stays
+        )
 
     async def _failed(self, vm: VirtualMachine, problem: str, memory: VmMemory) -> float | None:
         shared = self._shared
@@ -315,11 +329,11 @@ class VmStarter:
         wait_s = BACK_OFF_S[min(memory.failures, len(BACK_OFF_S)) - 1]
         memory.not_before_s = shared.clock.monotonic() + wait_s
         if brought(vm):
-            rejection = Rejection(hypervisor=shared.host, fence=fence_of(vm), reason=problem)
+            rejection = self._rejection(vm, reason(VmReason.NOT_CREATED, problem=problem))
             return None if await self._ender.release(vm.name, rejection=rejection) else SOON_S
         if memory.failures >= shared.settings.start_tries:
-            reason = f"{shared.host} could not start it in {memory.failures} tries: {problem}"
-            return None if await self._ender.release(vm.name, phase=FAIL, reason=reason) else SOON_S
+            why = reason(VmReason.START_FAILED, host=shared.host, tries=memory.failures, problem=problem)
+            return None if await self._ender.release(vm.name, phase=VmState.FAIL, why=why) else SOON_S
         await self._ender.release(vm.name)
         return wait_s
 
@@ -337,11 +351,11 @@ class VmStarter:
                 for one in now.status.holders
             )
             status = _replace(now.status, holders=holders)
-            if assigned_to(now) == shared.host and state_of(now) == START and seen == "running":
+            if assigned_to(now) == shared.host and state_of(now) == VmState.START and seen == "running":
                 rejection = status.rejection
                 if rejection is not None and rejection.hypervisor == shared.host:
                     rejection = None
-                status = _replace(status, phase=START, reason="", rejection=rejection)
+                status = _replace(in_phase(status, VmState.START), rejection=rejection)
             return status
 
         await shared.records.change(shared.daemon, name, change)

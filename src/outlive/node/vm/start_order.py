@@ -26,10 +26,7 @@ from outlive.node.numbers import Amount
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
 from outlive.node.vm.states import (
-    FAIL,
-    START,
-    STOP,
-    STOPPED_BY_DRAIN,
+    VmState,
     active_move,
     assigned_to,
     fence_of,
@@ -37,7 +34,8 @@ from outlive.node.vm.states import (
     wanted,
 )
 from outlive.resources import Holder, Hypervisor, Membership, Resource, VirtualMachine
-from outlive.resources.vms import START_AFTER_LIMIT, StartOrder, VirtualMachineStatus
+from outlive.resources.reasons import VmReason
+from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPhase, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
 LINK_S: Final = 30.0
@@ -330,7 +328,7 @@ class StartOrderObserver:
 
     async def _runs(self, vm: VirtualMachine, memory: OrderMemory) -> bool:
         shared, move = self._shared, active_move(vm)
-        if move is not None and move.phase == "transferred":
+        if move is not None and move.phase is MigrationPhase.TRANSFERRED:
             return False  # it stands still on one host, and its target has yet to say that it runs
         for holder in vm.status.holders:
             if holder.role or holder.seen != "running":
@@ -361,7 +359,7 @@ class StartOrderObserver:
         host = await self._read(Hypervisor, assigned_to(vm))
         if host is None or host.spec.management == "node" or host.status.lost:
             return False
-        return state_of(vm) == START and any(one.id == vm.name and one.active for one in host.status.instances)
+        return state_of(vm) == VmState.START and any(one.id == vm.name and one.active for one in host.status.instances)
 
     async def _read(self, kind: type[_R], name: str) -> _R | None:
         try:
@@ -375,13 +373,13 @@ class StartOrderObserver:
 
 def _comes_back(vm: VirtualMachine) -> bool:
     """Whether it was stopped only because its host was emptied, and starts once that is ready."""
-    stopped = vm.spec.power_state == "running" and state_of(vm) == STOP
-    return stopped and vm.status.reason == STOPPED_BY_DRAIN
+    stopped = vm.spec.power_state == "running" and state_of(vm) == VmState.STOP
+    return stopped and vm.status.reason == VmReason.STOPPED_BY_DRAIN
 
 
 def _why_not(vm: VirtualMachine) -> str:
-    if state_of(vm) == FAIL:
-        return f"has failed{f': {vm.status.reason}' if vm.status.reason else ''}"
+    if state_of(vm) == VmState.FAIL:
+        return f"has failed{f': {vm.status.message}' if vm.status.message else ''}"
     return "is not wanted to run"
 
 
@@ -390,8 +388,8 @@ def _why_coming(vm: VirtualMachine) -> str:
     status = vm.status
     if _comes_back(vm):
         return f"was stopped when {assigned_to(vm)} was emptied"
-    if status.recovery is not None and status.recovery.phase == "held":
-        return f"is held: {status.recovery.reason}"
+    if status.recovery is not None and status.recovery.phase is RecoveryPhase.HELD:
+        return f"is held: {status.recovery.message}"
     said = status.start_order
     if said is not None and said.waits_for and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm)):
         return f"waits itself for {', '.join(said.waits_for)}"

@@ -8,47 +8,107 @@ holders (docs/reference/node-decisions.md#vmevent).
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
-from outlive.resources.vms import Migration
+from outlive.resources.reasons import Message, Reason, VmReason, render
+from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
-START: Final = "start"
-STOP: Final = "stop"
-FAIL: Final = "fail"
-RUNNING_WORDS: Final = frozenset({"", START, "ACTIVE", "active", "running"})
-STOPPED_WORDS: Final = frozenset({STOP, "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED"})
-ON_THE_WAY: Final = frozenset({START, "restart", "migrate", "migrate-live", "unmigrate"})
+_replace = msgspec.structs.replace
+
+
+class VmState(enum.StrEnum):
+    """What is wanted of a virtual machine, or being done: the words of ``status.phase`` on hosts with our daemon."""
+
+    START = "start"
+    """It is to run, or runs."""
+    STOP = "stop"
+    SHUTDOWN = "shutdown"
+    RESTART = "restart"
+    DISABLE = "disable"
+    FAIL = "fail"
+    """Its host could not start it, and an operator has to act."""
+    MIGRATE = "migrate"
+    MIGRATE_LIVE = "migrate-live"
+    UNMIGRATE = "unmigrate"
+    """From older clients."""
+
+
+RUNNING_WORDS: Final = frozenset({"", VmState.START, "ACTIVE", "active", "running"})
+"""Phases of all sources that mean ``start`` …"""
+STOPPED_WORDS: Final = frozenset(
+    {VmState.STOP, "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED"}
+)
+"""… and ``stop``."""
+MIGRATING: Final = frozenset({VmState.MIGRATE, VmState.MIGRATE_LIVE, VmState.UNMIGRATE})
+ON_THE_WAY: Final = frozenset({VmState.START, VmState.RESTART, *MIGRATING})
 """Phases in which somebody wants it to run."""
-HALTED: Final = frozenset({STOP, "disable"})
+HALTED: Final = frozenset({VmState.STOP, VmState.DISABLE})
 """Phases that a user asks for while it moves, and that its arrival does not undo."""
-ENDED: Final = frozenset({"committed", "aborted"})
-"""Phases in which a move is over."""
-STOPPED_BY_SPEC: Final = "spec.powerState is stopped"
-"""Reason of a stop that ends when the spec says ``running`` again."""
-STOPPED_BY_DRAIN: Final = "no other host took it; it starts again when this one is ready"
-"""Reason of a stop that ends when its host takes virtual machines again."""
-THEN_DISABLE: Final = "to be disabled"
-"""Reason of a stop after which the virtual machine is disabled."""
+
+_ASKED: Final = frozenset({VmState.START, VmState.STOP, VmState.DISABLE})
+"""What a user may ask for at any time."""
+PHASES: Final[Transitions[VmState]] = {
+    VmState.START: _ASKED | MIGRATING | {VmState.SHUTDOWN, VmState.RESTART, VmState.FAIL},
+    VmState.STOP: _ASKED,
+    VmState.SHUTDOWN: _ASKED | {VmState.FAIL},
+    VmState.RESTART: _ASKED | {VmState.SHUTDOWN, VmState.FAIL},
+    VmState.DISABLE: _ASKED,
+    VmState.FAIL: _ASKED,
+    VmState.MIGRATE: _ASKED | {VmState.FAIL},
+    VmState.MIGRATE_LIVE: _ASKED | {VmState.FAIL},
+    VmState.UNMIGRATE: _ASKED | {VmState.FAIL},
+}
+"""Which phase may follow which, whoever writes it."""
+
+
+def followed(vm: VirtualMachine, phase: str) -> str:
+    """``phase``, if it may follow that of the virtual machine; raises ``IllegalTransition``. Other sources are free."""
+    before, after = _word(vm.status.phase), _word(phase)
+    if before in _WORDS and after in _WORDS:
+        follow(PHASES, VmState(before), VmState(after), what=vm.name)
+    return phase
+
+
+_WORDS: Final = frozenset(VmState)
+
+
+def _word(phase: str) -> str:
+    if phase in RUNNING_WORDS:
+        return VmState.START
+    return VmState.STOP if phase in STOPPED_WORDS else phase
 
 
 def state_of(vm: VirtualMachine) -> str:
-    """What is wanted, or being done, as ``vm.event`` names it."""
-    phase = vm.status.phase
-    if phase in RUNNING_WORDS:
-        phase = START
-    elif phase in STOPPED_WORDS:
-        phase = STOP
+    """What is wanted, or being done, as ``vm.event`` names it; the word of another source where it has no meaning."""
+    phase = _word(vm.status.phase)
     if vm.spec.power_state == "stopped" and phase in ON_THE_WAY and active_move(vm) is None:
-        return "shutdown"
-    if phase == STOP and vm.spec.power_state == "running" and vm.status.reason == STOPPED_BY_SPEC:
-        return START
+        return VmState.SHUTDOWN
+    if phase == VmState.STOP and vm.spec.power_state == "running" and vm.status.reason == VmReason.STOPPED_BY_SPEC:
+        return VmState.START
     return phase
+
+
+def in_phase(status: VirtualMachineStatus, phase: str, why: Reason | None = None) -> VirtualMachineStatus:
+    """The status in this phase, for this reason."""
+    said = render(why) if why is not None else Message("")
+    return _replace(status, phase=phase, reason=why.code if why is not None else "", message=said.text)
+
+
+def ended(vm: VirtualMachine) -> tuple[VmState, Reason | None]:
+    """Phase and reason of a virtual machine that is down as it was asked for."""
+    if vm.status.reason == VmReason.TO_BE_DISABLED:
+        return VmState.DISABLE, None
+    if vm.spec.power_state == "stopped":
+        return VmState.STOP, Reason(VmReason.STOPPED_BY_SPEC)
+    return VmState.STOP, Reason(VmReason.STOPPED_BY_DRAIN) if vm.status.reason == VmReason.STOPPED_BY_DRAIN else None
 
 
 def wanted(vm: VirtualMachine) -> bool:
@@ -69,7 +129,7 @@ def fence_of(vm: VirtualMachine) -> str:
 def active_move(vm: VirtualMachine) -> Migration | None:
     """The move that is under way."""
     move = vm.status.migration
-    return None if move is None or move.phase in ENDED else move
+    return None if move is None or move.phase is MigrationPhase.ABORTED else move
 
 
 def reach_of(vm: VirtualMachine) -> Reach:
@@ -91,23 +151,17 @@ def of_host(vm: VirtualMachine, me: Me) -> tuple[Holder, ...]:
 
 
 def brought(vm: VirtualMachine) -> bool:
-    """Whether a recovery that is not over has brought it where it is assigned: that one heeds what the host says."""
+    """Whether a recovery that is not over has brought it where it is assigned: that one reads the host's rejection."""
     recovery = vm.status.recovery
     return fence_of(vm) != "" and (recovery is None or recovery.unfinished)
 
 
 def rejected_by(vm: VirtualMachine, host: str) -> bool:
-    """Whether the host has rejected what it is assigned now, for good, and somebody heeds that."""
+    """Whether the host has rejected what it is assigned now, for good, and recovery reads that."""
     said = vm.status.rejection
     if said is None or said.stays or said.hypervisor != host or said.fence != fence_of(vm):
         return False
     return brought(vm)
-
-
-SHUTTING_DOWN: Final = frozenset({"shutdown", "restart", "migrate"})
-"""States in which a guest that is being shut down goes on being shut down."""
-MOVING: Final = frozenset({"migrate", "migrate-live", "unmigrate"})
-"""States of a virtual machine on its way; ``unmigrate`` comes from older clients."""
 
 
 class Job(enum.StrEnum):
@@ -167,9 +221,66 @@ class VmEventResult(msgspec.Struct, frozen=True, kw_only=True):
     action: VmAction
 
 
+class _Place(enum.StrEnum):
+    """Where it belongs, and whether it runs here."""
+
+    HERE_RUNNING = "here-running"
+    HERE_DOWN = "here-down"
+    ELSEWHERE_RUNNING = "elsewhere-running"
+    ELSEWHERE_DOWN = "elsewhere-down"
+
+
+SHUTTING_DOWN: Final = frozenset({VmState.SHUTDOWN, VmState.RESTART, VmState.MIGRATE})
+"""States in which a guest that is being shut down goes on being shut down."""
+EVENTS: Final[Mapping[_Place, Mapping[str, VmAction]]] = {
+    _Place.HERE_RUNNING: {
+        VmState.START: VmAction.ADOPT,
+        VmState.RESTART: VmAction.RESTART,
+        VmState.SHUTDOWN: VmAction.SHUTDOWN,
+        VmState.STOP: VmAction.DESTROY,
+        VmState.DISABLE: VmAction.DESTROY,
+        **dict.fromkeys(sorted(MIGRATING), VmAction.SETTLE_START),
+    },
+    _Place.HERE_DOWN: {
+        VmState.START: VmAction.START,
+        VmState.RESTART: VmAction.WRITE_START,
+        VmState.SHUTDOWN: VmAction.SETTLE_STOP,
+        VmState.STOP: VmAction.FORGET,
+        **dict.fromkeys(sorted(MIGRATING), VmAction.RECEIVE),
+    },
+    _Place.ELSEWHERE_RUNNING: {
+        VmState.MIGRATE: VmAction.SEND,
+        VmState.UNMIGRATE: VmAction.SEND,
+        VmState.MIGRATE_LIVE: VmAction.SEND_LIVE,
+        VmState.SHUTDOWN: VmAction.SHUTDOWN,
+    },
+    _Place.ELSEWHERE_DOWN: {},
+}
+"""What is done in each state; states that are not named: see ``OTHERWISE``."""
+OTHERWISE: Final[Mapping[_Place, VmAction]] = {
+    _Place.HERE_RUNNING: VmAction.NONE,
+    _Place.HERE_DOWN: VmAction.NONE,
+    _Place.ELSEWHERE_RUNNING: VmAction.TERMINATE,
+    _Place.ELSEWHERE_DOWN: VmAction.NONE,
+}
+
+
 def vm_event(given: VmEventInput) -> VmEventResult:
     """One action, always."""
-    return VmEventResult(action=_action(given))
+    if given.busy is Job.SHUTDOWN and given.state not in SHUTTING_DOWN:
+        return VmEventResult(action=VmAction.ABORT_SHUTDOWN)
+    if given.busy is not None:
+        return VmEventResult(action=VmAction.DEFER)
+    match given.node == given.this_node, given.running:
+        case True, True:
+            place = _Place.HERE_RUNNING
+        case True, False:
+            place = _Place.HERE_DOWN
+        case False, True:
+            place = _Place.ELSEWHERE_RUNNING
+        case _:
+            place = _Place.ELSEWHERE_DOWN
+    return VmEventResult(action=EVENTS[place].get(given.state, OTHERWISE[place]))
 
 
 VM_EVENT: Final = Decision(
@@ -180,63 +291,3 @@ VM_EVENT: Final = Decision(
     "What a host does about a virtual machine",
     lambda output: output.action in (VmAction.NONE, VmAction.DEFER),
 )
-
-
-def _action(given: VmEventInput) -> VmAction:
-    if given.busy is Job.SHUTDOWN and given.state not in SHUTTING_DOWN:
-        return VmAction.ABORT_SHUTDOWN
-    if given.busy is not None:
-        return VmAction.DEFER
-    match given.node == given.this_node, given.running:
-        case True, True:
-            return _here_and_running(given.state)
-        case True, False:
-            return _here_and_down(given.state)
-        case False, True:
-            return _belongs_elsewhere(given.state)
-        case _:
-            return VmAction.NONE
-
-
-def _here_and_running(state: str) -> VmAction:
-    match state:
-        case "start":
-            return VmAction.ADOPT
-        case "restart":
-            return VmAction.RESTART
-        case "shutdown":
-            return VmAction.SHUTDOWN
-        case "stop" | "disable":
-            return VmAction.DESTROY
-        case _ if state in MOVING:
-            return VmAction.SETTLE_START
-        case _:
-            return VmAction.NONE
-
-
-def _here_and_down(state: str) -> VmAction:
-    match state:
-        case "start":
-            return VmAction.START
-        case "restart":
-            return VmAction.WRITE_START
-        case "shutdown":
-            return VmAction.SETTLE_STOP
-        case "stop":
-            return VmAction.FORGET
-        case _ if state in MOVING:
-            return VmAction.RECEIVE
-        case _:
-            return VmAction.NONE
-
-
-def _belongs_elsewhere(state: str) -> VmAction:
-    match state:
-        case "migrate" | "unmigrate":
-            return VmAction.SEND
-        case "migrate-live":
-            return VmAction.SEND_LIVE
-        case "shutdown":
-            return VmAction.SHUTDOWN
-        case _:
-            return VmAction.TERMINATE

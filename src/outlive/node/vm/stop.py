@@ -18,8 +18,19 @@ from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports.hypervisor import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import lock_owner
-from outlive.node.vm.states import START, VM_EVENT, Job, VmAction, VmEventInput, assigned_to, of_host, state_of
+from outlive.node.vm.states import (
+    VM_EVENT,
+    Job,
+    VmAction,
+    VmEventInput,
+    VmState,
+    assigned_to,
+    in_phase,
+    of_host,
+    state_of,
+)
 from outlive.resources import VirtualMachine
+from outlive.resources.reasons import Reason
 from outlive.resources.vms import Rejection, VirtualMachineStatus
 
 WATCH_S: Final = 1.0
@@ -52,15 +63,14 @@ class VmStopper:
         vm: str,
         *,
         phase: str | None = None,
-        reason: str = "",
+        why: Reason | None = None,
         rejection: Rejection | None = None,
-        why: str = "",
         but: str = "",
         never_ran: str = "",
     ) -> bool:
-        """Take back this host's entries (but those of run ``but``); with ``phase``, in the same write, say so.
+        """Take back this host's entries (but those of run ``but``); with ``phase``, in the same write, set it.
 
-        ``why``: it is to run here, does not yet, and is tried again.
+        ``why``: of the phase; without one: it is to run here, does not yet, and is tried again.
         ``never_ran``: a run for which a guest was sent here, and that certainly never ran. Looks for the domain
         first. ``False`` while a domain is here, or a create may still happen.
         """
@@ -91,9 +101,9 @@ class VmStopper:
                     return None
                 status = _replace(status, holders=outcome.holders)
             if phase is not None and assigned_to(now) in (shared.host, ""):
-                status = _replace(status, phase=phase, reason=reason)
-            if why and assigned_to(now) == shared.host and state_of(now) == START:
-                status = _replace(status, reason=why)
+                status = in_phase(status, phase, why)
+            elif why is not None and assigned_to(now) == shared.host and state_of(now) == VmState.START:
+                status = in_phase(status, status.phase, why)
             if rejection is not None and assigned_to(now) == shared.host:
                 status = _replace(status, rejection=rejection)
             if never_ran and status.migration is not None:

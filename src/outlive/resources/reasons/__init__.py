@@ -11,17 +11,40 @@ families; a released code keeps its meaning.
 
 from __future__ import annotations
 
+import enum
 from types import MappingProxyType
 from typing import Final
 
-from outlive.resources.reasons import inventory, recovery
+from outlive.resources.reasons import inventory, recovery, vm
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
-from outlive.resources.reasons.recovery import HoldReason
+from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason
+from outlive.resources.reasons.vm import MigrationReason, VmReason
 
-__all__ = ["TABLE", "HoldReason", "Message", "Reason", "Table", "Template", "Value", "names", "render"]
+__all__ = [
+    "TABLE",
+    "HoldReason",
+    "Message",
+    "MigrationReason",
+    "PlanReason",
+    "Reason",
+    "SlotReason",
+    "StepReason",
+    "Table",
+    "Template",
+    "Value",
+    "VmReason",
+    "names",
+    "reason",
+    "render",
+]
 
-TABLE: Final[Table] = MappingProxyType({**recovery.TABLE, **inventory.TABLE})
+TABLE: Final[Table] = MappingProxyType({**recovery.TABLE, **vm.TABLE, **inventory.TABLE})
 """Every code of every family."""
+
+
+def reason(code: enum.StrEnum, **fields: Value) -> Reason:
+    """A code with its values."""
+    return Reason(code.value, fields)
 
 
 def render(reason: Reason) -> Message:

@@ -1,4 +1,4 @@
-"""Why a VM whose host died is held, and by what it is held up."""
+"""What recovery does about a VM whose host died: why it goes where it goes, why it waits, why it is held."""
 
 from __future__ import annotations
 
@@ -9,10 +9,73 @@ from outlive.resources.reasons.model import Table, Template
 
 
 class HoldReason(enum.StrEnum):
-    """Why recovery does not start a VM now."""
+    """Why recovery does not start a VM until somebody acts."""
 
     MEMBERSHIP_MISSING = "membership-missing"
     FENCE_UNCONFIRMED = "fence-unconfirmed"
+    UNATTENDED = "unattended"
+    STORE_RESTORED = "store-restored"
+    DISK_LOCKED = "disk-locked"
+    HOST_STOPPED = "host-stopped"
+    HOST_NOT_JOINED = "host-not-joined"
+    REFUSED = "refused"
+    NO_ROOM = "no-room"
+
+
+MAY_RUN: Final = frozenset({HoldReason.MEMBERSHIP_MISSING, HoldReason.UNATTENDED})
+"""A host may still be running the VM: that it is down would be a guess."""
+REPORTED_OF_HOST: Final = frozenset({HoldReason.FENCE_UNCONFIRMED, HoldReason.STORE_RESTORED})
+"""Reasons that are a fault of the host, or of the store, and not of each VM."""
+
+
+class PlanReason(enum.StrEnum):
+    """Why a VM waits, or goes where it goes."""
+
+    RUNNING = "running"
+    HELD_BY_HOST = "held-by-host"
+    FENCE_UNDER_WAY = "fence-under-way"
+    NOT_WANTED = "not-wanted"
+    WAITS_FOR_OTHERS = "waits-for-others"
+    STARTING = "starting"
+    LEFT_TO_HOST = "left-to-host"
+    PROMISED = "promised"
+    """No other VM that has lost its host has a claim to the slot."""
+    CONTESTED = "contested"
+    """Others have a claim as well: the slot was promised to none of them alone, as ``survive`` says."""
+    MOVED_THERE = "moved-there"
+    NO_SLOT = "no-slot"
+    PLACED = "placed"
+
+
+class SlotReason(enum.StrEnum):
+    """Why a VM does not go into a slot, or why a slot's consumer is taken out."""
+
+    NOT_PROMISED = "slot-not-promised"
+    HOST_NOT_LIVE = "slot-host-not-live"
+    HOST_REFUSES = "slot-host-refuses"
+    TAKEN = "slot-taken"
+    NOT_STARTED = "slot-not-started"
+    NOT_READY = "slot-not-ready"
+    HOST_LIMIT = "slot-host-limit"
+    TOO_SMALL = "slot-too-small"
+    FOR_ANOTHER = "slot-for-another"
+    VM_GONE = "slot-vm-gone"
+    VM_ELSEWHERE = "slot-vm-elsewhere"
+    VM_ON_ITS_WAY = "slot-vm-on-its-way"
+    VM_NOT_WANTED = "slot-vm-not-wanted"
+
+
+class StepReason(enum.StrEnum):
+    """One step of a recovery."""
+
+    FENCED = "fenced"
+    CLAIMED = "claimed"
+    MOVED_ON = "moved-on"
+    ASSIGNED = "assigned"
+    REJECTED = "rejected"
+    HELD = "held"
+    SEEN_RUNNING = "seen-running"
+    DROPPED = "dropped"
 
 
 TABLE: Final[Table] = {
@@ -25,4 +88,67 @@ TABLE: Final[Table] = {
         "{host} is condemned, and there is no proof yet that it is off",
         'outlive fence {host} --confirm-off --reason "..." once you know that it is off',
     ),
+    HoldReason.UNATTENDED: Template(
+        "{host} is silent, and no coordinator lives that could prove that it is off",
+        "start the daemon of a coordinator, or of {host}; or set spec.mode of a living host to coordinator and restart "
+        "its daemon",
+    ),
+    HoldReason.STORE_RESTORED: Template(
+        "the store was restored from a backup, and {count} hosts have not joined since: {hosts}",
+        "start their daemons; or, once you know that they run nothing, set confirmedIncarnation of Cluster/default to "
+        "{incarnation}",
+    ),
+    HoldReason.DISK_LOCKED: Template(
+        "{host} may not start it, and no other host may: {why}",
+        "see who has its disk open and end that, or prove that host dead (outlive fence HOST); it is tried again by "
+        "itself",
+    ),
+    HoldReason.HOST_STOPPED: Template(
+        "{host}, which it is assigned to, was stopped in good order",
+        "start {host} again, or move the VM to another host",
+    ),
+    HoldReason.HOST_NOT_JOINED: Template(
+        "{host}, which it is assigned to, has no Membership and starts nothing",
+        "see why {host} does not join, or move the VM to another host",
+    ),
+    HoldReason.REFUSED: Template(
+        "it was refused or not started by {hosts}{why}, and no other host has room",
+        "see why they refused it; it is tried again",
+    ),
+    HoldReason.NO_ROOM: Template(
+        "{slots}, and no living host has room for it", "add a host, stop other VMs, or repair a dead one"
+    ),
+    PlanReason.RUNNING: Template("it runs on {host}"),
+    PlanReason.HELD_BY_HOST: Template("{host} holds it"),
+    PlanReason.FENCE_UNDER_WAY: Template("{host} is being fenced"),
+    PlanReason.NOT_WANTED: Template("nobody wants it to run"),
+    PlanReason.WAITS_FOR_OTHERS: Template("{why}"),
+    PlanReason.STARTING: Template("{host} is to start it"),
+    PlanReason.LEFT_TO_HOST: Template("{host} is to start it, as it did before"),
+    PlanReason.PROMISED: Template("slot {slot} on {host} was promised to it"),
+    PlanReason.CONTESTED: Template("slot {slot} on {host}, to which {rivals} had a claim as well"),
+    PlanReason.MOVED_THERE: Template("it was being moved to {host}, which keeps room for it"),
+    PlanReason.NO_SLOT: Template("{slots}"),
+    PlanReason.PLACED: Template("{slots}; {host} has room"),
+    SlotReason.NOT_PROMISED: Template("no slot was promised to it"),
+    SlotReason.HOST_NOT_LIVE: Template("slot {slot} on {host}: its host is {health}"),
+    SlotReason.HOST_REFUSES: Template("slot {slot} on {host}: {why}"),
+    SlotReason.TAKEN: Template("slot {slot} on {host} is taken by {by}"),
+    SlotReason.NOT_STARTED: Template("slot {slot} on {host}: its host did not start it"),
+    SlotReason.NOT_READY: Template("slot {slot} on {host} is not ready"),
+    SlotReason.HOST_LIMIT: Template("slot {slot} on {host}: it may not run there, by its hostLimit"),
+    SlotReason.TOO_SMALL: Template("slot {slot} on {host} is too small for it"),
+    SlotReason.FOR_ANOTHER: Template("slot {slot} on {host} goes to a VM that has no other"),
+    SlotReason.VM_GONE: Template("{vm} does not exist"),
+    SlotReason.VM_ELSEWHERE: Template("{vm} is assigned to {host}"),
+    SlotReason.VM_ON_ITS_WAY: Template("{vm} is on its way to {host}"),
+    SlotReason.VM_NOT_WANTED: Template("nobody wants {vm} to run"),
+    StepReason.FENCED: Template("an earlier copy of it can do no harm any more, proven by {kind}"),
+    StepReason.CLAIMED: Template("its slot {slot} is claimed"),
+    StepReason.MOVED_ON: Template("it takes no slot: {why}"),
+    StepReason.ASSIGNED: Template("it is assigned to {host}"),
+    StepReason.REJECTED: Template("{host} did not start it: {why}"),
+    StepReason.HELD: Template("it is held: {why}"),
+    StepReason.SEEN_RUNNING: Template("it is seen running on {host}"),
+    StepReason.DROPPED: Template("it stays down: {why}"),
 }

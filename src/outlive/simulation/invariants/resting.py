@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
-from outlive.node.vm.states import STOPPED_BY_DRAIN
 from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
+from outlive.resources.reasons import VmReason
 from outlive.simulation.invariants.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
@@ -36,7 +36,7 @@ def runs_or_says_why(truth: Truth, vm: VirtualMachine) -> str:
         harmful = [host for host in running if truth.harms(host, vm.name)]
         return "" if len(harmful) == 1 else f"runs on {' and '.join(running)}"
     recovery = vm.status.recovery
-    if recovery is not None and recovery.phase in ("waiting", "held") and recovery.reason and recovery.remedy:
+    if recovery is not None and recovery.unfinished and recovery.reason and recovery.remedy:
         return ""
     fault = any(one.subject.name == vm.name and not one.ended and one.remedy for one in truth.store.all_of(Fault))
     if fault or (vm.status.phase == "fail" and vm.status.reason):
@@ -57,7 +57,9 @@ def _stays_down(truth: Truth, vm: VirtualMachine) -> str:
     host = truth.store.look(Hypervisor, where) if where else None
     if host is None or vm.spec.power_state != "running" or vm.status.phase != "stop":
         return ""
-    drained = vm.status.reason == STOPPED_BY_DRAIN and host.status.domain_state == "ready" and not host.status.lost
+    drained = (
+        vm.status.reason == VmReason.STOPPED_BY_DRAIN and host.status.domain_state == "ready" and not host.status.lost
+    )
     return f"was stopped because {where} was drained, and stays down though that is ready" if drained else ""
 
 

@@ -1,0 +1,82 @@
+"""Why a VM is as its phase says, why its host did not start it, and why a migration did not end at its target."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from outlive.resources.reasons.model import Table, Template
+
+
+class VmReason(enum.StrEnum):
+    """Why a VM does not run, or does not run yet."""
+
+    STOPPED_BY_SPEC = "stopped-by-spec"
+    """Ends when the spec says ``running`` again."""
+    STOPPED_BY_DRAIN = "stopped-by-drain"
+    """Ends when its host takes VMs again."""
+    TO_BE_DISABLED = "to-be-disabled"
+    """Of a stop after which it is disabled."""
+    CRASHED = "crashed"
+    LOCKS_UNREADABLE = "locks-unreadable"
+    """Its host could not read the locks on its disks; that may pass, or another host may be able to."""
+    LOCK_NOT_REMOVED = "lock-not-removed"
+    """Its host could not remove a stale lock; another one may."""
+    LOCK_FOREIGN = "lock-foreign"
+    """Somebody who is not proven dead has a lock: no host may start it."""
+    LOCK_UNCONFIRMED = "lock-unconfirmed"
+    """A living host has a lock, and has not reported yet whether the VM is on it."""
+    NOT_CREATED = "not-created"
+    NOT_STARTED = "not-started"
+    START_FAILED = "start-failed"
+
+
+class MigrationReason(enum.StrEnum):
+    """Why a migration did not end at its target."""
+
+    SELF_TARGET = "self_target"
+    PEER_TIMEOUT = "peer_timeout"
+    TARGET_CHANGED = "target_changed"
+    TARGET_LOST = "target_lost"
+    CANNOT_RECEIVE = "cannot_receive"
+    LIVE_FORBIDDEN = "live_forbidden"
+    LIVE_FAILED = "live_failed"
+    CANCELLED = "cancelled"
+    ENDED_BY_ITSELF = "ended_by_itself"
+
+
+TABLE: Final[Table] = {
+    VmReason.STOPPED_BY_SPEC: Template("spec.powerState is stopped"),
+    VmReason.STOPPED_BY_DRAIN: Template(
+        "its host was drained and no other host had room; it starts again once it is ready"
+    ),
+    VmReason.TO_BE_DISABLED: Template("it is to be disabled"),
+    VmReason.CRASHED: Template(
+        "its domain ended by itself ({crashes} in a row); it is started again after {wait_s:g} s"
+    ),
+    VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be read: {error}", "see to the storage"),
+    VmReason.LOCK_NOT_REMOVED: Template(
+        "lock {lock} on one of its disks could not be removed", "remove the lock, or see to the storage"
+    ),
+    VmReason.LOCK_FOREIGN: Template(
+        "lock {lock}{owner} says that somebody else may be writing",
+        "see who has its disk open and end that, or prove that host dead (outlive fence HOST)",
+    ),
+    VmReason.LOCK_UNCONFIRMED: Template(
+        "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
+    ),
+    VmReason.NOT_CREATED: Template("its domain was not created: {problem}", "see the hypervisor's log on its host"),
+    VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
+    VmReason.START_FAILED: Template(
+        "{host} could not start it in {tries} tries: {problem}", "remove the cause, then request its start"
+    ),
+    MigrationReason.SELF_TARGET: Template("its target is its source"),
+    MigrationReason.PEER_TIMEOUT: Template("the other side did not go on in time"),
+    MigrationReason.TARGET_CHANGED: Template("it is meant for another host by now"),
+    MigrationReason.TARGET_LOST: Template("its target was lost"),
+    MigrationReason.CANNOT_RECEIVE: Template("{host} cannot receive it: {problem}"),
+    MigrationReason.LIVE_FORBIDDEN: Template("it may not be moved while it runs"),
+    MigrationReason.LIVE_FAILED: Template("moving it while it runs failed"),
+    MigrationReason.CANCELLED: Template("something else was asked for meanwhile"),
+    MigrationReason.ENDED_BY_ITSELF: Template("it ended by itself before it was moved"),
+}
