@@ -254,7 +254,9 @@ class RecoveryCloud:
         assert where is not None
         if me.host in self.refuses:
             if vm.status.rejection is None:
-                said = Rejection(hypervisor=me.host, fence=where.fence, reason=self.refuses[me.host])
+                said = Rejection(
+                    hypervisor=me.host, fence=where.fence, reason="not-created", message=self.refuses[me.host]
+                )
                 await self.daemon.replace_status(_replace(vm, status=_replace(vm.status, rejection=said)))
             return
         members = [member_view(one) for one in (await self.memory.list(Membership)).items]

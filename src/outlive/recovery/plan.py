@@ -359,7 +359,7 @@ def _action(
     slot: str = "",
     **fields: Value,
 ) -> Action:
-    also: dict[str, Value] = {"host": host} if host else {}
+    also: dict[str, Value] = {"host": host or "no host"}
     also |= {"slot": slot} if slot else {}
     return Action(vm=vm.id, kind=kind, fence=vm.fence, host=host, slot=slot, reason=reason(code, **also, **fields))
 

@@ -109,7 +109,9 @@ class Losses:
                 continue
             recovery = vm.status.recovery
             if recovery is not None and recovery.reason:
-                found.append(HeldVm(vm=vm.name, reason=recovery.message, remedy=recovery.remedy))
+                found.append(
+                    HeldVm(vm=vm.name, reason=f"{recovery.reason}: {recovery.message}", remedy=recovery.remedy)
+                )
                 continue
             fault = next((one for one in faults if one.subject.name == vm.name), None)
             if fault is not None:

@@ -106,7 +106,7 @@ def _vm(history: History, vm: str, before: Resource | None, after: Resource | No
         old.recovery is None or (old.recovery.phase, old.recovery.reason) != (new.recovery.phase, new.recovery.reason)
     ):
         one = new.recovery
-        why = f": {one.message}" if one.message else ""
+        why = f": {one.reason}: {one.message}" if one.reason else ""
         where = f" on {one.host}" if one.host else ""
         history.add("recovery", vm, f"{one.phase}{where}{why}", phase=one.phase, promised=one.promised)
 

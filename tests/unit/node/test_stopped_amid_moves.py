@@ -7,7 +7,7 @@ import pytest
 from tests.support.node_worlds import at, tell, vm_of
 
 from outlive.resources import VirtualMachine
-from outlive.resources.vms import Request
+from outlive.resources.vms import Answer, Request
 from outlive.simulation.verbs.operating import change_spec
 from outlive.simulation.world import World
 
@@ -24,7 +24,7 @@ def test_vm_that_is_stopped_while_it_moves_live_does_not_run_on(verb: str) -> No
         await change_spec(world, VirtualMachine, "vm-1", lambda spec: msgspec.structs.replace(spec, request=made))
         await at(world, 60)
         vm = vm_of(world)
-        assert vm.status.answered == "asked accepted"
+        assert vm.status.answered == Answer(id="asked", code="accepted")
         assert (world.running("vm-1"), vm.status.phase) == ((), verb)
 
     tell(story)

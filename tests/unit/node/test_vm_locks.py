@@ -31,7 +31,7 @@ def test_lock_of_a_host_that_lives_is_kept_though_an_earlier_epoch_of_it_is_dead
         await at(world, 260)
         assert world.running("vm-1") == ("kvm-2",)
         assert vm_of(world).status.phase == "fail"
-        assert "says that somebody else may be writing" in vm_of(world).status.reason
+        assert "says that somebody else may be writing" in vm_of(world).status.message
 
     tell(story, violations=True)
 
@@ -45,7 +45,7 @@ def test_lock_that_a_host_left_behind_in_a_dead_epoch_goes_once_its_figures_say_
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 115)
         assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
-        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.reason
+        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.message
         await at(world, 200)
         assert holders(world) == [("kvm-1", 1, "running")]
         assert vm_of(world).status.reason == ""
@@ -62,6 +62,6 @@ def test_lock_of_a_host_that_says_nothing_and_is_not_proven_dead_stays() -> None
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 200)
         assert (world.running("vm-1"), vm_of(world).status.phase) == ((), "start")
-        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.reason
+        assert "kvm-2 lives, and its figures have yet to say" in vm_of(world).status.message
 
     tell(story)

@@ -59,7 +59,7 @@ def test_vm_that_crashes_is_started_again_after_a_wait_that_grows() -> None:
         await world.do("guest-crash", {"vms": ["vm-1"]})
         await at(world, 26)
         assert world.running("vm-1") == ()
-        assert "2 in a row" in vm_of(world).status.reason
+        assert "2 in a row" in vm_of(world).status.message
         await at(world, 45)
         assert holders(world) == [("kvm-1", 1, "running")]
         assert vm_of(world).status.reason == ""
@@ -72,7 +72,7 @@ def test_stopped_vm_is_held_by_nobody_and_starts_again_when_asked() -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 5)
         assert (vm_of(world).status.phase, holders(world)) == ("stop", [])
-        assert vm_of(world).status.answered.endswith(" accepted")
+        assert vm_of(world).status.answered.code == "accepted"
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 12)
         assert holders(world) == [("kvm-1", 1, "running")]
@@ -140,7 +140,7 @@ def test_host_that_cannot_start_what_a_fence_brought_to_it_rejects_it_with_the_r
         rejection = vm_of(world).status.rejection
         assert rejection is not None
         assert (rejection.hypervisor, rejection.fence) == ("kvm-2", "kvm-1.1.abc")
-        assert "no such CPU" in rejection.reason
+        assert "no such CPU" in rejection.message
         assert holders(world) == []
 
     tell(story)
@@ -171,7 +171,7 @@ def test_vm_that_does_not_start_waits_for_an_operator_after_some_tries() -> None
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 60)
         assert vm_of(world).status.phase == "fail"
-        assert "no such CPU" in vm_of(world).status.reason
+        assert "no such CPU" in vm_of(world).status.message
         assert holders(world) == []
 
     tell(story)
@@ -184,7 +184,7 @@ def test_vm_whose_disks_cannot_be_looked_at_says_so_and_starts_once_they_can() -
         await world.do("cut", {"hosts": ["kvm-1"], "network": "storage"})
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 40)
-        assert "could not be looked at" in vm_of(world).status.reason
+        assert "could not be looked at" in vm_of(world).status.message
         assert (vm_of(world).status.phase, world.running("vm-1")) == ("start", ())
         await world.do("heal", {"hosts": ["kvm-1"], "network": "storage"})
         await at(world, 80)
@@ -203,7 +203,7 @@ def test_vm_whose_disk_is_locked_by_somebody_else_does_not_start() -> None:
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 20)
         assert vm_of(world).status.phase == "fail"
-        assert "lock-7" in vm_of(world).status.reason
+        assert "lock-7" in vm_of(world).status.message
         assert (world.running("vm-1"), holders(world)) == ((), [])
 
     tell(story)

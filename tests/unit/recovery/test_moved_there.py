@@ -4,23 +4,55 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
-from outlive.resources import Recovery, RecoveryStep
+from outlive.base.transitions import IllegalTransition, follow
+from outlive.recovery.model import Action, ActionKind
+from outlive.recovery.states import PHASES, assigned, recovered
+from outlive.resources import Assigned, ObjectMeta, Recovery, VirtualMachine
+from outlive.resources.reasons import PlanReason, reason
+from outlive.resources.vms import RecoveryPhase
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+_replace = msgspec.structs.replace
+
+
+def sent(vm: VirtualMachine, code: PlanReason, host: str, slot: str = "") -> VirtualMachine:
+    fields = {"host": host, "slot": slot, "slots": "none"}
+    action = Action(vm=vm.name, kind=ActionKind.PLACE, host=host, slot=slot, fence="f", reason=reason(code, **fields))
+    record = assigned(vm, action, (), AT, forgiven=False)
+    return _replace(vm, status=_replace(vm.status, recovery=record, assigned=Assigned(hypervisor=host, fence="f")))
+
+
+def seen_running(vm: VirtualMachine, host: str) -> Recovery:
+    why = reason(PlanReason.RUNNING, host=host)
+    return recovered(vm, Action(vm=vm.name, kind=ActionKind.DONE, host=host, fence="f", reason=why), AT)
 
 
 @pytest.mark.parametrize(
-    ("steps", "moved"),
+    ("ways", "there"),
     [
-        ((), False),
-        (("fenced", "claimed", "assigned", "running"), False),
-        (("fenced", "kept", "assigned", "running"), True),
-        (("fenced", "kept", "assigned", "rejected", "claimed", "assigned"), False),
-        (("fenced", "kept", "assigned", "rejected", "assigned", "running"), False),
+        (((PlanReason.PROMISED, "h2", "slot"),), False),
+        (((PlanReason.MOVED_THERE, "h2", ""),), True),
+        (((PlanReason.MOVED_THERE, "h2", ""), (PlanReason.PROMISED, "h3", "slot")), False),
+        (((PlanReason.MOVED_THERE, "h2", ""), (PlanReason.PLACED, "h3", "")), False),
     ],
 )
-def test_vm_is_where_it_was_moved_to_unless_it_was_sent_on(steps: tuple[str, ...], *, moved: bool) -> None:
-    taken = tuple(RecoveryStep(at=AT, what=what) for what in steps)
-    assert Recovery(fence="f", steps=taken).moved_there is moved
+def test_vm_is_where_it_was_moved_to_unless_it_was_sent_on(
+    ways: tuple[tuple[PlanReason, str, str], ...], *, there: bool
+) -> None:
+    vm = VirtualMachine(metadata=ObjectMeta(name="vm"))
+    for code, host, slot in ways:
+        vm = sent(vm, code, host, slot)
+    assert seen_running(vm, ways[-1][1]).moved_there is there
+
+
+def test_recovery_that_is_over_does_not_begin_again() -> None:
+    vm = sent(VirtualMachine(metadata=ObjectMeta(name="vm")), PlanReason.PROMISED, "h2", "slot")
+    over = _replace(vm, status=_replace(vm.status, recovery=seen_running(vm, "h2")))
+    assert over.status.recovery is not None
+    assert over.status.recovery.phase is RecoveryPhase.RECOVERED
+    assert sent(over, PlanReason.PLACED, "h3").status.recovery != over.status.recovery  # a new one
+    with pytest.raises(IllegalTransition):
+        follow(PHASES, RecoveryPhase.RECOVERED, RecoveryPhase.ASSIGNED, what="it")

@@ -95,13 +95,13 @@ def test_of_two_vms_that_contend_for_a_slot_the_one_gets_it_that_the_other_start
 
 
 def test_vm_that_waits_where_it_was_sent_is_left_there_for_as_long_as_its_host_says() -> None:
-    sent = {"holders": (), "assigned": "h1", "unfinished": True, "awaits": "starts after b", "awaits_s": 180.0}
+    sent = {"holders": (), "assigned": "h1", "unfinished": True, "waits_for": "starts after b", "wait_limit_s": 180.0}
     for waited_s, kind in ((239.0, ActionKind.WAIT), (241.0, ActionKind.SEARCH)):
         found = planned([lost("a", "b", **sent, waited_s=waited_s)], [])["a"]
         assert found.kind is kind
-    assert planned([lost("a", "b", **sent, waited_s=100.0)], [])["a"].detail == "starts after b"
+    assert planned([lost("a", "b", **sent, waited_s=100.0)], [])["a"].message.text == "starts after b"
 
 
 def test_vm_that_waits_leaves_a_host_that_dies_meanwhile() -> None:
-    sent = {"holders": (), "assigned": "dead", "unfinished": True, "awaits": "starts after b", "awaits_s": 180.0}
+    sent = {"holders": (), "assigned": "dead", "unfinished": True, "waits_for": "starts after b", "wait_limit_s": 180.0}
     assert planned([lost("a", "b", **sent)], [slot("s1", "h1", "a")])["a"].slot == "s1"

@@ -67,13 +67,13 @@ def test_slot_on_a_silent_dead_or_emptied_host_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", [HostState(name="h2"), HostState(name="h2", refuses="h2 is to be emptied", emptied=True)]
+    "target", [HostState(name="h2"), HostState(name="h2", refuses="h2 is to be emptied", drained=True)]
 )
 def test_vm_whose_source_died_during_its_move_goes_on_to_its_target_and_takes_no_slot(target: HostState) -> None:
     hosts = (HostState(name="h1", health=HostHealth.DEAD), target, HostState(name="h3"))
     slots = [slot("s3", "h3", "a")]
     moved = only(plan([vm("a", host="h1", assigned="h2", arriving=True)], slots, hosts))
-    assert (moved.kind, moved.host, moved.slot, moved.reason) == (ActionKind.PLACE, "h2", "", "moved-there")
+    assert (moved.kind, moved.host, moved.slot, moved.reason.code) == (ActionKind.PLACE, "h2", "", "moved-there")
     sent = only(plan([vm("a", host="h1", assigned="h2", holders=(), unfinished=True)], slots, hosts))
     assert (sent.kind, sent.host) == (ActionKind.WAIT, "h2"), "once it is assigned, it is that host's to start"
     late = only(plan([vm("a", host="h1", assigned="h2", holders=(), unfinished=True, waited_s=61)], slots, hosts))
@@ -95,7 +95,7 @@ def test_vm_whose_target_cannot_start_it_either_takes_its_slot(target: HostState
 
 
 def test_vm_of_a_host_that_is_back_and_to_be_emptied_takes_its_slot() -> None:
-    back = HostState(name="h1", refuses="h1 is to be emptied", emptied=True)
+    back = HostState(name="h1", refuses="h1 is to be emptied", drained=True)
     found = only(plan([vm("a", host="h1")], [slot("s3", "h3", "a")], (back, HostState(name="h3"))))
     assert (found.kind, found.slot) == (ActionKind.SLOT, "s3")
 
@@ -105,9 +105,9 @@ def test_vm_with_a_late_entry_of_a_host_that_left_is_recovered_and_one_without_w
     slots = [slot("s1", "h1", "a", "b")]
     assert only(plan([vm("a", host="left")], slots, (left, *live("h1")))).kind is ActionKind.SLOT
     waits = only(plan([vm("b", host="left", holders=())], slots, (left, *live("h1"))))
-    assert (waits.kind, waits.reason) == (ActionKind.HOLD, "host-stopped")
+    assert (waits.kind, waits.reason.code) == (ActionKind.HOLD, "host-stopped")
     again = vm("b", host="left", holders=(), unfinished=True, waits_for_host=True)
-    assert only(plan([again], slots, (left, *live("h1")))).reason == "host-stopped"
+    assert only(plan([again], slots, (left, *live("h1")))).reason.code == "host-stopped"
     back = only(plan([vm("b", host="h2", holders=(), unfinished=True, waits_for_host=True)], slots, live("h1", "h2")))
     assert (back.kind, back.host) == (ActionKind.WAIT, "h2")
 
@@ -151,7 +151,7 @@ def test_slot_of_somebody_else_is_not_taken() -> None:
     taken = slot("s1", "h1", "a", "b", consumer=Consumer(vm="b", fence="g"))
     action = only(plan([vm("a")], [taken], live("h1"), gone=()))
     assert action.kind is ActionKind.SEARCH
-    assert "taken by b" in action.detail
+    assert "taken by b" in action.message.text
 
 
 def test_vm_is_not_touched_while_a_holder_is_not_mute() -> None:
@@ -163,8 +163,8 @@ def test_vm_is_not_touched_while_a_holder_is_not_mute() -> None:
 def test_vm_of_an_unconfirmed_fence_is_held_and_the_remedy_names_the_host() -> None:
     hosts = (HostState(name="h1", health=HostHealth.REVOKED, unconfirmed=True), *live("h2"))
     action = only(plan([vm("a", host="h1", fenced=False)], [slot("s1", "h2", "a")], hosts))
-    assert (action.kind, action.reason) == (ActionKind.HOLD, "fence-unconfirmed")
-    assert "outlive fence h1 --confirm-off --reason" in action.remedy
+    assert (action.kind, action.reason.code) == (ActionKind.HOLD, "fence-unconfirmed")
+    assert "outlive fence h1 --confirm-off --reason" in action.message.remedy
 
 
 def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_last_seen_running() -> None:
@@ -172,8 +172,8 @@ def test_vm_of_a_host_that_no_coordinator_attends_to_is_held_although_it_was_las
     lost = vm("a", host="h1", fenced=False)
     for state in (lost, msgspec.structs.replace(lost, running=True)):
         action = only(plan([state], [slot("s1", "h2", "a")], hosts))
-        assert (action.kind, action.reason) == (ActionKind.HOLD, "unattended")
-        assert "start the daemon of a coordinator" in action.remedy
+        assert (action.kind, action.reason.code) == (ActionKind.HOLD, "unattended")
+        assert "start the daemon of a coordinator" in action.message.remedy
 
 
 def test_move_whose_sides_are_all_mute_is_recovered() -> None:
@@ -213,16 +213,16 @@ def test_rejection_leads_to_the_next_slot_and_then_to_a_place_and_then_to_a_hold
     action = only(plan([vm("a", offers=("h1", "h3"), **nowhere)], slots, hosts, free=free))
     assert (action.kind, action.host, action.slot) == (ActionKind.PLACE, "h3", "")
     action = only(plan([vm("a", offers=("h1",), **nowhere)], slots, hosts, free=free))
-    assert (action.kind, action.reason) == (ActionKind.HOLD, "refused")
+    assert (action.kind, action.reason.code) == (ActionKind.HOLD, "refused")
 
 
 def test_vm_that_no_host_may_start_stays_where_it_is_and_is_held_with_what_helps() -> None:
     slots = [slot("s2", "h2", "a")]
     sent = {"host": "h1", "holders": (), "unfinished": True, "slot": "s1", "blocked": "lock 7 of x", "waited_s": 900.0}
     action = only(plan([vm("a", **sent)], slots, live("h1", "h2")))
-    assert (action.kind, action.reason, action.host) == (ActionKind.HOLD, "disk-locked", "h1")
-    assert "lock 7 of x" in action.detail
-    assert "outlive fence" in action.remedy
+    assert (action.kind, action.reason.code, action.host) == (ActionKind.HOLD, "disk-locked", "h1")
+    assert "lock 7 of x" in action.message.text
+    assert "outlive fence" in action.message.remedy
 
 
 def test_vm_whose_disk_was_locked_leaves_a_host_that_dies_meanwhile() -> None:
@@ -235,7 +235,7 @@ def test_room_that_one_vm_is_given_is_not_given_to_the_next() -> None:
     free = {"h1": Free(cpu_milli=9, memory_bytes=6)}
     found = plan([vm("a", offers=("h1",)), vm("b", offers=("h1",))], [], live("h1"), free=free)
     assert [one.kind for one in found.actions] == [ActionKind.PLACE, ActionKind.HOLD]
-    assert found.actions[1].reason == "no-room"
+    assert found.actions[1].reason.code == "no-room"
 
 
 def test_among_the_hosts_of_placement_the_limit_is_hard_and_the_selector_chooses() -> None:
@@ -252,9 +252,9 @@ def test_among_the_hosts_of_placement_the_limit_is_hard_and_the_selector_chooses
 
 def test_nothing_is_recovered_while_hosts_have_not_joined_since_a_restored_backup() -> None:
     found = plan([vm("a")], [slot("s1", "h1", "a")], live("h1"), unsettled=("h7",), incarnation="new")
-    assert (only(found).kind, only(found).reason) == (ActionKind.HOLD, "store-restored")
-    assert "h7" in only(found).detail
-    assert "confirmedIncarnation" in only(found).remedy
+    assert (only(found).kind, only(found).reason.code) == (ActionKind.HOLD, "store-restored")
+    assert "h7" in only(found).message.text
+    assert "confirmedIncarnation" in only(found).message.remedy
 
 
 def test_host_that_is_back_is_left_to_start_its_own_vms() -> None:
@@ -351,9 +351,9 @@ def test_every_vm_gets_exactly_one_action_and_no_slot_is_given_twice(view: Recov
         assert bool(one.slot) == (one.kind is ActionKind.SLOT)
         if one.kind is ActionKind.HOLD:
             assert one.reason
-            assert one.remedy
+            assert one.message.remedy
         if sends:
-            assert hosts[one.host].takes
+            assert hosts[one.host].schedulable
             assert all(holder.fenced for holder in vms[one.vm].holders)
             assert vms[one.vm].wanted
         if one.slot:

@@ -39,7 +39,9 @@ def vm(name: str, where: str, memory: int, *, phase: Any = "start", reason: str 
     return VirtualMachine(
         metadata=ObjectMeta(name=name),
         spec=VirtualMachineSpec(resources=Amounts(cpu=1000, memory=memory * GIB)),
-        status=VirtualMachineStatus(phase=phase, reason=reason, assigned=Assigned(hypervisor=where)),
+        status=VirtualMachineStatus(
+            phase=phase, reason="start-failed" if reason else "", message=reason, assigned=Assigned(hypervisor=where)
+        ),
     )
 
 

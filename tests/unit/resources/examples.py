@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from outlive import resources as r
 from outlive.resources.memberships import FencePhase, Unproven
+from outlive.resources.vms import Answer, MigrationPhase, RecoveryPhase
 
 MOMENT = datetime(2026, 11, 21, 17, 0, 0, tzinfo=UTC)
 META = r.ObjectMeta(
@@ -346,20 +347,22 @@ FULL: tuple[r.Resource, ...] = (
         status=r.VirtualMachineStatus(
             phase="ACTIVE",
             reason="r",
-            answered="1 accepted",
+            message="m",
+            answered=Answer(id="1", code="accepted"),
             migration=r.Migration(
                 id="1",
                 source="h1",
                 target="h2",
                 mode="cold",
-                phase="stopping",
+                phase=MigrationPhase.STOPPING,
                 attempts=1,
                 prior_home="h1",
                 new_home="h1",
                 declined="run-1",
                 reason="r",
+                message="m",
             ),
-            rejection=r.Rejection(hypervisor="h1", fence="f", reason="full", stays=True),
+            rejection=r.Rejection(hypervisor="h1", fence="f", reason="r", message="full", stays=True),
             start_order=r.StartOrder(
                 hypervisor="h1",
                 fence="f",
@@ -371,16 +374,18 @@ FULL: tuple[r.Resource, ...] = (
             ),
             recovery=r.Recovery(
                 fence="f",
-                phase="held",
+                phase=RecoveryPhase.HELD,
                 origin="h1",
                 slot="s",
                 host="h2",
                 promised=True,
+                moved_there=True,
                 reason="r",
+                message="m",
                 remedy="r",
                 proofs=(PROOF,),
                 rejected=(r.Rejection(hypervisor="h2", fence="f", reason="full"),),
-                steps=(r.RecoveryStep(at=MOMENT, what="fenced", detail="power"),),
+                steps=(r.RecoveryStep(at=MOMENT, what="fenced", message="power"),),
             ),
             assigned=r.Assigned(hypervisor="h1", slot=REF, fence="f"),
             home="h1",

@@ -32,6 +32,7 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.resources.codec import encode
+from outlive.resources.vms import RecoveryPhase
 from outlive.roles.decisions import decision_table
 from outlive.roles.why import Why, why
 from outlive.runtime.decisions import DecisionLog
@@ -48,16 +49,16 @@ MOMENT = as_datetime(1_800_000_000.0)
 def recovery(**changes: object) -> Recovery:
     whole = Recovery(
         fence="h1.3.abcdef",
-        phase="recovered",
+        phase=RecoveryPhase.RECOVERED,
         origin="h1",
         slot="slot-1",
         host="h3",
         promised=True,
         proofs=(PROOF,),
         steps=(
-            RecoveryStep(at=MOMENT, what="claimed", detail="slot-1"),
-            RecoveryStep(at=MOMENT, what="assigned", detail="h3"),
-            RecoveryStep(at=MOMENT, what="running"),
+            RecoveryStep(at=MOMENT, what="claimed", message="its slot slot-1 is claimed"),
+            RecoveryStep(at=MOMENT, what="assigned", message="it is assigned to h3"),
+            RecoveryStep(at=MOMENT, what="seen-running", message="it is seen running on h3"),
         ),
     )
     return msgspec.structs.replace(whole, **changes)
@@ -101,7 +102,7 @@ def test_the_chain_goes_from_the_last_renewal_to_the_running_vm() -> None:
     assert texts[0] == "the last renewal of h1 that h2 saw is number 41 of epoch 3, version 77"
     assert "7.2 s (limit 7 s)" in texts[1]
     assert texts[2] == "proof of epoch 3 by power: said off twice, recorded by h2"
-    assert texts[3:6] == ["its slot is claimed: slot-1", "it is assigned: h3", "it is seen running"]
+    assert texts[3:6] == ["its slot slot-1 is claimed", "it is assigned to h3", "it is seen running on h3"]
     assert texts[-1] == "h3 holds it in epoch 1, run r, seen running"
     assert answer.settled
     assert "in its promised slot slot-1" in answer.summary
@@ -121,7 +122,9 @@ def test_every_decision_of_the_chain_can_be_repeated() -> None:
 
 
 def test_a_vm_that_is_held_says_why_and_what_helps() -> None:
-    answer = told("vm-1", recovery(phase="held", reason="nobody has room", remedy="add a host"))
+    answer = told(
+        "vm-1", recovery(phase=RecoveryPhase.HELD, reason="no-room", message="nobody has room", remedy="add a host")
+    )
     assert not answer.settled
     assert answer.summary.endswith("is held: nobody has room")
     assert answer.remedy == "add a host"
@@ -139,7 +142,7 @@ def waiting(**how: Any) -> StartOrder:
 
 
 def test_a_vm_that_waits_for_others_says_for_whom_and_how_to_start_it_now() -> None:
-    answer = told("vm-1", recovery(phase="assigned", remedy=""), order=waiting())
+    answer = told("vm-1", recovery(phase=RecoveryPhase.ASSIGNED, remedy=""), order=waiting())
     assert not answer.settled
     assert answer.summary.endswith("has its place on h3, and waits there for db")
     assert "on h3 it starts after db; it waits for at most 180 s" in [link.text for link in answer.chain]

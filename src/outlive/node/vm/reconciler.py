@@ -270,7 +270,7 @@ class VmReconciler:
         memory.crashes = 1 if calm else memory.crashes + 1
         wait_s = BACK_OFF_S[min(memory.crashes, len(BACK_OFF_S)) - 1]
         memory.not_before_s = now_s + wait_s
-        why = reason(VmReason.CRASHED, crashes=memory.crashes, wait_s=wait_s)
+        why = reason(VmReason.CRASHED, crashes=memory.crashes, wait_s=f"{wait_s:g}")
         _log.warning("vm.crashed", vm=vm.name, host=shared.host, crashes=memory.crashes, wait_s=wait_s)
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:

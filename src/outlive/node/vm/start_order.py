@@ -389,7 +389,7 @@ def _why_coming(vm: VirtualMachine) -> str:
     if _comes_back(vm):
         return f"was stopped when {assigned_to(vm)} was emptied"
     if status.recovery is not None and status.recovery.phase is RecoveryPhase.HELD:
-        return f"is held: {status.recovery.message}"
+        return f"is held: {status.recovery.reason}: {status.recovery.message}"
     said = status.start_order
     if said is not None and said.waits_for and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm)):
         return f"waits itself for {', '.join(said.waits_for)}"

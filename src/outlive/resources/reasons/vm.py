@@ -34,15 +34,15 @@ class VmReason(enum.StrEnum):
 class MigrationReason(enum.StrEnum):
     """Why a migration did not end at its target."""
 
-    SELF_TARGET = "self_target"
-    PEER_TIMEOUT = "peer_timeout"
-    TARGET_CHANGED = "target_changed"
-    TARGET_LOST = "target_lost"
-    CANNOT_RECEIVE = "cannot_receive"
-    LIVE_FORBIDDEN = "live_forbidden"
-    LIVE_FAILED = "live_failed"
+    SELF_TARGET = "self-target"
+    PEER_TIMEOUT = "peer-timeout"
+    TARGET_CHANGED = "target-changed"
+    TARGET_LOST = "target-lost"
+    CANNOT_RECEIVE = "cannot-receive"
+    LIVE_FORBIDDEN = "live-forbidden"
+    LIVE_FAILED = "live-failed"
     CANCELLED = "cancelled"
-    ENDED_BY_ITSELF = "ended_by_itself"
+    ENDED_BY_ITSELF = "ended-by-itself"
 
 
 TABLE: Final[Table] = {
@@ -51,10 +51,8 @@ TABLE: Final[Table] = {
         "its host was drained and no other host had room; it starts again once it is ready"
     ),
     VmReason.TO_BE_DISABLED: Template("it is to be disabled"),
-    VmReason.CRASHED: Template(
-        "its domain ended by itself ({crashes} in a row); it is started again after {wait_s:g} s"
-    ),
-    VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be read: {error}", "see to the storage"),
+    VmReason.CRASHED: Template("its domain ended by itself ({crashes} in a row); it is started again after {wait_s} s"),
+    VmReason.LOCKS_UNREADABLE: Template("the locks on its disks could not be looked at: {error}", "see to the storage"),
     VmReason.LOCK_NOT_REMOVED: Template(
         "lock {lock} on one of its disks could not be removed", "remove the lock, or see to the storage"
     ),
@@ -65,7 +63,7 @@ TABLE: Final[Table] = {
     VmReason.LOCK_UNCONFIRMED: Template(
         "lock {lock}{owner} may be in use: {host} lives, and its figures have yet to say that {vm} is not on it"
     ),
-    VmReason.NOT_CREATED: Template("its domain was not created: {problem}", "see the hypervisor's log on its host"),
+    VmReason.NOT_CREATED: Template("{problem}", "see the hypervisor's log on its host"),
     VmReason.NOT_STARTED: Template("{host} did not start it, or died before"),
     VmReason.START_FAILED: Template(
         "{host} could not start it in {tries} tries: {problem}", "remove the cause, then request its start"
