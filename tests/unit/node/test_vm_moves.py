@@ -137,7 +137,7 @@ def test_target_that_is_silent_gives_the_vm_back_to_its_source() -> None:
         _ended_well(world, "kvm-1")
         move = vm_of(world).status.migration
         assert move is not None
-        assert (move.phase, move.reason) == ("aborted", "target_lost")
+        assert (move.phase, move.reason) == ("aborted", "target-lost")
 
     tell(story)
 
