@@ -129,15 +129,15 @@ def test_contested_slot_goes_to_the_more_important_vm_then_the_larger_then_by_id
 def test_slot_that_others_who_lost_their_host_may_claim_is_not_called_promised() -> None:
     slots = [slot("s1", "h1", "a", "b"), slot("s2", "h2", "a")]
     alone = only(plan([vm("a")], slots[:1], live("h1")))
-    assert alone.reason == "promised"
-    assert [(one.slot, one.reason) for one in plan([vm("a"), vm("b")], slots, live("h1", "h2")).actions] == [
+    assert alone.reason.code == "promised"
+    assert [(one.slot, one.reason.code) for one in plan([vm("a"), vm("b")], slots, live("h1", "h2")).actions] == [
         ("s2", "promised"),
         ("s1", "contested"),
     ]
     condemned = HostState(name="late", health=HostHealth.REVOKED)
     later = vm("b", host="late", fenced=False)
     first = plan([vm("a"), later], slots[:1], (*live("h1"), condemned)).actions[0]
-    assert (first.slot, first.reason) == ("s1", "contested")
+    assert (first.slot, first.reason.code) == ("s1", "contested")
 
 
 def test_claim_that_was_made_is_kept_to() -> None:
