@@ -33,8 +33,8 @@ from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands, ProtectionSettings
 from outlive.failover.report.metrics import Gauges
 from outlive.failover.report.reporter import Events, Reporter
-from outlive.placement.blocking import blocked_hosts
 from outlive.placement.fleet import Fleet
+from outlive.placement.reservations import blocked_hosts
 from outlive.resources import FlavorGroup, Hypervisor, Reservation, VirtualMachine
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog

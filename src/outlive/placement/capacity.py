@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.placement.blocking import Verdict, capacity_query, unused, verdict
 from outlive.placement.filters.capacity import vm_amounts
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.request import PlacementRequest
+from outlive.placement.reservations import Verdict, capacity_query, unused, verdict
 from outlive.resources import Amounts
 
 

@@ -16,9 +16,8 @@ from outlive.placement.engine import Engine
 from outlive.placement.errors import PipelineNotReady
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable, admit
-from outlive.placement.ranking import Ranking, RankingDocument
+from outlive.placement.ranking import Ranking, RankingDocument, squash
 from outlive.placement.request import PlacementRequest
-from outlive.placement.scaling import squash
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.steps import Reason
 from outlive.resources import Hypervisor, Pipeline, Reservation

@@ -26,12 +26,10 @@ from outlive.placement.errors import (
 )
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher, BuiltPipeline, PipelineTable
-from outlive.placement.ranking import Ranking, StepTrace
+from outlive.placement.ranking import Ranking, StepTrace, best_first, host_hashes, squash, squash_one, tie_keys
 from outlive.placement.request import FAILOVER_SEARCH, HYPERVISOR_TYPE, Intent, PlacementRequest
-from outlive.placement.scaling import squash, squash_one
 from outlive.placement.steps import Levels, LevelWeigher, Reason, Run
-from outlive.placement.ties import best_first, host_hashes, tie_keys
-from outlive.placement.weighers.slots import own_slot_rows
+from outlive.placement.weighers import own_slot_rows
 
 __all__ = ["Engine", "Ranking"]
 
@@ -83,7 +81,7 @@ class Engine:
                 at, total = at[:0], total[:0]
             elif trace.levels is not None:
                 low, rows, high = trace.levels
-                if rows:
+                if len(rows):
                     total += trace.multiplier * Levels(squash_one(low), rows, squash_one(high)).over(run.length)[at]
                 else:
                     total += trace.multiplier * squash_one(low)
@@ -279,7 +277,7 @@ class Engine:
             return np.zeros(0, dtype=np.intp)
         order = best_first(total, lambda which: self._keys(run, at[which]), lambda which: run.name(int(at[which])))
         if request.intent is Intent.EVACUATE and settings.own_slots_first:
-            own = np.isin(at, own_slot_rows(self.fleet, request.resource_id))[order]
+            own = np.isin(at, run.positions(own_slot_rows(self.fleet, request.resource_id)))[order]
             if own.any():
                 order = np.concatenate((order[own], order[~own]))
         if settings.nova_limit_hosts_to_request and request.hosts:

@@ -2,6 +2,8 @@
 
 Status codes, members and the ``code`` of an error are fixed, the wording of messages is not
 (docs/reference/placement.md#errors). A step that refuses everybody is an answer with no hosts, never an error.
+Versioned objects come wrapped and only their data counts. Unknown members are passed over, ``null`` is an empty value
+everywhere, counts refuse negatives and fractions (docs/reference/placement.md#wire).
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar
 
 import msgspec
 
 from outlive.base import limits
 from outlive.base.errors import LimitExceeded, OutliveError, Unavailable
-from outlive.placement import shipped, wire
+from outlive.placement import shipped
 from outlive.placement.errors import BadRequest, RunRefused
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import (
@@ -34,6 +36,109 @@ from outlive.placement.settings import MIB
 from outlive.resources import CPU, MEMORY, Amounts
 from outlive.resources.reservations import ReservationType
 
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Wrapped(msgspec.Struct, Generic[T], frozen=True):
+    """A versioned object of Nova."""
+
+    data: T | None = msgspec.field(default=None, name="nova_object.data")
+
+
+class WireFlavor(msgspec.Struct, frozen=True):
+    """Flavor."""
+
+    name: str | None = None
+    memory_mb: Count | None = None
+    vcpus: Count | None = None
+    root_gb: Count | None = None
+    ephemeral_gb: Count | None = None
+    extra_specs: dict[str, str] | None = None
+
+
+class WireImage(msgspec.Struct, frozen=True):
+    """ImageMeta."""
+
+    properties: Wrapped[dict[str, Any]] | None = None
+
+
+class WireDestination(msgspec.Struct, frozen=True):
+    """Destination; its node and forbidden aggregates have no effect."""
+
+    host: str | None = None
+    aggregates: list[str] | None = None
+
+
+class WireGroup(msgspec.Struct, frozen=True):
+    """InstanceGroup."""
+
+    policy: str | None = None
+    members: list[str] | None = None
+    hosts: list[str] | None = None
+    rules: dict[str, Any] | None = msgspec.field(default=None, name="_rules")
+
+
+class WireSpec(msgspec.Struct, frozen=True):
+    """RequestSpec."""
+
+    project_id: str | None = None
+    user_id: str | None = None
+    instance_uuid: str | None = None
+    availability_zone: str | None = None
+    num_instances: Count | None = None
+    scheduler_hints: dict[str, Any] | None = None
+    ignore_hosts: list[str] | None = None
+    force_hosts: list[str] | None = None
+    image: Wrapped[WireImage] | None = None
+    flavor: Wrapped[WireFlavor] | None = None
+    requested_destination: Wrapped[WireDestination] | None = None
+    instance_group: Wrapped[WireGroup] | None = None
+
+
+class WireContext(msgspec.Struct, frozen=True):
+    """Who asks; for logs."""
+
+    request_id: str | None = None
+    global_request_id: str | None = None
+
+
+class WireHost(msgspec.Struct, frozen=True, gc=False):
+    """A candidate. One host may appear several times."""
+
+    host: str | None = None
+
+
+class WireOptions(msgspec.Struct, frozen=True):
+    """Call options."""
+
+    read_only: bool | None = None
+    assume_empty_hosts: bool | None = None
+    lock_reservations: bool | None = None
+    ignored_reservation_types: list[str] | None = None
+    max_candidates: int | None = None
+    skip_history: bool | None = None
+    skip_inflight: bool | None = None
+    skip_committed_resource_tracking: bool | None = None
+
+
+class WireRequest(msgspec.Struct, frozen=True):
+    """The whole body."""
+
+    spec: Wrapped[WireSpec] | None = None
+    context: WireContext | None = None
+    hosts: list[WireHost] | None = None
+    weights: dict[str, float] | None = None
+    pipeline: str | None = None
+    options: WireOptions | None = None
+
+
+class WireAnswer(msgspec.Struct, frozen=True):
+    """The answer as a client reads it; ``null`` is no host."""
+
+    hosts: list[str] | None = None
+
+
 _TYPES: Final[tuple[ReservationType, ...]] = (
     "CommittedResourceReservation",
     "FailoverReservation",
@@ -44,8 +149,8 @@ _VMWARE: Final = "vmware vcenter server"
 _LATER: Final = (Unavailable, LimitExceeded)
 """Errors that may be gone when the caller asks again."""
 _host_name: Final = attrgetter("host")
-_request_decoder: Final = msgspec.json.Decoder(wire.WireRequest)
-_answer_decoder: Final = msgspec.json.Decoder(wire.WireAnswer)
+_request_decoder: Final = msgspec.json.Decoder(WireRequest)
+_answer_decoder: Final = msgspec.json.Decoder(WireAnswer)
 
 
 class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +176,12 @@ def decode_request(body: bytes) -> PlacementRequest:
         raise BadRequest(
             f"failed to decode request body: {error}", remedy="see docs/reference/placement.md#wire"
         ) from None
-    spec = _data(message.spec) or wire.WireSpec()
-    flavor = _data(spec.flavor) or wire.WireFlavor()
+    spec = _data(message.spec) or WireSpec()
+    flavor = _data(spec.flavor) or WireFlavor()
     extra_specs = flavor.extra_specs or {}
     hosts, weights = _candidates(message)
     hints = readable_hints(spec.scheduler_hints)
-    context = message.context or wire.WireContext()
+    context = message.context or WireContext()
     return PlacementRequest(
         resource_id=spec.instance_uuid or "",
         project=spec.project_id or "",
@@ -96,7 +201,7 @@ def decode_request(body: bytes) -> PlacementRequest:
         hosts=hosts,
         weights=weights,
         pipeline=message.pipeline or infer_pipeline(extra_specs),
-        options=_options(message.options or wire.WireOptions()),
+        options=_options(message.options or WireOptions()),
         request_id=context.request_id or "",
         global_request_id=context.global_request_id or "",
     )
@@ -123,11 +228,11 @@ def infer_pipeline(extra_specs: Mapping[str, str]) -> str:
     return shipped.GENERAL_PURPOSE if kind in _KVM else shipped.VMWARE_GENERAL_PURPOSE
 
 
-def _data(wrapped: wire.Wrapped[wire.T] | None) -> wire.T | None:
+def _data(wrapped: Wrapped[T] | None) -> T | None:
     return wrapped.data if wrapped is not None else None
 
 
-def _candidates(message: wire.WireRequest) -> tuple[tuple[str, ...], tuple[float, ...]]:
+def _candidates(message: WireRequest) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Distinct hosts in order, and their weights; no weights when all are zero."""
     names = list(map(_host_name, message.hosts or ()))
     weights = message.weights or {}
@@ -150,13 +255,13 @@ def _candidates(message: wire.WireRequest) -> tuple[tuple[str, ...], tuple[float
     return hosts, aligned
 
 
-def _destination(data: wire.WireDestination | None) -> Destination | None:
+def _destination(data: WireDestination | None) -> Destination | None:
     if data is None:
         return None
     return Destination(host=data.host or "", aggregates=tuple(data.aggregates or ()))
 
 
-def _group(data: wire.WireGroup | None) -> InstanceGroup | None:
+def _group(data: WireGroup | None) -> InstanceGroup | None:
     if data is None:
         return None
     return InstanceGroup(
@@ -178,12 +283,12 @@ def _limit(value: Any) -> int:
     return int(number) if number.is_integer() and number >= 1 else 1
 
 
-def _image_properties(image: wire.WireImage | None) -> dict[str, Any]:
+def _image_properties(image: WireImage | None) -> dict[str, Any]:
     properties = _data(image.properties) if image is not None else None
     return properties or {}
 
 
-def _options(options: wire.WireOptions) -> Options:
+def _options(options: WireOptions) -> Options:
     return Options(
         read_only=bool(options.read_only),
         assume_empty_hosts=bool(options.assume_empty_hosts),

@@ -19,12 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.blocking import CapacityQuery, blocked_hosts, has_landed
-from outlive.placement.columns import BoolVector, Columns, FloatVector, IntVector, Rows
-from outlive.placement.facts import HostFacts, facts_of
+from outlive.placement.columns import BoolVector, Columns, FloatVector, HostFacts, IntVector, Postings, Rows, facts_of
 from outlive.placement.ledger import Ledger
-from outlive.placement.postings import Postings
 from outlive.placement.request import Intent
+from outlive.placement.reservations import CapacityQuery, blocked_hosts, has_landed
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation
 
@@ -190,6 +188,10 @@ class Fleet:
         """The row of a known host."""
         row = self._rows.get(name)
         return row if row is not None and self._facts[row] is not None else None
+
+    def row_of(self, name: str) -> int | None:
+        """The row of a host, known or only named by a reservation."""
+        return self._rows.get(name)
 
     def named(self, names: Sequence[str]) -> BoolVector:
         """The rows of these known hosts (a new mask); other names are passed over."""

@@ -1,7 +1,7 @@
 """What reservations hold, as columns that follow every change of a reservation.
 
 A run takes "all that is held" and gives back only what this one request may use, found in small indexes;
-no run looks at all reservations. The rules are those of ``outlive.placement.blocking``, and tests show both
+no run looks at all reservations. The rules are those of ``outlive.placement.reservations``, and tests show both
 equal. Amounts are whole numbers, one row of the matrix a resource, one column a host row of the fleet.
 """
 
@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.blocking import AMOUNT_LIMIT, CapacityQuery, is_ready, unused
 from outlive.placement.request import Intent
+from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, is_ready, unused
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation
 
 Matrix = NDArray[np.int64]

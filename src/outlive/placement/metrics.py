@@ -15,9 +15,8 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from outlive.placement.columns import FloatVector, Rows
-from outlive.placement.filters.quota import DECISION
-from outlive.placement.ranking import Ranking, StepTrace
-from outlive.placement.scaling import squash
+from outlive.placement.filters.tenancy import DECISION
+from outlive.placement.ranking import Ranking, StepTrace, squash
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.metrics import Metrics
 

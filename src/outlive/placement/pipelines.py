@@ -6,18 +6,136 @@ progress keeps the one it started with (docs/reference/placement.md#pipelines).
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.placement.catalogue import FILTERS, TENANT_FILTERS, WEIGHERS, parameters
+from outlive.placement.filters.capacity import EnoughCapacity
+from outlive.placement.filters.groups import Affinity, AntiAffinity
+from outlive.placement.filters.hardware import (
+    Accelerators,
+    HypervisorCapabilities,
+    ImageProperties,
+    LiveMigratable,
+    PackedVirtqueue,
+    RequestedTraits,
+)
+from outlive.placement.filters.location import (
+    CorrectZone,
+    ExcludeHosts,
+    HostInstructions,
+    Maintenance,
+    RequestedDestination,
+    StatusConditions,
+)
+from outlive.placement.filters.tenancy import AggregateTenants, AllowedProjects, ExternalCustomer, QuotaEnforcement
 from outlive.placement.shipped import shipped_pipelines
-from outlive.placement.steps import Filter, OnError, Weigher
+from outlive.placement.steps import Filter, OnError, Step, Weigher
+from outlive.placement.weighers import (
+    BinPack,
+    CommittedReservations,
+    FailoverEvacuation,
+    PreferSmallerHosts,
+    SlotConsolidation,
+    SoftAffinity,
+)
 from outlive.resources import Condition, Pipeline, pipelines, with_condition
+
+FILTERS: Final[Mapping[str, type[Filter]]] = MappingProxyType(
+    {
+        step.name: step
+        for step in (
+            Accelerators,
+            Affinity,
+            AggregateTenants,
+            AllowedProjects,
+            AntiAffinity,
+            CorrectZone,
+            EnoughCapacity,
+            ExcludeHosts,
+            ExternalCustomer,
+            HostInstructions,
+            HypervisorCapabilities,
+            ImageProperties,
+            LiveMigratable,
+            Maintenance,
+            PackedVirtqueue,
+            QuotaEnforcement,
+            RequestedDestination,
+            RequestedTraits,
+            StatusConditions,
+        )
+    }
+)
+WEIGHERS: Final[Mapping[str, type[Weigher]]] = MappingProxyType(
+    {
+        step.name: step
+        for step in (
+            BinPack,
+            CommittedReservations,
+            FailoverEvacuation,
+            PreferSmallerHosts,
+            SlotConsolidation,
+            SoftAffinity,
+        )
+    }
+)
+TENANT_FILTERS: Final[tuple[type[Filter], ...]] = (AllowedProjects, AggregateTenants)
+"""What keeps VMs off hosts that are set aside for others."""
+
+_VALUES: Final = ("string_value", "bool_value", "int_value", "float_value", "string_list_value", "float_map_value")
+
+
+def parameters(step: pipelines.Step, kind: type[Step]) -> msgspec.Struct:
+    """The step's parameters; ``BadInput`` lists everything that is wrong with them."""
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    for parameter in step.params:
+        given = [value for name in _VALUES if (value := getattr(parameter, name)) is not None]
+        if parameter.key in values:
+            wrong.append(f"{parameter.key} is given twice")
+        elif len(given) != 1:
+            wrong.append(f"{parameter.key} has {len(given)} values instead of one")
+        else:
+            values[parameter.key] = given[0]
+    known = _known(kind.params_type)
+    wrong += [problem for key, value in values.items() if (problem := _problem(key, value, known))]
+    if not wrong:
+        try:
+            return msgspec.convert(values, kind.params_type)
+        except msgspec.ValidationError as error:
+            wrong.append(str(error))
+    raise BadInput(
+        f"step {step.name}: {'; '.join(wrong)}",
+        remedy=f"give each parameter once, with one value; known are: {', '.join(known) or 'none'}",
+    )
+
+
+@functools.cache
+def _known(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Parameter → its type: asked for every step of every pipeline that is built, and there are few kinds."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _problem(key: str, value: Any, known: Mapping[str, Any]) -> str:
+    """What is wrong with one parameter by itself; empty when nothing is."""
+    if key not in known:
+        return f"{key} is not known"
+    numbers = value.values() if isinstance(value, dict) else (value,)
+    if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+        return f"{key} is not finite"
+    try:
+        msgspec.convert(value, known[key])
+    except msgspec.ValidationError as error:
+        return f"{key}: {error}"
+    return ""
+
 
 __all__ = [
     "Admission",

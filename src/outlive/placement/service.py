@@ -7,29 +7,104 @@ only the elected one may place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
+from outlive.base.errors import LimitExceeded, OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.base.random import Random
 from outlive.placement.capacity import CapacityTable, CapacityView, HostCapacity
 from outlive.placement.engine import Engine
 from outlive.placement.external import ExternalAnswer, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
-from outlive.placement.lock import ReadWriteLock
 from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.shuffle import shuffled
 from outlive.placement.steps import Reason
-from outlive.placement.weighers.slots import own_slot_rows, slots_of_vm_on
+from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
 from outlive.resources import Hypervisor, Pipeline, Reservation
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
+
+
+def shuffled(hosts: Sequence[str], own: Collection[str], *, first: int, random: Random) -> list[str]:
+    """The hosts with the first few permuted: places of own hosts among themselves, the others likewise."""
+    result = list(hosts)
+    head = range(min(first, len(result)))
+    for places in ([at for at in head if result[at] in own], [at for at in head if result[at] not in own]):
+        names = [result[at] for at in places]
+        random.shuffle(names)
+        for at, name in zip(places, names, strict=True):
+            result[at] = name
+    return result
+
+
+class ReadWriteLock:
+    """See the module."""
+
+    def __init__(self, waiting_limit: int) -> None:
+        self._waiting_limit = waiting_limit
+        self._readers = 0
+        self._writing = False
+        self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def hold(self, *, shared: bool) -> AsyncIterator[None]:
+        """Have the lock, alone or with other sharers; ``LimitExceeded`` when too many wait."""
+        await self._take(shared)
+        try:
+            yield
+        finally:
+            self._give(shared)
+
+    async def _take(self, shared: bool) -> None:
+        if not self._waiting and self._fits(shared):
+            self._enter(shared)
+            return
+        if len(self._waiting) >= self._waiting_limit:
+            raise LimitExceeded(
+                f"{self._waiting_limit} placement calls are waiting", remedy="ask again later, or raise waitingCalls"
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((shared, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give(shared)
+            else:
+                self._waiting.remove((shared, turn))
+                self._wake()
+            raise
+
+    def _fits(self, shared: bool) -> bool:
+        return not self._writing and (shared or not self._readers)
+
+    def _enter(self, shared: bool) -> None:
+        if shared:
+            self._readers += 1
+        else:
+            self._writing = True
+
+    def _give(self, shared: bool) -> None:
+        if shared:
+            self._readers -= 1
+        else:
+            self._writing = False
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            shared, turn = self._waiting.popleft()
+            self._enter(shared)
+            turn.set_result(None)
+
 
 API_PATH = "/scheduler/nova/external"
 _log = get_logger("placement")

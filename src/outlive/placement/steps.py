@@ -1,8 +1,7 @@
 """What filters and weighers are, and what one run hands to them.
 
-Every step exists twice: over vectors (``mask``, ``weigh``), which is what serves requests, and host by host in
-plain Python (``check``, ``weigh_plain``), which explains a refusal with numbers and is what the vectors are
-tested against. Both must agree on every host.
+A filter exists twice: over vectors (``mask``), which is what serves requests, and for one host (``check``), which
+explains a refusal with numbers. Both must agree on every host.
 
 Positions: a run numbers the fleet's rows first, then the hosts that the request named and nobody knows.
 """
@@ -18,8 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.columns import BoolVector, FloatVector, Rows
-from outlive.placement.facts import HostFacts
+from outlive.placement.columns import BoolVector, FloatVector, HostFacts, Rows
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import PlacementRequest
 from outlive.placement.settings import PlacementSettings
@@ -95,6 +93,14 @@ class Run:
             mask[[self.extra[name] for name in names if name in self.extra]] = True
         return mask
 
+    def positions(self, rows: Sequence[int] | Rows) -> Rows:
+        """The positions of hosts at these rows of the fleet; a row may be of a host that only reservations name."""
+        at = np.asarray(rows, dtype=np.intp)
+        if not self.extra:
+            return at
+        moved = {self.fleet.row_of(name): position for name, position in self.extra.items()}
+        return np.array([moved.get(int(row), int(row)) for row in at], dtype=np.intp)
+
     def nobody(self) -> BoolVector:
         """The mask that refuses everybody."""
         return np.zeros(self.length, dtype=np.bool_)
@@ -133,10 +139,6 @@ class Filter(Step):
     def check(self, run: Run, host: str) -> Reason | None:
         """Why this host may not stay, ``None`` when it may. Plain Python; agrees with ``mask``."""
 
-    def prepare_plain(self, run: Run) -> None:
-        """Raise ``StepFailed`` where ``mask`` would, before hosts are checked one by one."""
-        return
-
     def events(self, run: Run) -> list[Event]:
         """What is worth counting about this run, also when the step skips."""
         return []
@@ -160,22 +162,18 @@ class Weigher(Step):
     def weigh(self, run: Run, at: Rows) -> FloatVector:
         """The score of each of these positions, before scaling and multiplier."""
 
-    @abstractmethod
-    def weigh_plain(self, run: Run, hosts: Sequence[str]) -> list[float]:
-        """The same scores for the hosts at these positions, in plain Python."""
-
 
 class Levels(NamedTuple):
     """Scores of which there are only two: ``value`` for a few rows, ``default`` for everybody else."""
 
     default: float
-    rows: Sequence[int]
+    rows: Sequence[int] | Rows
     value: float
 
     def over(self, length: int) -> FloatVector:
         """The score of every position."""
         scores = np.full(length, self.default)
-        if self.rows:
+        if len(self.rows):
             scores[list(self.rows)] = self.value
         return scores
 

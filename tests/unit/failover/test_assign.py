@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.plain_placement import tie_key
 
 from outlive.base.errors import BadInput
 from outlive.base.random import Random
@@ -16,7 +17,6 @@ from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.reasons import Reason
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, resolve_size
-from outlive.placement.ties import tie_key
 
 GIB = 2**30
 HOSTS = tuple(f"h{number}" for number in range(1, 7))

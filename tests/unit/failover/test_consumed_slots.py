@@ -17,9 +17,9 @@ from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, LevelSettings, ProtectionSettings
 from outlive.failover.rules import counts
-from outlive.placement.blocking import CapacityQuery, Verdict, host_free_capacity, verdict
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent
+from outlive.placement.reservations import CapacityQuery, Verdict, host_free_capacity, verdict
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

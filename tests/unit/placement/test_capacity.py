@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from tests.support.placement import GIB, commitment, fleet_of, host, in_flight, request, slot
 
-from outlive.placement.blocking import host_free_capacity, host_has_capacity_for_reservation, unused
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import Intent, Options
+from outlive.placement.reservations import host_free_capacity, host_has_capacity_for_reservation, unused
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import FAILOVER, Amounts, Parameter, Pipeline, PipelineSpec, Reservation, Step
 from outlive.resources.meta import ObjectMeta

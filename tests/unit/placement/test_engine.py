@@ -12,10 +12,10 @@ from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, RunRefused, UnknownPipeline
 from outlive.placement.pipelines import PipelineTable
+from outlive.placement.ranking import min_max_scale, squash_one
 from outlive.placement.request import SILENT, Intent, Options
-from outlive.placement.scaling import min_max_scale, squash_one
+from outlive.placement.service import shuffled
 from outlive.placement.settings import PlacementSettings
-from outlive.placement.shuffle import shuffled
 from outlive.resources import Hypervisor, Parameter, Pipeline, PipelineSpec, Reservation, Step
 from outlive.resources.meta import ObjectMeta
 
@@ -270,3 +270,12 @@ def test_an_answer_that_is_read_late_names_the_hosts_of_its_run() -> None:
     ranker.fleet.upsert_host(host("d"))
     assert sorted(found.hosts) == ["a", "b"]
     assert set(found.document().aggregated_out_weights) == {"a", "b"}
+
+
+def test_weighers_that_look_at_reservations_need_no_record_of_the_host() -> None:
+    asked = replace(
+        request(pipeline="p", hosts=["another", "unknown"]), intent=Intent.EVACUATE, resource_id="vm", options=SILENT
+    )
+    ranking = engine(slot("s", "unknown", members=("vm",)), p=weigher("kvm_failover_evacuation")).rank(asked)
+    assert ranking.hosts[0] == "unknown"
+    assert ranking.scores[0] > ranking.scores[1]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from tests.support.placement import random_fleet, random_request
+from tests.support.plain_placement import rank_plain
 
 from outlive.base.random import Random
-from outlive.placement.catalogue import FILTERS, WEIGHERS
 from outlive.placement.engine import Engine
 from outlive.placement.errors import RunRefused
 from outlive.placement.fleet import Fleet
-from outlive.placement.pipelines import PipelineTable
-from outlive.placement.plain import rank_plain
+from outlive.placement.pipelines import FILTERS, WEIGHERS, PipelineTable
 from outlive.placement.request import Intent
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import Parameter, Pipeline, PipelineSpec, Step

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.support.placement import fleet_of, host, instances, request
 
 from outlive.placement.engine import Engine
-from outlive.placement.filters.operators import satisfies
+from outlive.placement.filters.hardware import satisfies
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import Destination, InstanceGroup, Intent

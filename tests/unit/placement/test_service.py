@@ -14,10 +14,9 @@ from outlive.base.errors import LimitExceeded
 from outlive.base.random import Random
 from outlive.placement.errors import UnknownPipeline
 from outlive.placement.fleet import Fleet
-from outlive.placement.lock import ReadWriteLock
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT
-from outlive.placement.service import PlacementService
+from outlive.placement.service import PlacementService, ReadWriteLock
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
 from outlive.runtime.metrics import Metrics

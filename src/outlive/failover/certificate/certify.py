@@ -21,8 +21,8 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.reasons import amounts
 from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
-from outlive.placement.blocking import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.placement.request import Intent
+from outlive.placement.reservations import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
 from outlive.resources.state import state_digest
 

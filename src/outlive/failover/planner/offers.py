@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from outlive.base.errors import BadInput
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.planner.actions import Offer
-from outlive.placement.ties import host_hashes, tie_keys
+from outlive.placement.ranking import host_hashes, tie_keys
 
 NO_LIMIT = 2**62
 """Free amount of a host without a figure that limits it."""

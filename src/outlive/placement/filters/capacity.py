@@ -1,7 +1,7 @@
 """The capacity filter: whether all instances of a request fit on one host (docs/reference/placement.md#capacity).
 
 A VM without cpu or memory fails the step instead of fitting everywhere, and a host whose free amount is unknown
-or negative before any reservation is refused; both can be switched back to the reference.
+or negative before any reservation is refused.
 """
 
 from __future__ import annotations
@@ -11,15 +11,45 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from outlive.placement.amounts_text import amount_text, difference_text
-from outlive.placement.blocking import AMOUNT_LIMIT, CapacityQuery, Verdict, capacity_query, unused, verdict
+from outlive.base.wording import count_of
 from outlive.placement.columns import BoolVector, IntVector
 from outlive.placement.errors import StepFailed
 from outlive.placement.request import PlacementRequest
+from outlive.placement.reservations import AMOUNT_LIMIT, CapacityQuery, Verdict, capacity_query, unused, verdict
 from outlive.placement.settings import MB, MIB, PlacementSettings
 from outlive.placement.steps import Event, Filter, OnError, Reason, Run
 from outlive.resources import CPU, MEMORY, Amounts, Hypervisor
 from outlive.resources.reservations import FAILOVER, ReservationType
+
+_GIB = 2**30
+
+
+def figure(resource: str, amount: int) -> str:
+    """The number alone, in cores, GiB or units, with at most three decimals."""
+    if resource == CPU:
+        return _short(amount / 1000)
+    return _short(amount / _GIB) if resource == MEMORY else str(amount)
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """The number with its unit."""
+    unit = {CPU: "cores", MEMORY: "GiB"}.get(resource, resource)
+    return f"{figure(resource, amount)} {unit}"
+
+
+def difference_text(
+    resource: str, capacity: int, running: int, held: int, holders: int, *, only_slots: bool = False
+) -> str:
+    """ "40 capacity - 20 running - 8.5 reserved by 3 slots"."""
+    text = f"{figure(resource, capacity)} capacity - {figure(resource, running)} running"
+    if not holders:
+        return text
+    noun = "slot" if only_slots else "reservation"
+    return f"{text} - {figure(resource, held)} reserved by {count_of(holders, noun)}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 class CapacityParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -90,10 +120,6 @@ class EnoughCapacity(Filter):
             fits = enough if fits is None else fits & enough
         assert fits is not None
         return run.pad(fits, keep_unknown=False)
-
-    def prepare_plain(self, run: Run) -> None:
-        """A VM of no size."""
-        demand(run.request, run.settings)
 
     def check(self, run: Run, host: str) -> Reason | None:
         """The first resource that does not suffice, with the figures."""

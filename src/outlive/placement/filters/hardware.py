@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import operator
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
 
 import numpy as np
 
-from outlive.placement.columns import BoolVector
+from outlive.placement.columns import BoolVector, HostFacts
 from outlive.placement.errors import StepFailed
-from outlive.placement.facts import HostFacts
-from outlive.placement.filters.operators import satisfies
 from outlive.placement.request import INTERNAL_CALLS, SOURCE_HOST_HINT, Intent
 from outlive.placement.steps import Event, Filter, OnError, Reason, Run
+
+_NUMBERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+_TEXTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "s==": operator.eq,
+    "s!=": operator.ne,
+    "s<": operator.lt,
+    "s<=": operator.le,
+    "s>": operator.gt,
+    "s>=": operator.ge,
+}
+
+
+def satisfies(has: str, wanted: str) -> bool:
+    """Whether what a host has meets what an extra spec wants."""
+    words = wanted.split()
+    first = words[0] if words else ""
+    if first == "<or>":
+        return has in [word for word in words if word != "<or>"]
+    if first == "<in>":
+        return len(words) > 1 and " ".join(words[1:]) in has
+    if first == "<all-in>":
+        return len(words) > 1 and all(word in has for word in words[1:])
+    if first in _TEXTS:
+        return _TEXTS[first](has, " ".join(words[1:]))
+    if first in _NUMBERS:
+        try:
+            return _NUMBERS[first](float(has), float(" ".join(words[1:])))
+        except ValueError:
+            return False
+    return has == wanted
+
 
 _CAPABILITY = "capabilities:"
 _TRAIT = "trait:"
@@ -234,10 +271,6 @@ class LiveMigratable(Filter):
     def skips(self, run: Run) -> bool:
         """No live migration, or nobody said from where."""
         return run.request.intent is not Intent.LIVE_MIGRATION or not run.request.hints.get(SOURCE_HOST_HINT)
-
-    def prepare_plain(self, run: Run) -> None:
-        """The source must be known."""
-        self._source(run)
 
     @staticmethod
     def _source(run: Run) -> HostFacts:

@@ -21,11 +21,11 @@ from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.snapshot import Snapshot
-from outlive.placement.blocking import CapacityQuery
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.ranking import Ranking, why_nowhere
 from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, Options, PlacementRequest
+from outlive.placement.reservations import CapacityQuery
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
 
 EMPTY = msgspec.structs.replace(

@@ -22,14 +22,12 @@ from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.snapshot import Snapshot
-from outlive.placement.columns import BoolVector
+from outlive.placement.columns import BoolVector, HostFacts
 from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.errors import StepFailed
-from outlive.placement.facts import HostFacts
 from outlive.placement.filters.capacity import EnoughCapacity, demand
 from outlive.placement.filters.hardware import Accelerators, HypervisorCapabilities, RequestedTraits
-from outlive.placement.filters.location import CorrectZone
-from outlive.placement.filters.service import StatusConditions
+from outlive.placement.filters.location import CorrectZone, StatusConditions
 from outlive.placement.filters.tenancy import AggregateTenants, AllowedProjects, ExternalCustomer
 from outlive.placement.fleet import NEVER, Fleet
 from outlive.placement.pipelines import BoundFilter

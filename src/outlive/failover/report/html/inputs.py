@@ -14,7 +14,7 @@ from outlive.failover.report.html.figures import FleetFigures, HostFigures, Shar
 from outlive.failover.report.html.survival import ShownCase, SurvivalReport, survival_report
 from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, topology_of
-from outlive.placement.facts import facts_of
+from outlive.placement.columns import facts_of
 from outlive.resources import Amounts, Hypervisor
 
 DOMAINS_JUDGED = 3

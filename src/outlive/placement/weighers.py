@@ -1,0 +1,288 @@
+"""Weighers: slots and commitments, the size and the filling of hosts, and soft server groups.
+
+Those that look at reservations need no record of a host: a reservation counts where it is.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.placement.columns import BoolVector, FloatVector, Rows
+from outlive.placement.filters.capacity import vm_amounts
+from outlive.placement.fleet import Fleet, Sizes
+from outlive.placement.ledger import Bucket
+from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent
+from outlive.placement.steps import Levels, LevelWeigher, Run, Weigher
+from outlive.resources import CPU, MEMORY, Reservation
+
+_SIGNS = {"soft-affinity": 1.0, "soft-anti-affinity": -1.0}
+
+
+class SoftAffinity(Weigher):
+    """Plus or minus one for each member of the group on the host (placement.md#kvm_instance_group_soft_affinity)."""
+
+    name = "kvm_instance_group_soft_affinity"
+    statistic = "affinity"
+
+    def skips(self, run: Run) -> bool:
+        """No such group, or it has no members."""
+        group = run.request.group
+        return group is None or group.policy not in _SIGNS or not group.members
+
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
+        """Members on each host, with the sign of the policy."""
+        group = run.request.group or InstanceGroup()
+        count = np.zeros(run.length)
+        for member in dict.fromkeys(group.members):
+            for row in run.fleet.instances.rows(member):
+                count[row] += 1.0
+        return _SIGNS[group.policy] * count[at]
+
+
+class ResourceWeights(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How much each resource counts."""
+
+    resource_weights: dict[str, float]
+
+    def __post_init__(self) -> None:
+        """Some of cpu and memory, none below zero."""
+        if not self.resource_weights:
+            raise ValueError("resourceWeights is empty")
+        for name, weight in self.resource_weights.items():
+            if name not in (CPU, MEMORY):
+                raise ValueError(f"resourceWeights names {name!r}, known are cpu and memory")
+            if not weight >= 0:
+                raise ValueError(f"resourceWeights gives {name} the weight {weight}, it must not be negative")
+
+
+class PositiveResourceWeights(ResourceWeights, frozen=True):
+    """As ``ResourceWeights``, and none zero."""
+
+    def __post_init__(self) -> None:
+        """Above zero; a multiplier inverts."""
+        super().__post_init__()
+        for name, weight in self.resource_weights.items():
+            if not weight > 0:
+                raise ValueError(f"resourceWeights gives {name} the weight {weight}; to invert, use the multiplier")
+
+
+class PreferSmallerHosts(Weigher):
+    """Smaller hosts first, so that big ones stay free for big VMs (placement.md#kvm_prefer_smaller_hosts).
+
+    1 for the smallest of the hosts that are left, 0 for the largest; a resource in which all are equal, or whose
+    effective capacity a host does not state, does not count.
+    """
+
+    name = "kvm_prefer_smaller_hosts"
+    params_type = ResourceWeights
+    statistic = "small host score"
+
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
+        """Weighted mean over the resources that count."""
+        parts: list[Part] = []
+        for resource, weight in self.params.resource_weights.items():
+            sizes, has = _here(run, run.fleet.sizes("effective", resource), at)
+            known = sizes if has is None else sizes[has]
+            if not len(known):
+                continue
+            smallest, largest = float(known.min()), float(known.max())
+            if smallest == largest:
+                continue
+            score = sizes - smallest
+            score /= largest - smallest
+            np.subtract(1.0, score, out=score)
+            parts.append((weight, score, has))
+        return _mean(parts, len(at))
+
+
+class BinPack(Weigher):
+    """Fuller hosts first; a negative multiplier balances instead (placement.md#kvm_binpack).
+
+    Utilisation once the request has arrived, of effective capacity, reservations not counted; may exceed 1.
+    """
+
+    name = "kvm_binpack"
+    params_type = PositiveResourceWeights
+    statistic = "binpack score"
+
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
+        """Weighted mean over the resources that the host states."""
+        parts: list[Part] = []
+        needed = vm_amounts(run.request, run.settings)
+        for resource, weight in self.params.resource_weights.items():
+            sizes, has_size = _here(run, run.fleet.sizes("effective", resource), at)
+            used, has_used = _here(run, run.fleet.sizes("allocation", resource), at)
+            has = _both(_both(has_size, has_used), None if sizes.all() else sizes != 0)
+            used = used + float(needed.get(resource, 0))
+            used /= sizes if has is None else np.where(has, sizes, 1.0)
+            parts.append((weight, used, has))
+        return _mean(parts, len(at))
+
+
+Part = tuple[float, FloatVector, BoolVector | None]
+"""A weight, the score of each host, and where it counts (``None``: everywhere)."""
+
+
+def _here(run: Run, sizes: Sizes, at: Rows) -> tuple[FloatVector, BoolVector | None]:
+    """The sizes at these positions (perhaps shared: do not change them), and where they are known (``None``: all)."""
+    values, known, all_known = sizes
+    if run.extra:
+        values = np.concatenate((values, np.zeros(len(run.extra))))
+        known = run.pad(known, keep_unknown=False)
+    elif all_known:
+        return (values if len(at) == len(values) else values[at]), None
+    known = known[at]
+    return values[at], None if known.all() else known
+
+
+def _both(one: BoolVector | None, other: BoolVector | None) -> BoolVector | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _mean(parts: list[Part], count: int) -> FloatVector:
+    """The weighted mean of the parts that count for each host, 0 where none does."""
+    if len(parts) == 1 and parts[0][2] is None and parts[0][0] > 0:
+        weight, score, _ = parts[0]
+        return score if weight == 1.0 else weight * score / weight
+    total, weights = np.zeros(count), np.zeros(count)
+    for weight, score, has in parts:
+        total += weight * score if has is None else np.where(has, weight * score, 0.0)
+        weights += weight if has is None else np.where(has, weight, 0.0)
+    counts = weights > 0
+    return np.where(counts, total / np.where(counts, weights, 1.0), 0.0)
+
+
+class CommitmentParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Scores of hosts with and without a usable commitment slot."""
+
+    reservation_host_weight: float = 1.0
+    default_host_weight: float = 0.1
+
+
+class CommittedReservations(LevelWeigher):
+    """Hosts with a commitment slot that has room for the VM first (placement.md#kvm_committed_resource_reservation).
+
+    Without the hint the group is taken from the flavor, because ordinary requests never carry the hint.
+    """
+
+    name = "kvm_committed_resource_reservation"
+    params_type = CommitmentParams
+
+    def skips(self, run: Run) -> bool:
+        """A search for a failover slot, or the group is unknown."""
+        return run.request.intent is Intent.RESERVE_FOR_FAILOVER or not _group(run)
+
+    def levels(self, run: Run) -> Levels:
+        """One score for hosts with a usable slot, another for the others."""
+        params: CommitmentParams = self.params
+        bucket = run.fleet.ledger.commitments.get((run.request.project, _group(run)))
+        entries = bucket.entries.values() if bucket is not None else ()
+        rows = [e.host_row for e in entries if e.host_row >= 0 and _has_room(run, e.reservation)]
+        return Levels(params.default_host_weight, run.positions(rows), params.reservation_host_weight)
+
+
+def _group(run: Run) -> str:
+    hinted = run.request.hints.get(GROUP_HINT)
+    if hinted is not None:
+        return hinted
+    return run.request.group_name(run.settings.flavor_group_keys)
+
+
+def _has_room(run: Run, reservation: Reservation) -> bool:
+    """Whether a slot of the request's zone has memory left for one instance."""
+    details = reservation.spec.committed_resource_reservation
+    if details is None or reservation.spec.availability_zone != run.request.zone:
+        return False
+    taken = sum(allocation.resources.memory_bytes for allocation in details.allocations.values())
+    return reservation.spec.resources.memory_bytes - taken >= run.request.need.memory_bytes
+
+
+def own_slot_rows(fleet: Fleet, vm: str) -> list[int]:
+    """Rows of the hosts on which a ready slot lists the VM."""
+    bucket = fleet.ledger.slots_of_vm.get(vm)
+    if bucket is None:
+        return []
+    return sorted({entry.host_row for entry in bucket.entries.values() if entry.host_row >= 0})
+
+
+def slots_of_vm_on(fleet: Fleet, vm: str, host: str) -> list[str]:
+    """Names of the ready slots of the VM on a host."""
+    bucket, row = fleet.ledger.slots_of_vm.get(vm), fleet.row_of(host)
+    if bucket is None or row is None:
+        return []
+    return sorted(name for name, entry in bucket.entries.items() if entry.host_row == row)
+
+
+class EvacuationParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Scores of hosts with and without a slot of the VM."""
+
+    failover_host_weight: float = 1.0
+    default_host_weight: float = 0.1
+
+
+class FailoverEvacuation(LevelWeigher):
+    """In an evacuation, hosts that hold a slot of the VM first (placement.md#kvm_failover_evacuation)."""
+
+    name = "kvm_failover_evacuation"
+    params_type = EvacuationParams
+
+    def skips(self, run: Run) -> bool:
+        """No evacuation."""
+        return run.request.intent is not Intent.EVACUATE
+
+    def levels(self, run: Run) -> Levels:
+        """One score for own hosts, another for the others."""
+        own = run.positions(own_slot_rows(run.fleet, run.request.resource_id))
+        return Levels(self.params.default_host_weight, own, self.params.failover_host_weight)
+
+
+class ConsolidationParams(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How strongly slots attract each other, and how strongly those of one group repel."""
+
+    total_count_weight: float = 1.0
+    same_spec_penalty: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Attraction must outweigh repulsion."""
+        total, penalty = self.total_count_weight, self.same_spec_penalty
+        if not (total >= 0 and penalty >= 0):
+            raise ValueError("totalCountWeight and sameSpecPenalty must not be negative")
+        if penalty and penalty >= total:
+            raise ValueError(f"sameSpecPenalty {penalty} must be less than totalCountWeight {total}")
+
+
+def _count(run: Run, bucket: Bucket) -> NDArray[np.intp]:
+    """How many reservations of the bucket are at each position."""
+    return np.bincount(run.positions(bucket.host_rows()), minlength=run.length)
+
+
+class SlotConsolidation(Weigher):
+    """Optional: packs new slots on few hosts, preferring those with fewer of the same group
+    (docs/reference/placement.md#kvm_failover_reservation_consolidation).
+    """
+
+    name = "kvm_failover_reservation_consolidation"
+    params_type = ConsolidationParams
+    statistic = "slots"
+
+    def skips(self, run: Run) -> bool:
+        """No search for a new slot, or there is no slot yet."""
+        return run.request.intent is not Intent.RESERVE_FOR_FAILOVER or run.fleet.ledger.slots_of_group.get("") is None
+
+    def weigh(self, run: Run, at: Rows) -> FloatVector:
+        """Share of all slots on the host, less the penalty for those of the group."""
+        everything = run.fleet.ledger.slots_of_group.get("")
+        group = run.request.hints.get(GROUP_HINT, "")
+        same = run.fleet.ledger.slots_of_group.get(group) if group else None
+        if everything is None:
+            return np.zeros(len(at))
+        total = len(everything.entries)
+        here = _count(run, everything)[at]
+        scores = self.params.total_count_weight / total * here
+        if same is not None:
+            scores = scores - self.params.same_spec_penalty / total * (_count(run, same)[at])
+        return np.asarray(scores, dtype=np.float64)

@@ -1,1 +1,0 @@
-"""The weighers: each scores the hosts that the filters left."""

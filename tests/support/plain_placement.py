@@ -1,0 +1,215 @@
+"""The placement engine once more, host by host in plain Python: what the engine's vectors are held against.
+
+It gives the same answer as ``outlive.placement.engine`` for every fleet and request, only slowly: it reads host
+records and reservations instead of columns, and asks each filter about each host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from outlive.base.hashing import stable_hash
+from outlive.placement import weighers
+from outlive.placement.engine import STEP_ERRORS, Engine
+from outlive.placement.filters.capacity import vm_amounts
+from outlive.placement.fleet import Fleet
+from outlive.placement.pipelines import BoundFilter, BoundWeigher
+from outlive.placement.ranking import _FIRST, _SECOND, _STEP, _WORD, KEY_BITS, squash_one
+from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent, PlacementRequest
+from outlive.placement.reservations import AMOUNT_LIMIT, is_ready
+from outlive.placement.steps import Run, Weigher
+from outlive.placement.weighers import (
+    BinPack,
+    CommitmentParams,
+    CommittedReservations,
+    FailoverEvacuation,
+    PreferSmallerHosts,
+    SlotConsolidation,
+    SoftAffinity,
+)
+from outlive.resources import COMMITTED, FAILOVER, Amounts
+
+
+def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, float]]:
+    """(host, weight), best first: what ``engine.rank`` answers. The same errors are raised."""
+    pipeline = engine.pipeline(request)
+    run = engine.start(request, pipeline)
+    gathered = engine.gathers(request, pipeline)
+    everybody = gathered or request.hosts is None
+    hosts = list(engine.fleet.names if everybody else dict.fromkeys(request.hosts or ()))
+    for bound in engine.filters(request, pipeline):
+        hosts = _keep(run, bound, hosts)
+    weights = dict.fromkeys(hosts, 0.0)
+    if request.weights and request.hosts is not None and not gathered:
+        given = dict(zip(request.hosts, request.weights, strict=True))
+        weights = {host: squash_one(given[host]) if pipeline.weighers else given[host] for host in hosts}
+    for weigher in pipeline.weighers:
+        hosts = _add(run, weigher, hosts, weights)
+    return _sorted(engine, request, hosts, weights)
+
+
+def _keep(run: Run, bound: BoundFilter, hosts: list[str]) -> list[str]:
+    """The hosts that one filter leaves."""
+    if bound.step.skips(run):
+        return hosts
+    try:
+        bound.step.mask(run)  # fails where the engine fails
+        return [host for host in hosts if bound.step.check(run, host) is None]
+    except STEP_ERRORS:
+        return [] if bound.on_error == "reject" else hosts
+
+
+def _add(run: Run, bound: BoundWeigher, hosts: list[str], weights: dict[str, float]) -> list[str]:
+    """Add one weigher's scores to the weights; the hosts that it leaves."""
+    if not hosts or bound.step.skips(run):
+        return hosts
+    try:
+        scores = _PLAIN[type(bound.step)](bound.step, run, hosts)
+    except STEP_ERRORS:
+        return [] if bound.on_error == "reject" else hosts
+    for host, score in zip(hosts, scores, strict=True):
+        weights[host] += bound.multiplier * squash_one(score)
+    return hosts
+
+
+def _sorted(
+    engine: Engine, request: PlacementRequest, hosts: Sequence[str], weights: dict[str, float]
+) -> list[tuple[str, float]]:
+    settings = engine.settings
+    ranked = sorted(hosts, key=lambda host: (-weights[host], tie_key(request.resource_id, host), host))
+    if request.intent is Intent.EVACUATE and settings.own_slots_first:
+        own = own_slot_hosts(engine.fleet, request.resource_id)
+        ranked = [host for host in ranked if host in own] + [host for host in ranked if host not in own]
+    if settings.nova_limit_hosts_to_request and request.hosts:
+        named = set(request.hosts)
+        ranked = [host for host in ranked if host in named]
+    if request.options.max_candidates:
+        ranked = ranked[: request.options.max_candidates]
+    return [(host, weights[host]) for host in ranked]
+
+
+def own_slot_hosts(fleet: Fleet, vm: str) -> set[str]:
+    """Hosts on which a ready slot lists the VM, from the reservations themselves."""
+    hosts: set[str] = set()
+    for reservation in fleet.reservations():
+        members, consumer = reservation.status.failover_reservation, reservation.status.consumer
+        listed = (consumer.vm,) if consumer is not None else members.allocations if members is not None else ()
+        if reservation.spec.type != FAILOVER or vm not in listed:
+            continue
+        if is_ready(reservation):
+            hosts.add(reservation.status.host)
+    return hosts
+
+
+def _soft_affinity(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    group = run.request.group or InstanceGroup()
+    sign = weighers._SIGNS[group.policy]
+    found = [run.facts(host) for host in hosts]
+    return [sign * float(len(facts.instances.intersection(group.members))) if facts else sign * 0.0 for facts in found]
+
+
+def _committed_reservations(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    group, usable = weighers._group(run), set()
+    for reservation in run.fleet.reservations():
+        details = reservation.spec.committed_resource_reservation
+        if (
+            reservation.spec.type == COMMITTED
+            and is_ready(reservation)
+            and details is not None
+            and (details.project_id, details.resource_group) == (run.request.project, group)
+            and weighers._has_room(run, reservation)
+        ):
+            usable.add(reservation.status.host)
+    params: CommitmentParams = step.params
+    return [params.reservation_host_weight if host in usable else params.default_host_weight for host in hosts]
+
+
+def _prefer_smaller_hosts(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    sizes = [_effective(run, host) for host in hosts]
+    scores: list[float] = []
+    for mine in sizes:
+        total = weights = 0.0
+        for resource, weight in step.params.resource_weights.items():
+            all_sizes = [size[resource] for size in sizes if resource in size]
+            if resource not in mine or min(all_sizes) == max(all_sizes):
+                continue
+            span = max(all_sizes) - min(all_sizes)
+            total += weight * (1.0 - (mine[resource] - min(all_sizes)) / span)
+            weights += weight
+        scores.append(total / weights if weights > 0 else 0.0)
+    return scores
+
+
+def _bin_pack(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    needed = vm_amounts(run.request, run.settings)
+    scores: list[float] = []
+    for host in hosts:
+        size, record = _effective(run, host), run.fleet.host(host)
+        allocation = record.status.allocation if record is not None else None
+        total = weights = 0.0
+        for resource, weight in step.params.resource_weights.items():
+            if not size.get(resource) or allocation is None or resource not in allocation:
+                continue
+            used = max(-AMOUNT_LIMIT, min(allocation[resource], AMOUNT_LIMIT)) + needed.get(resource, 0)
+            total += weight * (used / size[resource])
+            weights += weight
+        scores.append(total / weights if weights > 0 else 0.0)
+    return scores
+
+
+def _failover_evacuation(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    own = own_slot_hosts(run.fleet, run.request.resource_id)
+    return [step.params.failover_host_weight if host in own else step.params.default_host_weight for host in hosts]
+
+
+def _slot_consolidation(step: Weigher, run: Run, hosts: Sequence[str]) -> list[float]:
+    group = run.request.hints.get(GROUP_HINT, "")
+    slots = [
+        (slot.status.host, slot.spec.failover_reservation.resource_group if slot.spec.failover_reservation else "")
+        for slot in run.fleet.reservations()
+        if slot.spec.type == FAILOVER and slot.status.host and is_ready(slot)
+    ]
+    scores: list[float] = []
+    for host in hosts:
+        here = [of for where, of in slots if where == host]
+        score = step.params.total_count_weight / len(slots) * len(here)
+        if group and any(of == group for _, of in slots):
+            score -= step.params.same_spec_penalty / len(slots) * here.count(group)
+        scores.append(score)
+    return scores
+
+
+def _effective(run: Run, host: str) -> Amounts:
+    """Effective capacity as the columns hold it; empty for a host that states none."""
+    record = run.fleet.host(host)
+    if record is None or record.status.effective_capacity is None:
+        return Amounts()
+    return Amounts(
+        {
+            name: max(-AMOUNT_LIMIT, min(amount, AMOUNT_LIMIT))
+            for name, amount in record.status.effective_capacity.items()
+        }
+    )
+
+
+def tie_key(resource_id: str, host: str) -> int:
+    """The key of one host for one VM or other resource; the smaller goes first."""
+    return mix(stable_hash(resource_id), stable_hash(host))
+
+
+def mix(resource_hash: int, host_hash: int) -> int:
+    """``tie_key`` of hashes that are known already."""
+    word = ((resource_hash ^ host_hash) + _STEP) & _WORD
+    word = ((word ^ (word >> 30)) * _FIRST) & _WORD
+    word = ((word ^ (word >> 27)) * _SECOND) & _WORD
+    return (word ^ (word >> 31)) >> (64 - KEY_BITS)
+
+
+_PLAIN: dict[type, Callable[..., list[float]]] = {
+    SoftAffinity: _soft_affinity,
+    CommittedReservations: _committed_reservations,
+    PreferSmallerHosts: _prefer_smaller_hosts,
+    BinPack: _bin_pack,
+    FailoverEvacuation: _failover_evacuation,
+    SlotConsolidation: _slot_consolidation,
+}
