@@ -18,7 +18,7 @@ from tests.support.loops import run_real
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused, Unavailable
-from outlive.node.guarding import SocketGuard
+from outlive.node.guard_client import GuardClient
 from outlive.node.membership.guard import record_of
 from outlive.node.ports.hypervisor import Domain, DomainState, HypervisorPort
 from outlive.node.vm.domains import LocalDomains
@@ -27,7 +27,7 @@ from outlive.node.vm.start import end_former_creates
 
 def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None:
     async def main() -> None:
-        port = SocketGuard(str(guard.socket))
+        port = GuardClient(str(guard.socket))
         assert not (await port.report()).armed
         with pytest.raises(Refused, match="no renewal was acknowledged"):
             await port.arm(T_S, W_S)
@@ -57,7 +57,7 @@ def test_the_daemon_learns_all_that_it_needs(guard: Guard, vms: Cgroups) -> None
 
 def test_a_guard_that_rehearses_is_never_published_as_armed(guard: Guard) -> None:
     async def main() -> None:
-        port = SocketGuard(str(guard.socket))
+        port = GuardClient(str(guard.socket))
         await port.beat(port.boot_time(), 3)
         await port.arm(30.0, 5.0)
         report = await port.report()
@@ -70,7 +70,7 @@ def test_a_guard_that_rehearses_is_never_published_as_armed(guard: Guard) -> Non
 
 def test_while_an_armed_guard_does_not_answer_nothing_is_created(guard: Guard) -> None:
     async def main() -> None:
-        port = SocketGuard(str(guard.socket), limit_s=0.3)
+        port = GuardClient(str(guard.socket), limit_s=0.3)
         await port.beat(port.boot_time(), 1)
         await port.arm(30.0, 5.0)
         guard.process.send_signal(signal.SIGSTOP)
@@ -106,7 +106,7 @@ def test_whoever_answers_like_no_guard_is_none(tmp_path: Path, said: bytes) -> N
 
     async def main() -> None:
         async with await asyncio.start_unix_server(answer, tmp_path / "s"):
-            port = SocketGuard(str(tmp_path / "s"))
+            port = GuardClient(str(tmp_path / "s"))
             with pytest.raises(Unavailable, match="cannot be reached"):
                 await port.beat(port.boot_time(), 1)
             assert not (await port.report()).armed
@@ -117,7 +117,7 @@ def test_whoever_answers_like_no_guard_is_none(tmp_path: Path, said: bytes) -> N
 
 def test_calls_at_once_each_get_their_own_answer(guard: Guard) -> None:
     async def main() -> None:
-        port = SocketGuard(str(guard.socket))
+        port = GuardClient(str(guard.socket))
         await port.beat(port.boot_time(), 1)
         await port.arm(30.0, 5.0)
         calls = [port.begin_create(f"r{n}") for n in range(20)] + [port.begin_create("x" * 500) for _ in range(5)]
@@ -130,7 +130,7 @@ def test_calls_at_once_each_get_their_own_answer(guard: Guard) -> None:
 
 def test_where_no_guard_is_nothing_is_stopped(tmp_path: Path) -> None:
     async def main() -> None:
-        port = SocketGuard(str(tmp_path / "none"))
+        port = GuardClient(str(tmp_path / "none"))
         report = await port.report()
         assert (report.armed, report.gate_open) == (False, True)
         assert await port.begin_create("r")
@@ -176,7 +176,7 @@ def test_create_of_a_killed_daemon_is_ended_once_the_hypervisor_does_not_list_it
     guard: Guard, vms: Cgroups
 ) -> None:
     async def main() -> None:
-        port = SocketGuard(str(guard.socket))
+        port = GuardClient(str(guard.socket))
         await port.beat(port.boot_time(), 1)
         await port.arm(30.0, 5.0)
         _begun_by_a_daemon_that_is_killed(guard)
@@ -197,7 +197,7 @@ def test_create_of_a_killed_daemon_is_ended_once_the_hypervisor_does_not_list_it
 
 def test_host_is_called_empty_although_a_daemon_was_killed_while_it_created(guard: Guard, vms: Cgroups) -> None:
     async def main() -> None:
-        port = SocketGuard(str(guard.socket))
+        port = GuardClient(str(guard.socket))
         await port.beat(port.boot_time(), 1)
         await port.arm(T_S * 2, W_S)
         _begun_by_a_daemon_that_is_killed(guard)

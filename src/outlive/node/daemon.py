@@ -16,19 +16,19 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.desired_state import DesiredState
 from outlive.node.drain import DrainController
-from outlive.node.gauging import Gauge
+from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.doubting import Doubting
 from outlive.node.membership.join import Entered
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.missing import Missing
 from outlive.node.membership.registration import Registration
-from outlive.node.reporting import Reporter
+from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.reconciler import VmReconciler, Workers
 from outlive.node.vm.start import DomainCreator
-from outlive.node.wishes import Wishes
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.informer import Informer
@@ -51,14 +51,14 @@ class Daemon:
     missing: Missing
     doubting: Doubting
     here: LocalDomains
-    wishes: Wishes
+    wishes: DesiredState
     informer: Informer[VirtualMachine]
     looker: VmReconciler
     creator: DomainCreator
     workers: Workers
-    reporter: Reporter
+    reporter: HostReporter
     drainer: DrainController
-    gauge: Gauge
+    gauge: HealthMonitor
     clock: Clock
     swept: Entered | None = None
     """The entrance after which entries without a domain are, or were, looked for."""

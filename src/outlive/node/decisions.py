@@ -1,23 +1,28 @@
-"""The decisions of the node daemon by name, for ``outlive decide`` and for replay.
+"""The decisions of the node daemon by name, for ``outlive decide`` and for replay (docs/reference/node-decisions.md).
 
-Each is the function that the daemon itself uses (docs/reference/node-decisions.md).
+``SAFETY_STEPS`` are all steps of the safety protocol that hosts and fencers take, in the order of the page that
+explains them; the model checker leaves out one of their preconditions after the other (docs/concepts/safety.md).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from outlive.node.fencing.legacy_recovery import RecoverInput, RecoverResult, recover
+from outlive.node.fencing.attestation import ATTEST
+from outlive.node.fencing.legacy_recovery import FENCE_RECOVER
 from outlive.node.fencing.peer_confirmation import FENCE_AGREE
 from outlive.node.fencing.policy import VALIDATE_PROFILE
 from outlive.node.fencing.power import FENCE_POWER
+from outlive.node.fencing.proofs import FIND_CUT, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
+from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
-from outlive.node.keepalive import KeepaliveInput, KeepaliveResult, keepalive_cycle
-from outlive.node.leaving import LeaveInput, LeaveResult, decide_leave
-from outlive.node.lifecycle import ShutdownInput, ShutdownResult, shutdown
+from outlive.node.health import LEAVE_HOST, SCORE_HOST
+from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, RELEASE, RESUME, SEND
+from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.node.relocation import FLUSH_RUN
-from outlive.node.requests import NodeRequestInput, NodeRequestResult, node_request
-from outlive.node.scoring import ScoreInput, ScoreResult, score_host
+from outlive.node.requests import NODE_REQUEST
+from outlive.node.status import KEEPALIVE_CYCLE
+from outlive.node.stop import LIFECYCLE_SHUTDOWN
 from outlive.node.vm.accounting import ACCOUNT_NODE
 from outlive.node.vm.locks import START_LOCKS
 from outlive.node.vm.requests import VM_REQUEST
@@ -25,42 +30,39 @@ from outlive.node.vm.selection import SELECT_NODE
 from outlive.node.vm.start_order import START_ORDER
 from outlive.node.vm.states import VM_EVENT
 from outlive.runtime.decisions import Decision
+from outlive.runtime.steps import ProtocolStep
 
-
-def _misses_nothing(output: KeepaliveResult) -> bool:
-    return not output.stale
-
-
-def _does_well(output: ScoreResult) -> bool:
-    return output.standing.level == "well"
-
-
-def _is_not_left(output: LeaveResult) -> bool:
-    return not output.go
-
-
-FENCE_RECOVER: Final = Decision(
-    "fence.recover", recover, RecoverInput, RecoverResult, "Where virtual machines without a slot restart"
+HOST_STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (
+    *ROWS,
+    SELF_CLEAN,
+    RENEW,
+    LEAVE,
+    HOLD,
+    CREATE,
+    RELEASE,
+    REHOLD,
+    ENTER,
+    SEND,
+    ADOPT,
+    RESUME,
 )
-NODE_REQUEST: Final = Decision(
-    "node.request", node_request, NodeRequestInput, NodeRequestResult, "What a request to a host writes"
+FENCER_STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (
+    CONDEMN,
+    TAKE_OVER,
+    ATTEMPT,
+    PROVE_POWER,
+    PROVE_WATCHDOG,
+    PROVE_CUT,
+    PROVE_OPERATOR,
+    FIND_CUT,
+    LIFT_CUT,
 )
-KEEPALIVE_CYCLE: Final = Decision(
-    "keepalive.cycle", keepalive_cycle, KeepaliveInput, KeepaliveResult, "What a keepalive publishes", _misses_nothing
+LEASE_STATE: Final = Decision(
+    "safety.lease-state", lease_state, LeaseView, LeaseResult, "What a fresh read says about a write without an answer"
 )
-LIFECYCLE_SHUTDOWN: Final = Decision(
-    "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
-)
-SCORE_HOST: Final = Decision(
-    "host.score", score_host, ScoreInput, ScoreResult, "How well a host does, and whether it degrades", _does_well
-)
-LEAVE_HOST: Final = Decision(
-    "host.leave",
-    decide_leave,
-    LeaveInput,
-    LeaveResult,
-    "Whether virtual machines leave a host that degrades",
-    _is_not_left,
+SAFETY_STEPS: Final[tuple[Decision[Any, Any], ...]] = (
+    *(step.decision for step in (*HOST_STEPS, *FENCER_STEPS, TRUST_AGAIN, SWITCH_ON, SWITCHED_ON, ATTEST)),
+    LEASE_STATE,
 )
 
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (

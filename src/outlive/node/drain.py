@@ -18,12 +18,10 @@ from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.node.decisions import LEAVE_HOST
-from outlive.node.gauging import Gauge
-from outlive.node.leaving import Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
-from outlive.node.others import Others
+from outlive.node.health import LEAVE_HOST, Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
+from outlive.node.health_monitor import HealthMonitor, PeerHealth
 from outlive.node.relocation import FlushStep, Relocations
-from outlive.node.reporting import Reporter
+from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import (
@@ -65,8 +63,8 @@ class Evacuation:
         self,
         store: Store,
         shared: VmContext,
-        reporter: Reporter,
-        gauge: Gauge,
+        reporter: HostReporter,
+        gauge: HealthMonitor,
         departures: Relocations,
         *,
         clock: Clock,
@@ -77,7 +75,7 @@ class Evacuation:
         self._gauge = gauge
         self._departures = departures
         self._clock = clock
-        self._others = Others(shared.daemon, shared.host)
+        self._others = PeerHealth(shared.daemon, shared.host)
         self._not_before_s = 0.0
         self._wait_s = EVACUATE_AGAIN_S
         self._failures = 0
@@ -252,7 +250,7 @@ class DrainController:
     """See the module. ``poke`` says that the wish may have changed."""
 
     def __init__(
-        self, store: Store, shared: VmContext, reporter: Reporter, gauge: Gauge, *, clock: Clock, ids: Ids
+        self, store: Store, shared: VmContext, reporter: HostReporter, gauge: HealthMonitor, *, clock: Clock, ids: Ids
     ) -> None:
         self.active = False
         """Whether a job runs."""

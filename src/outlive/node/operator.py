@@ -16,11 +16,10 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import InUse, NotFound, Refused, Usage
 from outlive.base.ids import Ids
 from outlive.base.wording import listing
-from outlive.node.fencing.policy import ProfileInput, profile_of, validate_profile
+from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, validate_profile
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.lost_memberships import attest, is_missing, lost_memberships
 from outlive.node.membership.join import is_nobodys
-from outlive.node.orders import asked_for
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
@@ -77,7 +76,7 @@ async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
     member = await _member(store, host)
     record = member.record
     text = (await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested
-    ordered = asked_for(text, member.metadata.uid)
+    ordered = fence_order(text, member.metadata.uid)
     if ordered is None or ordered[0] != record.epoch:
         return f"nobody asks to have {host} fenced as it is now, in epoch {record.epoch}"
     left = await _change_fencing(

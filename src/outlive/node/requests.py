@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from outlive.runtime.decisions import Decision
+
 PRIMARY_KEY: Final = "base.config.primary_node"
 """Who is, or shall be, primary; ``none``: whoever wins."""
 DOMAIN_STATE_KEY: Final = "node.state.domain"
@@ -89,3 +91,8 @@ def _accepted(writes: dict[str, str]) -> NodeRequestResult:
 
 def _refused(code: NodeRequestCode) -> NodeRequestResult:
     return NodeRequestResult(ok=False, code=code, writes={})
+
+
+NODE_REQUEST: Final = Decision(
+    "node.request", node_request, NodeRequestInput, NodeRequestResult, "What a request to a host writes"
+)

@@ -15,12 +15,13 @@ from outlive.base.errors import Refused
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.node import stopping
+from outlive.node import stop
 from outlive.node.daemon import Daemon
+from outlive.node.desired_state import DesiredState
 from outlive.node.drain import DrainController
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.policy import VALIDATE_PROFILE, ProfileError, ProfileInput
-from outlive.node.gauging import Gauge
+from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.doubting import Doubting
 from outlive.node.membership.guard import GuardArming
 from outlive.node.membership.join import JoinProcedure
@@ -34,8 +35,8 @@ from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import HypervisorPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.storage import StoragePort
-from outlive.node.reporting import Reporter
 from outlive.node.settings import NodeSettings
+from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.reconciler import VmReconciler, Workers
@@ -43,7 +44,6 @@ from outlive.node.vm.records import VmRecords
 from outlive.node.vm.requests import RequestHandler
 from outlive.node.vm.start import DomainCreator, VmStarter
 from outlive.node.vm.stop import VmStopper
-from outlive.node.wishes import Wishes
 from outlive.resources import HOST_LABEL, Hypervisor, SilentPeer, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -162,7 +162,7 @@ class NodeRole:
                     tasks += self.daemon.serve(group)
                     tasks.append(group.create_task(self._fence(), name="fencer"))
                     await self._stopping.wait()
-                    await stopping.stop(self.daemon, nonce=self._nonce, going_down=self._going_down)
+                    await stop.stop(self.daemon, nonce=self._nonce, going_down=self._going_down)
                 for task in (entering, *tasks):
                     task.cancel()
             await self._trail.flush()
@@ -209,7 +209,7 @@ class NodeRole:
         says why.
         """
         self._going_down = going_down
-        self.stop_refused = stopping.refusal(self.daemon, leave_vms=leave_vms, going_down=going_down)
+        self.stop_refused = stop.refusal(self.daemon, leave_vms=leave_vms, going_down=going_down)
         if self.stop_refused:
             _log.error("daemon.stop_refused", host=self.host, why=self.stop_refused)
             return
@@ -220,7 +220,7 @@ class NodeRole:
         nonce = self._nonce
         write_limit_s = float(settings.write_limit)
         here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
-        wishes = Wishes(stores.daemon, self.host)
+        wishes = DesiredState(stores.daemon, self.host)
         records = VmRecords(clock)
         missing = Missing(stores.daemon, self.host)
         entrance = JoinProcedure(
@@ -254,8 +254,10 @@ class NodeRole:
             random=self._random.fork("informers"),
             selector=Selector.labels({HOST_LABEL: self.host}),
         )
-        gauge = Gauge(ports.machine, wishes, host=self.host, clock=clock, decisions=self.decisions, faults=self.faults)
-        reporter = Reporter(
+        gauge = HealthMonitor(
+            ports.machine, wishes, host=self.host, clock=clock, decisions=self.decisions, faults=self.faults
+        )
+        reporter = HostReporter(
             stores.daemon,
             here,
             ports.machine,

@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from outlive.base.errors import NotFound
-from outlive.node import degrading
+from outlive.node import health
+from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.states import CondemnView, FenceOutcome
 from outlive.node.lost_memberships import lost_memberships
-from outlive.node.orders import asked_for
 from outlive.resources import (
     DecisionRecord,
     FormerMembership,
@@ -191,9 +191,9 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     slow = host.status.degrading if host is not None else None
     remedy = ""
     if slow is not None:
-        chain.append(Link(at=slow.since, text=f"{degrading.told(name, slow)} (score {slow.score} of 100)"))
-        remedy = degrading.remedy(name, slow)
-    asked = asked_for(host.spec.fencing.requested, member.metadata.uid) if host is not None else None
+        chain.append(Link(at=slow.since, text=f"{health.message(name, slow)} (score {slow.score} of 100)"))
+        remedy = health.remedy(name, slow)
+    asked = fence_order(host.spec.fencing.requested, member.metadata.uid) if host is not None else None
     ordered = asked is not None and asked[0] == record.epoch and record.state != "Released" and not dead
     if asked is not None and ordered:
         stays = "" if record.state == "Held" else "; until it has booted it does not come back while that stands"

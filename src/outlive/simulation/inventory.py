@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.base.quantity import format_bytes, format_milli
 from outlive.base.wording import count_of, listing
-from outlive.node.reporting import effective
+from outlive.node.status import effective
 from outlive.resources import (
     DOMAIN_LABEL_PREFIX,
     FAILOVER,

@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.natural import natural_key
 from outlive.base.wording import listing
-from outlive.node.degrading import becomes
+from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
 from outlive.resources import Cluster, Degrading, Fault, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.resources.vms import MigrationPhase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.node_worlds import at, faults, host_of, tell, vm_of
 
-from outlive.node.leaving import Leaver, stays
+from outlive.node.health import Leaver, stays
 from outlive.resources import Degrading, HypervisorUsage
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World

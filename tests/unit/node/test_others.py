@@ -10,8 +10,8 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.leaving import Peer
-from outlive.node.others import PAGE, Others
+from outlive.node.health import Peer
+from outlive.node.health_monitor import PAGE, PeerHealth
 from outlive.resources import (
     Degrading,
     HostUsage,
@@ -52,7 +52,7 @@ def look(*objects: Any, living: bool = False) -> tuple[tuple[Peer, ...], int]:
     async def looked() -> tuple[tuple[Peer, ...], int]:
         store = Counted(LoopClock(), SeededIds(Random(1)))
         store.load(objects)
-        others = Others(store, "me")
+        others = PeerHealth(store, "me")
         found = await others.look(0.25)
         return (await others.living(found) if living else found), store.pages
 

@@ -11,7 +11,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.ports.hypervisor import Domain
-from outlive.node.reporting import STALE_CYCLES, Reporter
+from outlive.node.status import STALE_CYCLES, HostReporter
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Amounts, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
@@ -60,7 +60,7 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
         service: Any = Service()
         nobody: Any = NoVms()
         faults = FaultSet(FaultRecorder(store, clock, "daemon", "h1"), clock)
-        reporter = Reporter(
+        reporter = HostReporter(
             store,
             LocalDomains(service, clock, limit_s=1.0),
             service,

@@ -8,8 +8,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.degrading import becomes, remedy, told
-from outlive.node.leaving import Answer
+from outlive.node.health import Answer, becomes, message, remedy
 from outlive.resources import Degrading, Hypervisor, HypervisorStatus, MemberRecord, Membership, ObjectMeta
 from outlive.roles.why import Why, why
 from outlive.store.memory import MemoryStore
@@ -47,6 +46,6 @@ def test_nobody_is_told_to_empty_a_host_whose_trouble_is_everybodys() -> None:
     shared = Degrading(since=SLOW.since, causes=("store",), leaving="stays", why="common_cause")
     assert "drain" not in remedy("h1", shared, together=4)
     assert "4 hosts" in remedy("h1", shared, together=4)
-    assert told("h1", Degrading(since=SLOW.since, leaving="leaves")) == (
+    assert message("h1", Degrading(since=SLOW.since, leaving="leaves")) == (
         "h1 degrades: it gets slow; its VMs leave it by live moves"
     )

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from outlive.node.numbers import Amount
 from outlive.node.vm.selection import RUN, Books, MemMeans, NodeFigures, Wanted, home_after
+from outlive.runtime.decisions import Decision
 
 MOVING: Final = frozenset({"migrate", "migrate-live"})
 """States of a virtual machine on its way."""
@@ -187,3 +188,8 @@ def _relocate(vm: LostVm, dead: str, books: Books) -> Written:
     if target is None:
         return Written(state="stop", autostart=True)
     return Written(state="start", node=target, last_node=home_after(vm.last_node, target=target, source=dead))
+
+
+FENCE_RECOVER: Final = Decision(
+    "fence.recover", recover, RecoverInput, RecoverResult, "Where virtual machines without a slot restart"
+)

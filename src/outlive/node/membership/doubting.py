@@ -15,9 +15,9 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
+from outlive.node.desired_state import CLUSTER
 from outlive.node.membership.join import Entered
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, MemberRecord, ObjectRef
 from outlive.resources.cluster import ClusterStatus
 from outlive.resources.reasons.faults import FaultCode

@@ -12,9 +12,9 @@ from typing import Final
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.desired_state import DesiredState
 from outlive.node.fencing.policy import RENEWALS_BEFORE_STOP
 from outlive.node.ports.guard import GuardPort, GuardReport
-from outlive.node.wishes import Wishes
 from outlive.resources import GuardRecord
 
 SHORTEST_PACE: Final = 0.1
@@ -28,7 +28,7 @@ _log = get_logger("node.arming")
 class GuardArming:
     """See the module; asked before each renewal."""
 
-    def __init__(self, guard: GuardPort, wishes: Wishes, *, limit_s: float) -> None:
+    def __init__(self, guard: GuardPort, wishes: DesiredState, *, limit_s: float) -> None:
         self._guard = guard
         self._wishes = wishes
         self._limit_s = limit_s

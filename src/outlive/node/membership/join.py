@@ -19,15 +19,15 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
+from outlive.node.desired_state import CLUSTER
+from outlive.node.fencing.policy import fence_order
 from outlive.node.membership.guard import record_of
 from outlive.node.membership.missing import Missing
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import JoinOutcome, JoinView, Remembered, join
-from outlive.node.orders import asked_for
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
@@ -281,7 +281,7 @@ class JoinProcedure:
         that it runs, in an epoch that nobody asks to have fenced.
         """
         host = await self._read(Hypervisor, self._host)
-        asked = asked_for(host.spec.fencing.requested, uid) if host is not None else None
+        asked = fence_order(host.spec.fencing.requested, uid) if host is not None else None
         if record is not None and asked is not None and asked[0] == record.fence.epoch:
             _, who, why = asked
             raise Unavailable(

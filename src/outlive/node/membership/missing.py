@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.wishes import CLUSTER
+from outlive.node.desired_state import CLUSTER
 from outlive.resources import Cluster, MemberRecord, Membership
 from outlive.store import Store, answered
 

@@ -17,6 +17,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.desired_state import DesiredState
 from outlive.node.membership.holders import REHOLD, Me, ReholdView, is_mine
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.settling import Settling
@@ -26,7 +27,6 @@ from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.records import VmRecords
 from outlive.node.vm.states import reach_of
-from outlive.node.wishes import Wishes
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
@@ -55,7 +55,7 @@ class Registration:
         records: VmRecords,
         here: LocalDomains,
         keeper: LeaseRenewer,
-        wishes: Wishes,
+        wishes: DesiredState,
         *,
         host: str,
         nonce: str,

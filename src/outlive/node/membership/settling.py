@@ -10,9 +10,9 @@ fresh, before what is decided on is read again by its version.
 from __future__ import annotations
 
 from outlive.base.errors import NotFound
+from outlive.node.desired_state import CLUSTER
 from outlive.node.membership.doubting import in_doubt
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.wishes import CLUSTER
 from outlive.resources import Cluster, Membership
 from outlive.store import LIST_S, Store, answered, list_all
 

@@ -1,7 +1,7 @@
 """What the daemon needs of the guard beside it: a gate for starting VMs, and somebody to tell of renewals.
 
-``outlive.node.guarding`` speaks to the real one, the simulation has its own. Fencers trust what a membership says of
-the guard, so order matters: arm first, then publish that it is armed; publish that it is not, then disarm. Larger
+``outlive.node.guard_client`` speaks to the real one, the simulation has its own. Fencers trust what a membership says
+of the guard, so order matters: arm first, then publish that it is armed; publish that it is not, then disarm. Larger
 times are published as unarmed first too, because a running wait of a fencer counts on the smaller ones.
 """
 

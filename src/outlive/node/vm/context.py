@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
+from outlive.node.desired_state import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.settling import Settling
 from outlive.node.membership.states import MemberView
@@ -20,7 +21,6 @@ from outlive.node.ports.storage import StoragePort
 from outlive.node.settings import NodeSettings
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.records import VmRecords
-from outlive.node.wishes import Wishes
 from outlive.resources import VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
@@ -86,7 +86,7 @@ class VmContext:
     settling: Settling
     guard: GuardPort
     storage: StoragePort
-    wishes: Wishes
+    wishes: DesiredState
     settings: NodeSettings
     informer: Informer[VirtualMachine]
     records: VmRecords

@@ -3,7 +3,7 @@
 Nothing is asked for the sake of measuring but the kernel's own figure of the disks. Samples are kept for a few windows
 and no longer; what is published changes only when the level, its causes or what becomes of the virtual machines change,
 and the figures go with those that are published every interval anyway. A daemon that is started again goes on from
-what was published.
+what was published. ``PeerHealth`` reads how the other hosts do, as they have published it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,41 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from outlive.base.clock import Clock, as_datetime
-from outlive.node.decisions import SCORE_HOST
-from outlive.node.degrading import becomes, remedy, slow
-from outlive.node.leaving import WAITS, Answer
-from outlive.node.membership.lease import Renewed
-from outlive.node.ports.machine import MachinePort
-from outlive.node.scoring import (
+from outlive.base.errors import NotFound
+from outlive.node.desired_state import DesiredState
+from outlive.node.health import (
     BOUNDS,
     FULL,
+    SCORE_HOST,
     SINKING_BELOW,
-    Gauged,
+    WAITS,
+    Answer,
+    Level,
+    Part,
     PartScore,
+    Peer,
     Sample,
     ScoreInput,
-    Standing,
+    becomes,
     middle,
+    remedy,
+    same_cause,
     score_host,
     score_of,
+    slow,
 )
-from outlive.node.wishes import Wishes
-from outlive.resources import Degrading, DegradingPolicy, ObjectRef
+from outlive.node.membership.lease import Renewed
+from outlive.node.membership.states import member_view
+from outlive.node.ports.machine import MachinePort
+from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.taking import refuses
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
+from outlive.store import Store
 
 SAMPLES_KEPT: Final = 512
 """Of each part."""
@@ -49,20 +60,20 @@ _LOW: Final = {
 """From such a value on a part may degrade, if many are like it."""
 
 
-class Gauge:
+class HealthMonitor:
     """See the module."""
 
     def __init__(
         self,
         machine: MachinePort,
-        wishes: Wishes,
+        wishes: DesiredState,
         *,
         host: str,
         clock: Clock,
         decisions: DecisionLog,
         faults: FaultSet,
     ) -> None:
-        self.standing = Standing()
+        self.standing = Level()
         self.together = 1
         """How many hosts have its trouble, as was last looked at."""
         self._machine = machine
@@ -71,11 +82,11 @@ class Gauge:
         self._clock = clock
         self._decisions = decisions
         self._faults = faults
-        self._samples: dict[Gauged, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Gauged}
+        self._samples: dict[Part, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Part}
         """When, and how much."""
         self._low_s: float | None = None
         """When something was measured last that was not good."""
-        self._parts: dict[Gauged, PartScore] = {}
+        self._parts: dict[Part, PartScore] = {}
         self._leaving: tuple[bool, str] = (False, Answer.UNSETTLED)
         self._told: Degrading | None = None
         self._told_s = 0.0
@@ -85,18 +96,18 @@ class Gauge:
 
     def renewed(self, how: Renewed) -> None:
         """A renewal has ended: as good a moment as any to read what the kernel says of the disks."""
-        self._add(Gauged.KEEPALIVE, how.took_s / max(how.pace_s, 1e-3))
+        self._add(Part.KEEPALIVE, how.took_s / max(how.pace_s, 1e-3))
         if how.swap_s is not None:
-            self._add(Gauged.STORE, how.swap_s)
+            self._add(Part.STORE, how.swap_s)
         stall = self._machine.disk_stall()
         if stall is not None:
-            self._add(Gauged.DISK, stall)
+            self._add(Part.DISK, stall)
 
     def looked(self, took_s: float) -> None:
         """The hypervisor has listed its domains."""
-        self._add(Gauged.HYPERVISOR, took_s)
+        self._add(Part.HYPERVISOR, took_s)
 
-    def _add(self, part: Gauged, value: float) -> None:
+    def _add(self, part: Part, value: float) -> None:
         now = self._clock.monotonic()
         self._samples[part].append((now, value))
         if value > _LOW[part]:
@@ -142,7 +153,7 @@ class Gauge:
     async def look(self) -> bool:
         """Score the host, and tell people; whether what is published changes."""
         if self.policy.action == "off":
-            self.standing, self._parts = Standing(), {}
+            self.standing, self._parts = Level(), {}
         else:
             self._adopt()
             self._score()
@@ -164,8 +175,8 @@ class Gauge:
         published = found.status.degrading
         if published is not None and self.standing.level == "well":
             now = self._clock.monotonic()
-            causes = tuple(Gauged(one) for one in published.causes if one in set(Gauged))
-            self.standing = Standing(level="degrading", since=now, bad_at=now, causes=causes)
+            causes = tuple(Part(one) for one in published.causes if one in set(Part))
+            self.standing = Level(level="degrading", since=now, bad_at=now, causes=causes)
             self._told = published
 
     def _score(self) -> None:
@@ -238,5 +249,74 @@ class Gauge:
         )
 
 
-def _middle(part: Gauged, values: Sequence[float]) -> int:
+def _middle(part: Part, values: Sequence[float]) -> int:
     return round(middle([score_of(part, value) for value in values]))
+
+
+PAGE: Final = 100
+"""Hosts that are read at once."""
+PAGES_LIMIT: Final = 200
+ENOUGH: Final = 8
+"""Hosts of one page that say something about all of them."""
+AHEAD_LIMIT: Final = 16
+"""Hosts in line of which it is looked up whether they live."""
+
+
+class PeerHealth:
+    """The other hosts. Where the store is slow for everybody, everybody asks: so a page is read first, and no more if
+    that page alone shows a common cause. What is read is as old as the others' last writes.
+    """
+
+    def __init__(self, store: Store, host: str) -> None:
+        self._store = store
+        self._host = host
+
+    async def look(self, common_share: float) -> tuple[Peer, ...]:
+        """The hosts with our daemon but this one; those of the first page, without figures, if so many degrade."""
+        found: list[Peer] = []
+        token = ""
+        for _ in range(PAGES_LIMIT):
+            page = await self._store.list(Hypervisor, limit=PAGE, token=token)
+            found += [_peer(one) for one in page.items if one.name != self._host and one.spec.management == "node"]
+            token = page.token
+            if not token:
+                break
+            together = 1 + sum(one.degrading for one in found)
+            if len(found) >= ENOUGH and same_cause(together, len(found) + 1, common_share):
+                return tuple(found)
+        return await self._with_scores(found)
+
+    async def living(self, peers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+        """Without hosts that were left, or were to be, when they died: they keep nobody waiting."""
+        ahead = [one.name for one in peers if one.works and one.leaving in ("waits", "leaves")][:AHEAD_LIMIT]
+        gone = [name for name in ahead if not await self._lives(name)]
+        return tuple(one for one in peers if one.name not in gone)
+
+    async def _lives(self, host: str) -> bool:
+        try:
+            return member_view(await self._store.get(Membership, host)).record.state == "Held"
+        except NotFound:
+            return False
+
+    async def _with_scores(self, peers: list[Peer]) -> tuple[Peer, ...]:
+        """With the figures that hosts publish every interval."""
+        scores: dict[str, dict[str, int]] = {}
+        token = ""
+        for _ in range(PAGES_LIMIT):
+            page = await self._store.list(HypervisorUsage, limit=PAGE, token=token)
+            scores |= {one.name: one.usage.scores for one in page.items}
+            token = page.token
+            if not token:
+                break
+        return tuple(msgspec.structs.replace(one, scores=scores.get(one.name, {})) for one in peers)
+
+
+def _peer(host: Hypervisor) -> Peer:
+    degrading = host.status.degrading
+    return Peer(
+        name=host.name,
+        works=not refuses(host),
+        degrading=degrading is not None,
+        causes=() if degrading is None else tuple(Part(one) for one in degrading.causes if one in set(Part)),
+        leaving="" if degrading is None else degrading.leaving,
+    )

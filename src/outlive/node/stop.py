@@ -1,29 +1,88 @@
 """The end of a daemon in good order: renewals go on until nearly the end, virtual machines run on, jobs may end.
 
-The order is that of ``lifecycle.shutdown``. Only a host that runs and holds nothing leaves its membership; any other
-stays held and ages, so that it is fenced if nobody starts its daemon again in time. Where the machine itself goes down,
-guests are asked to end before it ends them, if the settings say so. They stay held all the same: a machine that is back
-soon starts them again, and one that stays away is fenced, and they are recovered elsewhere.
+Decision ``lifecycle.shutdown`` gives the order: keepalives go on through the steps that may take minutes, or a peer
+fences a host that is only slow. Only a host that runs and holds nothing leaves its membership; any other stays held and
+ages, so that it is fenced if nobody starts its daemon again in time. Where the machine itself goes down, guests are
+asked to end before it ends them, if the settings say so. They stay held all the same: a machine that is back soon
+starts them again, and one that stays away is fenced, and they are recovered elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import enum
+from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.daemon import Daemon
-from outlive.node.decisions import LIFECYCLE_SHUTDOWN
-from outlive.node.lifecycle import ShutdownInput, ShutdownStep
 from outlive.node.membership.steps import LEAVE, LeaveView
+from outlive.node.numbers import Amount, Count
 from outlive.node.vm.states import mine, of_host
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.runtime.decisions import Decision
 from outlive.store import list_all
 from outlive.store.access import CALL_S
+
+HANDOVER_LIMIT_S: Final = 120.0
+"""How long the daemon waits for another one to take over the role of primary."""
+
+
+class ShutdownStep(enum.StrEnum):
+    """A step, in the order in which they come."""
+
+    STATE_SHUTDOWN = "state_shutdown"
+    WAIT_FLUSH = "wait_flush"
+    STOP_CONSOLE = "stop_console"
+    RELEASE_PRIMARY = "release_primary"
+    STOP_KEEPALIVE = "stop_keepalive"
+    FINAL_KEEPALIVE = "final_keepalive"
+    STOP_NETSTATS = "stop_netstats"
+    KILL_DHCP = "kill_dhcp"
+    STATE_STOP = "state_stop"
+    DISCONNECT = "disconnect"
+    DRAIN_LOGS = "drain_logs"
+
+
+class ShutdownInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A daemon that is to stop."""
+
+    flush_active: bool
+    primary: bool
+    node_count: Count
+    reason: Literal["signal", "failure"]
+    handover_seconds: Amount | None = None
+    """How long the hand-over takes; null: it never ends."""
+
+
+class ShutdownResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What it does, and how it ends."""
+
+    steps: tuple[ShutdownStep, ...]
+    exit_code: int
+    handover: Literal["none", "done", "timeout"]
+
+
+def shutdown(given: ShutdownInput) -> ShutdownResult:
+    """All steps but those that have nothing to do."""
+    releases = given.primary and given.node_count > 1
+    skipped = {
+        ShutdownStep.WAIT_FLUSH: not given.flush_active,
+        ShutdownStep.RELEASE_PRIMARY: not releases,
+    }
+    return ShutdownResult(
+        steps=tuple(step for step in ShutdownStep if not skipped.get(step, False)),
+        exit_code=0 if given.reason == "signal" else 1,
+        handover=_handover(given.handover_seconds) if releases else "none",
+    )
+
+
+def _handover(seconds: Amount | None) -> Literal["done", "timeout"]:
+    return "done" if seconds is not None and seconds <= HANDOVER_LIMIT_S else "timeout"
+
 
 JOBS_S: Final = 20.0
 """How long jobs of virtual machines get to end."""
@@ -34,6 +93,9 @@ GUESTS_S: Final = 1.0
 LISTED: Final = 5
 """Names of virtual machines that a message lists."""
 
+LIFECYCLE_SHUTDOWN: Final = Decision(
+    "lifecycle.shutdown", shutdown, ShutdownInput, ShutdownResult, "In which order a daemon stops"
+)
 _LEAVE: Final = LEAVE.decision
 _replace = msgspec.structs.replace
 _log = get_logger("node.stopping")

@@ -16,7 +16,7 @@ from outlive.store import Store, answered
 CLUSTER = "default"
 
 
-class Wishes:
+class DesiredState:
     """See the module."""
 
     def __init__(self, store: Store, host: str) -> None:

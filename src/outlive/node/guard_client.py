@@ -42,13 +42,13 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     create_runs: tuple[str, ...] = ()
 
 
-class SocketGuard:
+class GuardClient:
     """The guard behind a socket; connects by itself, and again after every failure."""
 
     def __init__(self, path: str, *, limit_s: float = CALL_LIMIT_S) -> None:
         self._path = path
         self._limit_s = limit_s
-        self._log = get_logger("node.guarding")
+        self._log = get_logger("node.guard_client")
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._one_call = asyncio.Lock()
         self._calls = 0

@@ -1,31 +1,31 @@
-"""What this host says of itself: ``Hypervisor.status`` when it changes, ``HypervisorUsage`` every interval.
+"""What this host publishes of itself: ``Hypervisor.status`` when it changes, ``HypervisorUsage`` every interval.
 
 The virtual machines that are here and what they take stand in one document and change together: the block of a slot
 that a virtual machine was recovered into becomes allocation in the very write that lists it. What is published is as
-old as the last look at the domains; nothing is safe because of it.
+old as the last listing of the domains; nothing is safe because of it. Decision ``keepalive.cycle`` says which figures
+are published when some of them come late or not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.decisions import KEEPALIVE_CYCLE
-from outlive.node.gauging import Gauge
-from outlive.node.keepalive import Collected, KeepaliveInput
+from outlive.node.desired_state import DesiredState
+from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.lease import LeaseRenewer
+from outlive.node.numbers import Amount, Number, Positive
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.accounting import ACCOUNT_NODE, AccountedVm, AccountInput
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.states import assigned_to, state_of
-from outlive.node.wishes import Wishes
 from outlive.resources import (
     Amounts,
     Condition,
@@ -40,10 +40,71 @@ from outlive.resources.hosts import DomainState as HostDomainState
 from outlive.resources.hosts import HostUsage, HypervisorStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
 from outlive.store import Store
+
+RESERVE_S: Final = 1
+"""Seconds before the next cycle in which collectors must have ended."""
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What one collector brought, and how long that took in seconds."""
+
+    start: Literal["ok", "connect_error"]
+    duration: Amount = 0
+    values: dict[str, Any] = {}
+
+
+class KeepaliveInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A cycle: its interval in seconds, all collectors by name, and the figures of the cycle before."""
+
+    interval: Positive
+    collectors: dict[str, Collected]
+    previous: dict[str, Any] = {}
+
+
+class KeepaliveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written, and who is missing. Times in seconds from the start of the cycle."""
+
+    stamp_at: float
+    written: dict[str, Any]
+    stale: tuple[str, ...]
+    warnings: tuple[str, ...]
+    cycle_time: Number
+
+
+def budget_s(interval_s: Number) -> Number:
+    """How long collectors may take."""
+    return max(interval_s - RESERVE_S, 0)
+
+
+def keepalive_cycle(given: KeepaliveInput) -> KeepaliveResult:
+    """Merge what came in time over what was known; of two collectors of one figure the later name wins."""
+    budget = budget_s(given.interval)
+    written = dict(given.previous)
+    warnings: dict[str, str] = {}
+    for name, collected in sorted(given.collectors.items()):
+        if collected.start == "connect_error":
+            warnings[name] = f"connect:{name}"
+        elif collected.duration > budget:
+            warnings[name] = f"timeout:{name}"
+        else:
+            written.update(collected.values)
+    return KeepaliveResult(
+        stamp_at=0.0,
+        written=written,
+        stale=tuple(sorted(warnings)),
+        warnings=tuple(sorted(warnings.values())),
+        cycle_time=_cycle_time(given.collectors, budget),
+    )
+
+
+def _cycle_time(collectors: Mapping[str, Collected], budget: Number) -> Number:
+    spent = [min(each.duration, budget) for each in collectors.values() if each.start == "ok"]
+    return max(spent, default=0.0)
+
 
 TRIES: Final = 6
 """Writes of one report before it waits for the next reason to report."""
@@ -60,7 +121,17 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.reporting")
 
 
-class Reporter:
+KEEPALIVE_CYCLE: Final = Decision(
+    "keepalive.cycle",
+    keepalive_cycle,
+    KeepaliveInput,
+    KeepaliveResult,
+    "What a keepalive publishes",
+    lambda output: not output.stale,
+)
+
+
+class HostReporter:
     """See the module. ``poke`` says that something may have changed."""
 
     def __init__(
@@ -69,9 +140,9 @@ class Reporter:
         here: LocalDomains,
         machine: MachinePort,
         keeper: LeaseRenewer,
-        wishes: Wishes,
+        wishes: DesiredState,
         informer: Informer[VirtualMachine],
-        gauge: Gauge,
+        health: HealthMonitor,
         *,
         host: str,
         clock: Clock,
@@ -89,7 +160,7 @@ class Reporter:
         self._keeper = keeper
         self._wishes = wishes
         self._informer = informer
-        self._gauge = gauge
+        self._health = health
         self._host = host
         self._clock = clock
         self._decisions = decisions
@@ -155,7 +226,7 @@ class Reporter:
             ),
             num_instances=len(present),
             recovery_time_objective_s=self._objective_s(),
-            degrading=self._gauge.told,
+            degrading=self._health.told,
             source=SOURCE,
             lost="" if self._is_back(found.status.lost) else found.status.lost,
         )
@@ -294,7 +365,7 @@ class Reporter:
         )
 
     async def _publish(self) -> None:
-        figures, (scores, slopes) = self._figures, self._gauge.figures()
+        figures, (scores, slopes) = self._figures, self._health.figures()
         allocated = Amounts(cpu=figures.get("allocatedCpu", 0), memory=figures.get("allocatedMemory", 0))
         usage = HostUsage(
             sampled_at=as_datetime(self._clock.now()),
