@@ -62,6 +62,8 @@ class SlotState(Part, frozen=True, kw_only=True):
     uid: str = ""
     host: str = ""
     members: tuple[str, ...] = ()
+    recorded: dict[str, str] = {}
+    """Member → the host that it ran on when it joined; missing: where it was lost."""
     cpu_milli: int = 0
     memory_bytes: int = 0
     ready: bool = True

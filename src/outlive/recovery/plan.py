@@ -8,7 +8,7 @@ not suffice the more important VM goes first (docs/reference/recovery.md#the-pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -191,10 +191,19 @@ class _Planner:
         for vm, number in zip(homeless, matched(choices), strict=True):
             if number is not None:
                 slot = usable[number]
-                rivals = tuple(one for one in slot.members if one != vm.id and (one in ids or self._is_affected(one)))
-                code, also = (PlanReason.CONTESTED, {"rivals": rivals}) if rivals else (PlanReason.PROMISED, {})
-                actions[vm.id] = _action(vm, ActionKind.SLOT, code, host=slot.host, slot=slot.name, **also)
+                actions[vm.id] = self._into(slot, vm, ids)
         return actions
+
+    def _into(self, slot: SlotState, vm: VmState, homeless: Set[str]) -> Action:
+        """Whether the slot was promised to it, and to it alone, as ``survive`` would have said."""
+        there = slot.recorded.get(vm.id)
+        rivals = tuple(one for one in slot.members if one != vm.id and (one in homeless or self._is_affected(one)))
+        code, also = PlanReason.PROMISED, dict[str, Value]()
+        if there is not None and not vm.unfinished and vm.holders and all(one.host != there for one in vm.holders):
+            code, also = PlanReason.LISTED_ELSEWHERE, {"there": there}
+        elif rivals:
+            code, also = PlanReason.CONTESTED, {"rivals": rivals}
+        return _action(vm, ActionKind.SLOT, code, host=slot.host, slot=slot.name, **also)
 
     def _is_affected(self, name: str) -> bool:
         """Whether the VM has lost its host, or is about to: it may need its slots as well."""

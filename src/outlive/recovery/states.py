@@ -302,7 +302,8 @@ def assigned(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: da
         phase=_to(record, RecoveryPhase.ASSIGNED),
         slot=action.slot,
         host=action.host,
-        promised=action.reason.code == PlanReason.PROMISED,
+        promised=action.reason.code in (PlanReason.PROMISED, PlanReason.CONTESTED),
+        contested=action.reason.code == PlanReason.CONTESTED,
         moved_there=moved_there,
         **NO_REASON,
         proofs=proofs or record.proofs,
@@ -334,6 +335,7 @@ def recovered(vm: VirtualMachine, action: Action, at: datetime) -> Recovery:
         host=action.host,
         slot=record.slot if sent else "",
         promised=record.promised and sent,
+        contested=record.contested and sent,
         moved_there=record.moved_there and sent,
         **NO_REASON,
     )

@@ -475,6 +475,7 @@ def _slot_state(slot: Reservation) -> SlotState:
         uid=view.uid,
         host=view.host,
         members=tuple(sorted(view.members)),
+        recorded=view.members,
         cpu_milli=view.cpu_milli,
         memory_bytes=view.memory_bytes,
         ready=view.ready is not False,

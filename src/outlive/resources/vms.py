@@ -191,6 +191,8 @@ class Recovery(Part, frozen=True, kw_only=True):
     host: str = ""
     promised: bool = False
     """Whether it came into a slot that was promised to it."""
+    contested: bool = False
+    """Whether other VMs that had lost their host had a claim to that slot as well."""
     moved_there: bool = False
     """Whether it was sent to where it was being moved to, in the room that is kept for it there."""
     reason: str = ""

@@ -147,8 +147,10 @@ def _summary(vm: VirtualMachine) -> str:
             if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
                 return f"{lost}, which came back and runs it again"
             place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
-            if recovery.slot and not recovery.promised:
-                place = f"in slot {recovery.slot}, to which other VMs had a claim as well"
+            if recovery.contested:
+                place += ", to which other VMs had a claim as well"
+            elif recovery.slot and not recovery.promised:
+                place = f"in slot {recovery.slot}, which was not promised to it"
             if recovery.moved_there:
                 place = "where it was being moved to"
             return f"{lost} and runs on {recovery.host} again, {place}"

@@ -150,10 +150,14 @@ def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
         return []
     was, host = old.hypervisor if old is not None else "nowhere", new.hypervisor
     record = after.status.recovery
-    shared = new.slot is not None and record is not None and record.slot == new.slot.name and not record.promised
+    there = new.slot is not None and record is not None and record.slot == new.slot.name
+    shared, other = (there and record.contested, there and not record.promised) if record is not None else (False,) * 2
     if shared and new.slot is not None:
-        one = f"takes slot {new.slot.name} on {host}, to which other VMs had a claim as well"
-        many = "take slots on {where} to which other VMs had a claim as well"
+        one = f"takes its promised slot {new.slot.name} on {host}, to which other VMs had a claim as well"
+        many = "take promised slots on {where} to which other VMs had a claim as well"
+    elif other and new.slot is not None:
+        one = f"takes slot {new.slot.name} on {host}, which was not promised to it"
+        many = "take slots on {where} that were not promised to them"
     elif new.slot is not None:
         one, many = f"takes its promised slot {new.slot.name} on {host}", "take their promised slots on {where}"
     elif new.fence and (old is None or old.fence != new.fence):
@@ -164,7 +168,7 @@ def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
         Told(
             subject=vm,
             text=f"{vm} {one}",
-            key=f"assigned-{was}-{new.slot is None}-{shared}-{new.fence}",
+            key=f"assigned-{was}-{new.slot is None}-{shared}-{other}-{new.fence}",
             many=f"{{n}} VMs of {was} {many}",
             where=host,
             loud=after.status.migration == before.status.migration,

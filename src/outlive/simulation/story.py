@@ -252,7 +252,7 @@ class Story:
             lost=self._losses.lost,
             recovered=len(recovered),
             in_promised_slot=sum(one.promised for one in recovered),
-            in_contested_slot=sum(bool(one.slot) and not one.promised and not one.moved_there for one in recovered),
+            in_contested_slot=sum(one.contested for one in recovered),
             moved_there=sum(one.moved_there for one in recovered),
             took_s=self._losses.took_s(),
             held_vms=self._losses.still_missing(),

@@ -64,7 +64,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     recovered: int = 0
     in_promised_slot: int = 0
     in_contested_slot: int = 0
-    """Of those recovered, how many are in a slot to which other VMs that lost their host had a claim as well."""
+    """Of those in a promised slot, how many shared the claim to it with other VMs that lost their host."""
     moved_there: int = 0
     """Of those recovered, how many started where they were being moved to when their host failed."""
     took_s: tuple[float, ...] = ()
@@ -141,7 +141,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         elif self.moved_there:
             promised += f", {self.moved_there:,} where it was being moved to"
         if self.in_contested_slot:
-            promised += f", {self.in_contested_slot:,} in a slot to which others had a claim as well"
+            promised += f", {self.in_contested_slot:,} of these in one to which others had a claim as well"
         stayed = len(self.took_s) - self.recovered
         again = f"; {stayed:,} where they were" if stayed > 0 else ""
         return f"{self.recovered:,} elsewhere, {promised}{again}"

@@ -138,6 +138,8 @@ def test_slot_that_others_who_lost_their_host_may_claim_is_not_called_promised()
     later = vm("b", host="late", fenced=False)
     first = plan([vm("a"), later], slots[:1], (*live("h1"), condemned)).actions[0]
     assert (first.slot, first.reason.code) == ("s1", "contested")
+    moved = slot("s1", "h1", "a", recorded={"a": "former"})
+    assert only(plan([vm("a")], [moved], live("h1"))).reason.code == "listed-elsewhere"
 
 
 def test_claim_that_was_made_is_kept_to() -> None:

@@ -273,8 +273,8 @@ def test_summary_says_where_those_that_were_lost_run_again(
 
 def test_summary_tells_slots_that_others_had_a_claim_to_from_promised_ones() -> None:
     summary = Summary(
-        seed=1, virtual_s=9, vms=9, lost=3, recovered=3, in_promised_slot=1, in_contested_slot=1, took_s=(9.0,) * 3
+        seed=1, virtual_s=9, vms=9, lost=3, recovered=3, in_promised_slot=2, in_contested_slot=1, took_s=(9.0,) * 3
     )
-    said = "1 of 3 in a slot that was promised to it, 1 in a slot to which others had a claim as well"
+    said = "2 of 3 in a slot that was promised to it, 1 of these in one to which others had a claim as well"
     assert f"back       3 elsewhere, {said}" in summary.lines()
     assert summary.document()["inContestedSlot"] == 1

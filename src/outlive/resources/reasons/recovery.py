@@ -42,6 +42,8 @@ class PlanReason(enum.StrEnum):
     """No other VM that has lost its host has a claim to the slot."""
     CONTESTED = "contested"
     """Others have a claim as well: the slot was promised to none of them alone, as ``survive`` says."""
+    LISTED_ELSEWHERE = "listed-elsewhere"
+    """The slot lists the VM on another host than it was lost with: it counted for nobody."""
     MOVED_THERE = "moved-there"
     NO_SLOT = "no-slot"
     PLACED = "placed"
@@ -127,6 +129,7 @@ TABLE: Final[Table] = {
     PlanReason.LEFT_TO_HOST: Template("{host} is to start it, as it did before"),
     PlanReason.PROMISED: Template("slot {slot} on {host} was promised to it"),
     PlanReason.CONTESTED: Template("slot {slot} on {host}, to which {rivals} had a claim as well"),
+    PlanReason.LISTED_ELSEWHERE: Template("slot {slot} on {host} lists it as on {there}"),
     PlanReason.MOVED_THERE: Template("it was being moved to {host}, which keeps room for it"),
     PlanReason.NO_SLOT: Template("{slots}"),
     PlanReason.PLACED: Template("{slots}; {host} has room"),
