@@ -17,9 +17,9 @@ from outlive.failover.analysis.explain.fleet import explain_fleet
 from outlive.failover.analysis.explain.model import Answer, Answers, State
 from outlive.failover.analysis.explain.placement import answer_of
 from outlive.failover.analysis.explain.vm import Explainer
-from outlive.failover.keeping.calls import Caller
-from outlive.failover.keeping.placing import free_capacity
+from outlive.failover.calls import Caller
 from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.offers import free_capacity
 from outlive.failover.planner.plan import plan
 from outlive.failover.sizing import ResolvedSize
 from outlive.resources import (

@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 
 from outlive.base.random import Random
-from outlive.failover.keeping.calls import Caller
-from outlive.failover.keeping.placing import InProcessPlacement, Offers, free_capacity, gather_offers, wanted
+from outlive.failover.calls import Caller
 from outlive.failover.model import VmView
+from outlive.failover.offers import InProcessPlacement, Offers, free_capacity, gather_offers, wanted
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.sizing import resolve_size
 from outlive.placement.engine import Engine

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import structlog
@@ -21,16 +23,16 @@ from bench.figures import Figure
 from outlive.base.clock import SystemClock
 from outlive.base.logging import configure_logging
 from outlive.base.random import Random
-from outlive.failover.keeping.decide import Decider
-from outlive.failover.keeping.kept import KeptState
-from outlive.failover.keeping.placing import Offers, free_amounts, wanted
-from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.offers import Offers, free_amounts, wanted
 from outlive.failover.planner.actions import Action, Join, Open
+from outlive.failover.planner.cleanup import CleanResult, LeaveInput, leave
 from outlive.failover.planner.plan import PlanResult
-from outlive.failover.portions import whole
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
+from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.serving import Serving
 from outlive.failover.sizing import resolve_size
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -55,15 +57,23 @@ class Follower:
 
     def __init__(self, cloud: Cloud, result: PlanResult) -> None:
         self.cloud = cloud
-        self.state = KeptState(Demands({"*": 2}), trust_hosts=True)
+        nobody: Any = SimpleNamespace(items=list, get=lambda name: None)
+        informers = Informers(nobody, nobody, nobody, nobody)
+        demands = Demands({"*": 2})
+        self.state = FleetCache(informers, demands, clock=SystemClock(), trust_hosts=True, follow_vms=False)
         self.on: dict[str, dict[str, None]] = {name: {} for name in cloud.names}
         for vm in cloud.vms:
             self.on[vm.host][vm.id] = None
         self.slots = {slot.name: slot for slot in result.slots}
-        hosts = [self.host(name) for name in cloud.names]
-        whole(self.state.rebuild(hosts, [reservation(slot) for slot in result.slots], cloud.vms))
+        with self.state.unmarked():
+            for name in cloud.names:
+                self.state.put_host(name, self.host(name))
+            for vm in cloud.vms:
+                self.state.put_vm(vm.id, vm)
+            for slot in result.slots:
+                self.state.put_slot(slot.name, reservation(slot))
         clock = SystemClock()
-        self.reactions = Reactions(self.state, Decider(DecisionLog(clock), Inline(), clock=clock))
+        self.serving = Serving(self.state, Decider(DecisionLog(clock), Inline(), clock=clock))
         self.classes, self.offers = cloud.offers()
         self.serial = 0
 
@@ -77,8 +87,8 @@ class Follower:
         free = free_amounts(self.cloud.fleet)
         start = time.perf_counter()
         change()
-        touched = self.state.take_touched()
-        left = self.reactions.leaving(touched, now=0.0)
+        touched = self.state.take_dirty()
+        left = self.leaving(touched)
         taken = time.perf_counter() - start
         written: list[tuple[str, Reservation | None]] = [(slot.name, reservation(slot)) for slot in left.slots]
         written += [(deletion.slot, None) for deletion in left.deleted]
@@ -88,9 +98,9 @@ class Follower:
         wishes = [
             wanted(vm, missing, resolve_size(vm), with_project=False)
             for name in touched
-            if (vm := state.located.get(name)) is not None and (missing := state.counters.misses(name))
+            if (vm := state.vms.get(name)) is not None and (missing := state.index.misses(name))
         ]
-        actions = self.reactions.serving(wishes, offers, free) if wishes else []
+        actions = self.serving.serve(wishes, offers, free) if wishes else []
         taken += time.perf_counter() - start
         written = self.written(actions)
         start = time.perf_counter()
@@ -98,8 +108,21 @@ class Follower:
         return taken + time.perf_counter() - start
 
     def take_over(self, written: list[tuple[str, Reservation | None]]) -> None:
-        for name, slot in written:
-            self.state.see_slot(name, slot, quietly=True)
+        with self.state.unmarked():
+            for name, slot in written:
+                self.state.put_slot(name, slot)
+
+    def leaving(self, vms: list[str]) -> CleanResult:
+        """What these VMs give reason to leave."""
+        state = self.state
+        departing = [vm for vm in vms if state.departs(vm)]
+        return leave(
+            LeaveInput(
+                vms=tuple(state.vms[vm] for vm in departing if vm in state.vms),
+                gone=tuple(vm for vm in departing if vm not in state.vms),
+                slots=tuple(state.slots_of(departing)),
+            )
+        )
 
     def written(self, actions: list[Action]) -> list[tuple[str, Reservation | None]]:
         """The slots as the writes of these actions leave them."""
@@ -153,9 +176,9 @@ def _events(cloud: Cloud, result: PlanResult) -> list[Figure]:
 
     def report(vm: VmView | None, name: str, hosts: list[Hypervisor]) -> Callable[[], None]:
         def change() -> None:
-            world.state.see_vm(name, vm)
+            world.state.put_vm(name, vm)
             for host in hosts:
-                world.state.see_host(host.name, host)
+                world.state.put_host(host.name, host)
 
         return change
 
@@ -163,7 +186,7 @@ def _events(cloud: Cloud, result: PlanResult) -> list[Figure]:
         fresh = vm_view(f"fresh-{number}", random.choice(cloud.names), random.choice(SIZES))
         world.on[fresh.host][fresh.id] = None
         times["appears"].append(world.seconds(report(fresh, fresh.id, [world.host(fresh.host)])))
-        before = world.state.located[random.choice(cloud.vms).id]
+        before = world.state.vms[random.choice(cloud.vms).id]
         moved = vm_view(before.id, random.choice(cloud.names), before.cpu_milli // 1000)
         del world.on[before.host][before.id]
         world.on[moved.host][moved.id] = None
@@ -171,8 +194,8 @@ def _events(cloud: Cloud, result: PlanResult) -> list[Figure]:
         times["moves"].append(world.seconds(report(moved, moved.id, hosts)))
         del world.on[fresh.host][fresh.id]
         times["disappears"].append(world.seconds(report(None, fresh.id, [world.host(fresh.host)])))
-    assert not world.state.counters.faulty()
-    assert not world.state.counters.missing()
+    assert not world.state.index.faulty()
+    assert not world.state.index.missing()
     return [
         Figure(f"a VM {what}, 10,000 VMs, covered again", statistics.median(found) * 1000, "ms", 1.0)
         for what, found in times.items()

@@ -27,7 +27,7 @@ from outlive.base.random import Random
 from outlive.drivers.child import ChildComputer
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.keeping.placing import InProcessPlacement
+from outlive.failover.offers import InProcessPlacement
 from outlive.resources import (
     Amounts,
     Assigned,

@@ -12,7 +12,7 @@ from tests.support.loops import run_real
 
 from outlive.base.errors import BadInput, Refused, Unavailable
 from outlive.drivers.scheduler_client import SchedulerClient
-from outlive.failover.keeping.calls import Caller, with_candidates
+from outlive.failover.calls import Caller, with_candidates
 from outlive.failover.model import VmView
 from outlive.failover.sizing import resolve_size
 from outlive.placement.external import decode_request

@@ -15,9 +15,9 @@ from outlive.base.random import Random
 from outlive.failover.certificate.certify import CertifyResult, certify, certify_input
 from outlive.failover.certificate.document import Certificate, encode_certificate
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.keeping.observe import StoreVMs
-from outlive.failover.keeping.writes import SlotWriter
+from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
+from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.snapshot import gather, plan_input
 from outlive.resources import (
     ZONE_LABEL,

@@ -13,18 +13,13 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
-from outlive.failover.keeping.covering import CoverageWriter
-from outlive.failover.keeping.decide import Decider
-from outlive.failover.keeping.observe import StoreVMs, StoreWorld, slot_view
-from outlive.failover.keeping.parts import Parts
-from outlive.failover.keeping.periodic import PeriodicCycle
-from outlive.failover.keeping.placing import InProcessPlacement, free_amounts
-from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.model import SlotView
-from outlive.failover.ports import Inline, PlacementPort, VMSource
+from outlive.failover.offers import InProcessPlacement
+from outlive.failover.ports import Computer, Inline, PlacementPort, VMSource
 from outlive.failover.protection import ProtectionSettings
-from outlive.failover.report.reporter import Reporter
+from outlive.failover.slots import slot_view
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -42,6 +37,7 @@ from outlive.resources import (
     DomainCapabilities,
     FailoverSpec,
     FailoverStatus,
+    FlavorGroup,
     Hypervisor,
     HypervisorSpec,
     Instance,
@@ -56,6 +52,7 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.simulation.field_writers import WriterStore
 from outlive.store.contract import Page
@@ -187,19 +184,6 @@ class DirectRanker:
         return self._engine.rank(request, why=why)
 
 
-class FleetShown:
-    """Lets the fleet follow the writes of slots."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
-    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
-        self._fleet.upsert_reservation(obj)
-
-    def note_gone(self, ref: ObjectRef) -> None:
-        self._fleet.remove_reservation(ref.name)
-
-
 @dataclass
 class Cloud:
     """Everything a cycle needs. ``config`` keys are those of the section ``failover``, as in the file."""
@@ -209,6 +193,7 @@ class Cloud:
     protection: Mapping[str, Any] = field(default_factory=dict)
     source: VMSource | None = None
     port: PlacementPort | None = None
+    computer: Computer = field(default_factory=Inline)
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -227,32 +212,62 @@ class Cloud:
         self.events = EventList()
         self.metrics = Metrics()
         self.decisions = DecisionLog(self.clock)
-        self.parts = Parts(
-            world=StoreWorld(self.own),
-            source=self.source or StoreVMs(self.own, self.clock),
-            placement=self.port or InProcessPlacement(self.ranker, self.fleet),
-            free=lambda: free_amounts(self.fleet),
-            writer=SlotWriter(
-                self.own,
-                clock=self.clock,
-                ids=self.ids,
-                creator=self.failover.creator,
-                shown=FleetShown(self.fleet),
-            ),
-            decider=Decider(self.decisions, Inline(), clock=self.clock),
-            coverage=CoverageWriter(self.own, self.clock),
-            reporter=Reporter(self.metrics, self.events),
-            clock=self.clock,
-            random=self.random.fork("cycle"),
-            ids=self.ids,
+        how = {"clock": self.clock, "random": self.random.fork("informers")}
+        self.informers = Informers(
+            hypervisors=Informer(self.own, Hypervisor, **how),
+            reservations=Informer(self.own, Reservation, indexes={HOST_INDEX: hosts_of}, **how),
+            groups=Informer(self.own, FlavorGroup, **how),
+            vms=Informer(self.own, VirtualMachine, **how),
+        )
+        self.placement = self.port or InProcessPlacement(self.ranker, self.fleet)
+        self.failover_run = Failover(
+            self.own,
+            informers=self.informers,
+            fleet=self.fleet,
+            placement=self.placement,
+            computer=self.computer,
             config=self.failover,
             settings=self.upkeep_settings,
+            metrics=self.metrics,
+            events=self.events,
+            decisions=self.decisions,
+            clock=self.clock,
+            random=self.random.fork("failover"),
+            ids=self.ids,
+            source=self.source,
             protection=msgspec.convert(dict(self.protection), ProtectionSettings),
         )
-        self.periodic = PeriodicCycle(self.parts)
+        self.reconciler = self.failover_run.reconciler
+        self.informers.hypervisors.subscribe(self._host_changed)
+        self.informers.reservations.subscribe(self._slot_changed)
+        self._following: list[asyncio.Task[None]] = []
+
+    def _host_changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
+        if new is not None:
+            self.fleet.upsert_host(new)
+        elif old is not None:
+            self.fleet.remove_host(old.name)
+
+    def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
+        if new is not None:
+            self.fleet.upsert_reservation(new)
+        elif old is not None:
+            self.fleet.remove_reservation(old.name)
 
     async def cycle(self) -> float:
-        return await self.periodic.cycle()
+        """One tick, with caches that show what is there."""
+        await self.follow()
+        return await self.reconciler.tick()
+
+    async def follow(self) -> None:
+        """Let the caches follow the store, and see what is there now."""
+        informers = self.informers
+        every = (informers.hypervisors, informers.reservations, informers.groups, informers.vms)
+        if not self._following:
+            self._following = [asyncio.create_task(informer.run()) for informer in every]
+        for informer in every:
+            await informer.wait_synced()
+        await self.clock.sleep(0.01)
 
     # Hosts
 

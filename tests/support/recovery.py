@@ -15,8 +15,8 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.errors import Conflict
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.keeping.calls import Caller
-from outlive.failover.keeping.placing import InProcessPlacement, free_amounts
+from outlive.failover.calls import Caller
+from outlive.failover.offers import InProcessPlacement, free_amounts
 from outlive.failover.protection import Demands
 from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import member_view

@@ -12,8 +12,8 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverUpkeepSettings
-from outlive.failover.keeping.observe import StoreVMs
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.actions import Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.rules import fits, is_vm_eligible_for_reservation

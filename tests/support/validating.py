@@ -7,11 +7,12 @@ from typing import Any
 
 from outlive.base.errors import OutliveError
 from outlive.base.random import Random
-from outlive.failover.keeping.budget import RemovalBudget
-from outlive.failover.keeping.calls import Call
-from outlive.failover.keeping.validation import SlotValidation
+from outlive.failover.calls import Call
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
+from outlive.failover.reconciler.budget import RemovalBudget
+from outlive.failover.reconciler.validation import SlotValidation
+from outlive.failover.reconciler.writes import SlotWriter
 from outlive.resources import (
     Hypervisor,
     Reservation,
@@ -73,9 +74,9 @@ class Bench:
             cloud.own,
             hosts=FleetHosts(cloud),
             locator=locations,
-            placement=cloud.parts.placement,
-            writer=cloud.parts.writer,
-            reporter=cloud.parts.reporter,
+            placement=cloud.placement,
+            writer=SlotWriter(cloud.own, clock=cloud.clock, ids=cloud.ids, creator="test"),
+            reporter=cloud.failover_run.reporter,
             budget=self.budget,
             config=cloud.failover,
             profile="general",

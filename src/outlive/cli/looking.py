@@ -25,7 +25,7 @@ Slots = Annotated[
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Snapshot:
     """Everything that answers are made from, by the settings in force for this store."""
     from outlive.cli.settings import config_file, settings_for
-    from outlive.failover.keeping.observe import StoreVMs
+    from outlive.failover.observation import StoreVMs
     from outlive.roles.snapshot import gather
 
     file = config_file(config, access.directory) if access.state is None or config is not None else None

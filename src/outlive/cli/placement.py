@@ -67,7 +67,7 @@ def _intent(word: str) -> Intent:
 async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent) -> PlacementRequest:
     import msgspec
 
-    from outlive.failover.keeping.calls import Caller, pipeline_for
+    from outlive.failover.calls import Caller, pipeline_for
     from outlive.failover.model import VmView
     from outlive.inventory.places import creation_request
     from outlive.placement.request import PlacementRequest

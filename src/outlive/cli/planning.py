@@ -102,9 +102,8 @@ async def _repack(
     access: Access, output: Report, store: Store, gathered: Snapshot, search: tuple[int, float, int], *, apply: bool
 ) -> ExitCode | None:
     from outlive.drivers.searching import search_repacking
-    from outlive.failover.keeping.hand import Hand
-    from outlive.failover.keeping.moving import Moving, Untold
     from outlive.failover.planner.repack import after_moves
+    from outlive.failover.reconciler.writes import write_moves
     from outlive.failover.snapshot import coverage_of, repack_input
 
     limit, effort_s, seed = search
@@ -115,8 +114,8 @@ async def _repack(
         slots = after_moves(observation.slots, result.actions)
         before, after = coverage_of(gathered, observation.slots), coverage_of(gathered, slots)
     if apply:
-        hand = Hand(observation.slots, observation.objects, closed=observation.closed)
-        made = await Moving(_writer(access, store, gathered.settings), Untold()).carry_out(result.actions, hand)
+        writer = _writer(access, store, gathered.settings)
+        made = await write_moves(writer, result.actions, observation.slots, observation.objects)
         if made < len(result.actions):
             raise Conflict(
                 f"{made} of {len(result.actions)} moves were made; then a slot was not as it was seen",
@@ -139,7 +138,7 @@ def _effort(text: str) -> float:
 
 def _writer(access: Access, store: Store, settings: FailoverSettings) -> Any:
     from outlive.base.ids import SystemIds
-    from outlive.failover.keeping.writes import SlotWriter
+    from outlive.failover.reconciler.writes import SlotWriter
 
     creator = settings.failover.creator
     return SlotWriter(store, clock=access.clock, ids=SystemIds(), creator=creator)

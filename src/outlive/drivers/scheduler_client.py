@@ -14,7 +14,7 @@ import aiohttp
 
 from outlive.base import limits
 from outlive.base.errors import Unavailable
-from outlive.failover.keeping.calls import Call, with_candidates
+from outlive.failover.calls import Call, with_candidates
 from outlive.failover.planner.actions import Offer
 from outlive.placement.external import decode_answer, encode_request
 

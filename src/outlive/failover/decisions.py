@@ -19,11 +19,9 @@ from outlive.failover.analysis.survival import FailuresInput, FailuresResult, su
 from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.certificate.certify import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
-from outlive.failover.keeping.decide import CYCLE_DECISIONS
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.plan import PlanInput, PlanResult, plan
-from outlive.failover.planner.replan import replan
-from outlive.failover.requirements import required
+from outlive.failover.protection import required
+from outlive.failover.reconciler.decider import DECISIONS as RECONCILER_DECISIONS
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology
@@ -103,24 +101,13 @@ def _resolve_size(given: ResolveInput) -> ResolvedSize:
     return resolve_size(given.vm, groups)
 
 
-REPLAN: Final = Decision(
-    "failover.replan",
-    replan,
-    PlanInput,
-    PlanResult,
-    "Slots for a fleet, anew where that helps",
-)
-PLAN: Final = Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet")
-
 DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
-    *CYCLE_DECISIONS,
+    *RECONCILER_DECISIONS,
     Decision("failover.eligible", _eligible, EligibleInput, EligibleResult, "Whether a VM may join a slot"),
     Decision("failover.find", _find, FindInput, FindResult, "Which slots a VM fits into and may join"),
     Decision("failover.check", check, CheckInput, CheckResult, "Whether all allocations are right, and who has to go"),
     Decision("failover.required", _required, RequiredInput, RequiredResult, "How many slots a flavor's VMs need"),
     Decision("failover.resolve_size", _resolve_size, ResolveInput, ResolvedSize, "How large a VM's slot is"),
-    PLAN,
-    REPLAN,
     Decision("failover.coverage", coverage, CoverageInput, CoverageResult, "Who is covered, and why not"),
     Decision("failover.explain", explain, ExplainInput, Explanation, "Why a VM has no slot, and what would help"),
     Decision("failover.tolerance", tolerance, ToleranceInput, ToleranceResult, "Host failures that VMs survive"),

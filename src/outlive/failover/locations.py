@@ -128,8 +128,8 @@ class Locations:
         self._names: dict[str, Mapping[str, str]] = {}
         self.lost: set[str] = set()
         """Hosts that are proven dead; what they reported last counts where nobody else reports the VM."""
-        self.closed: set[str] = set()
-        """Hosts that take no VMs: those that are lost, and those that are emptied."""
+        self.closed: dict[str, str] = {}
+        """Host on which no slot can be used → why not, to follow its name."""
 
     def put_host(self, host: HostView, names: Mapping[str, str] | None = None) -> frozenset[str]:
         """The host looks like this now; the VMs whose location may have changed by it. ``names``: VM → host's name."""
@@ -140,7 +140,10 @@ class Locations:
         self._on[host.name], self._stopped_on[host.name] = now, stopped
         self._names[host.name] = names or {}
         (self.lost.add if host.lost else self.lost.discard)(host.name)
-        (self.closed.add if host.closed else self.closed.discard)(host.name)
+        if host.unschedulable:
+            self.closed[host.name] = host.unschedulable
+        else:
+            self.closed.pop(host.name, None)
         if host.lost != was_lost:
             changed |= now | (before or frozenset())
         return changed
@@ -152,7 +155,7 @@ class Locations:
         self._names.pop(host, None)
         self._report(host, listed, frozenset())
         self.lost.discard(host)
-        self.closed.discard(host)
+        self.closed.pop(host, None)
         return listed | stopped
 
     def _report(self, host: str, before: frozenset[str], now: frozenset[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from outlive.base.errors import NotFound
 from outlive.failover.locations import OnHypervisors, merge
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.ports import VMSource
-from outlive.failover.slots import SLOT_SELECTOR, as_it_stands, slot_view
+from outlive.failover.slots import SLOT_SELECTOR, as_it_stands, slot_view, unschedulable_hosts
 from outlive.failover.vms import VmList, host_view, list_resources, vm_of_resource
 from outlive.resources import FlavorGroup, FlavorGroupSpec, Hypervisor, Reservation, VirtualMachine
 from outlive.store import Store, list_all
@@ -34,9 +34,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     merged: OnHypervisors = OnHypervisors()
 
     @property
-    def closed(self) -> frozenset[str]:
-        """Hosts that take no VMs."""
-        return frozenset(host.name for host in self.hosts if host.closed)
+    def closed(self) -> dict[str, str]:
+        """Host on which no slot can be used → why not; of unknown hosts those that slots are on."""
+        return unschedulable_hosts(self.hosts, self.slots)
 
 
 class StoreVMs:
@@ -66,12 +66,13 @@ async def observe(store: Store, source: VMSource, *, trust_hosts: bool) -> Obser
     listing = await source.list_vms()
     views = tuple(map(host_view, hosts))
     merged = merge(listing.vms, views, trust_hosts=trust_hosts, names=names_on(hosts))
-    closed = frozenset(host.name for host in views if host.closed)
+    written = tuple(map(slot_view, slots))
+    closed = unschedulable_hosts(views, written)
     return Observation(
         hypervisors=hosts,
         hosts=views,
         vms=merged.vms,
-        slots=tuple(as_it_stands(slot_view(slot), closed) for slot in slots),
+        slots=tuple(as_it_stands(slot, closed) for slot in written),
         objects={slot.name: slot for slot in slots},
         listing=listing,
         merged=merged,

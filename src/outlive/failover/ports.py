@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from outlive.failover.keeping.calls import Call
+from outlive.failover.calls import Call
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.vms import VmList

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from outlive.failover.model import SlotView
+from outlive.failover.model import HostView, SlotView
 from outlive.resources import FAILOVER, RESERVATION_TYPE_LABEL, TYPE_LABEL_VALUES, Reservation, condition
 from outlive.store import Selector
 
@@ -16,6 +16,8 @@ SLOT_SELECTOR = Selector.labels({RESERVATION_TYPE_LABEL: TYPE_LABEL_VALUES[FAILO
 NAME_PREFIX = "failover-"
 ZONE_LENGTH = 9
 UNKNOWN_ZONE = "unknown"
+UNKNOWN_HOST = "is no host that is known"
+"""Why no slot can be used on a host, to follow its name."""
 _BUILDING_BLOCK = re.compile(r"bb[0-9]+")
 _NOT_ALLOWED = re.compile(r"[^a-z0-9-]")
 
@@ -46,9 +48,17 @@ def slot_view(slot: Reservation) -> SlotView:
     )
 
 
-def as_it_stands(slot: SlotView, closed: Collection[str]) -> SlotView:
-    """The slot in view of the hosts that take no VMs: on one of these it is not ready, whatever its condition says."""
-    return msgspec.structs.replace(slot, ready=False) if slot.host in closed else slot
+def unschedulable_hosts(hosts: Iterable[HostView], slots: Iterable[SlotView]) -> dict[str, str]:
+    """Host on which no slot can be used → why not, to follow its name; unknown hosts of slots included."""
+    found = {host.name: host.unschedulable for host in hosts}
+    found.update({slot.host: UNKNOWN_HOST for slot in slots if slot.host and slot.host not in found})
+    return {name: why for name, why in found.items() if why}
+
+
+def as_it_stands(slot: SlotView, closed: Mapping[str, str]) -> SlotView:
+    """The slot in view of its host: where no slot can be used it is not ready, whatever its condition says."""
+    why = closed.get(slot.host)
+    return slot if why is None else msgspec.structs.replace(slot, ready=False, unready=f"{slot.host} {why}")
 
 
 def is_slot(reservation: Reservation) -> bool:

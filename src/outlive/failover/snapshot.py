@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
+from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.config import FailoverSettings
-from outlive.failover.keeping.calls import Caller, pins_projects
-from outlive.failover.keeping.crowding import too_much
-from outlive.failover.keeping.observe import Observation, StoreWorld, observe
-from outlive.failover.keeping.placing import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.observation import Observation, flavor_groups, observe
+from outlive.failover.offers import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
@@ -24,6 +23,7 @@ from outlive.failover.planner.selection import SelectInput, select
 from outlive.failover.portions import whole
 from outlive.failover.ports import PlacementPort, VMSource
 from outlive.failover.protection import Demands
+from outlive.failover.reconciler.overbooking import too_much
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.failover.topology import Topology
 from outlive.placement.engine import Engine
@@ -84,12 +84,11 @@ async def gather(
     arrivals: Arrivals = lambda vm, host, slots: (),
 ) -> Snapshot:
     """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
-    world = StoreWorld(store)
-    observation = await observe(world, source, trust_hosts=settings.failover.trust_hypervisor_location)
+    observation = await observe(store, source, trust_hosts=settings.failover.trust_hypervisor_location)
     demands = Demands(settings.failover.requirements, settings.protection, everybody=k)
     demanded = whole(demands.among(observation.vms))
     grouped = settings.failover.use_flavor_group_resources
-    groups = groups_by_flavor(await world.groups()) if grouped else None
+    groups = groups_by_flavor(await flavor_groups(store)) if grouped else None
     sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:

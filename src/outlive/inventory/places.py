@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from outlive.failover.keeping.calls import Caller, forced_hosts, pipeline_for, placement_class
+from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize
 from outlive.inventory.check import Existing

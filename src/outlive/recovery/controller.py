@@ -19,7 +19,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
-from outlive.failover.keeping.calls import Caller
+from outlive.failover.calls import Caller
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands

@@ -15,7 +15,7 @@ import msgspec
 from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
-from outlive.failover.keeping.calls import Call, Caller
+from outlive.failover.calls import Call, Caller
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.rules import fits, may_run_on

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.failover.keeping.observe import is_slot, slot_view
+from outlive.failover.slots import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import profile_of
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder

@@ -13,9 +13,9 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.keeping.writes import NewSlot, SlotWriter
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.plan import PlanResult
+from outlive.failover.reconciler.writes import NewSlot, SlotWriter
 from outlive.resources import Reservation
 from outlive.runtime.tasks import OrderedTaskGroup
 

@@ -14,8 +14,7 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
-from outlive.failover.protection import ProtectionSettings, check_protection
-from outlive.failover.requirements import Requirements
+from outlive.failover.protection import ProtectionSettings, Requirements, check_protection
 from outlive.node.settings import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.election import ROUNDS_LEAST

@@ -18,8 +18,8 @@ from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
-from outlive.failover.keeping.calls import Caller
-from outlive.failover.keeping.placing import InProcessPlacement, WithCandidates, free_amounts
+from outlive.failover.calls import Caller
+from outlive.failover.offers import InProcessPlacement, WithCandidates, free_amounts
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
@@ -47,7 +47,6 @@ from outlive.resources import (
 )
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
-from outlive.roles.cold_start import ColdStart
 from outlive.roles.settings import RoleSettings
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
@@ -141,17 +140,8 @@ class UpRole:
             source=ports.source,
             protection=settings.protection,
         )
-        cold_start = ColdStart(
-            store,
-            self.failover,
-            self.informers,
-            settings=settings,
-            computer=ports.computer,
-            decisions=self.decisions,
-        )
-        self.failover.attach(self.manager, self.elector, first=cold_start.run)
+        self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(ports, ids)
-        self.manager.add_task("failover-cold-start", cold_start.watch, elector=self.elector, after_sync=True)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -166,12 +156,12 @@ class UpRole:
 
     async def tolerance(self, _query: Mapping[str, str]) -> dict[str, Any]:
         """What the last cycle found out about failures that are survived; nothing before the first."""
-        found = self.failover.parts.reporter.last_tolerated
+        found = self.failover.reporter.last_tolerated
         return {} if found is None else {"tolerance": found.fleet, "unit": found.unit, "zones": found.zones}
 
     async def protection(self, _query: Mapping[str, str]) -> dict[str, Any]:
         """When every VM has all its slots, as of now; nothing before the first cycle of a process that leads."""
-        found = self.failover.parts.forecast.now()
+        found = self.failover.forecast.now()
         return {} if found is None else {**msgspec.to_builtins(found), "sentence": found.sentence}
 
     def ready(self) -> str:
@@ -239,7 +229,7 @@ class UpRole:
             ids=ids,
             faults=ports.faults or FaultRecorder(ports.recovery_store or self._store, self._clock, "recovery"),
             cluster_store=ports.cluster_store or self._store,
-            turn=self.failover.parts.turn,
+            turn=self.failover.lock,
         )
         recovery.attach(self.manager, self.elector)
         Arrivals(

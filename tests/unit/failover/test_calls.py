@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from outlive.base.errors import Refused
-from outlive.failover.keeping.calls import (
+from outlive.failover.calls import (
     GENERAL_PIPELINE,
     HANA_PIPELINE,
     Caller,

@@ -10,10 +10,9 @@ from tests.support.live_failover import live
 from tests.support.loops import run
 from tests.support.validating import bench
 
-from outlive.failover.keeping.budget import RemovalBudget
-from outlive.failover.keeping.changed import ChangedHosts, validity_facts
-from outlive.failover.keeping.crowding import Crowding, too_much
-from outlive.failover.keeping.validation import unusable
+from outlive.failover.reconciler.budget import RemovalBudget
+from outlive.failover.reconciler.overbooking import ChangedHosts, Crowding, too_much, validity_facts
+from outlive.failover.reconciler.validation import unusable
 from outlive.resources import (
     Amounts,
     Condition,
@@ -58,7 +57,7 @@ def test_slots_are_looked_at_again_only_when_their_host_changed_in_something_tha
     async def story() -> None:
         b = await bench()
         slots = [slot_of(2000, "s2", "a"), slot_of(2000, "s1", "a", "b")]
-        changed = ChangedHosts(b.validation, lambda name: slots if name == "h" else [])
+        changed = ChangedHosts(b.validation.due_now, lambda name: slots if name == "h" else [])
         assert changed.keys(host(), host(num_instances=3)) == []
         assert changed.keys(host(), host(allocation=Amounts(cpu=1))) == []
         assert changed.keys(host(), host(traits=("X",))) == ["s1", "s2"]
@@ -118,7 +117,7 @@ def test_a_slot_without_room_that_may_not_be_removed_covers_nobody_until_there_i
         async with live(settings={"brakeNumber": 0, "brakeShare": 0.0}) as cloud:
             await cloud.vm("a", "h1")
             await cloud.settle()
-            cloud.failover_run.upkeep.cycle_ended(braked=True)
+            cloud.reconciler._budget.hold(True)
             ((name, slot),) = (await cloud.slots()).items()
             there = await cloud.get_host(slot.host)
             await cloud.set_host(there, allocation=there.status.capacity)
@@ -172,7 +171,7 @@ def test_slots_on_a_host_that_is_to_be_emptied_count_for_nobody_even_while_nothi
             for number in range(4):
                 await cloud.vm(f"v{number}", f"h{number + 1}")
             await cloud.settle()
-            cloud.failover_run.upkeep.cycle_ended(braked=True)
+            cloud.reconciler._budget.hold(True)
             (name, slot), *_ = [(name, slot) for name, slot in (await cloud.slots()).items() if slot.members]
             host = await cloud.get_host(slot.host)
             await cloud.memory.replace(

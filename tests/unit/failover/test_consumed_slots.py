@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,11 +13,13 @@ from tests.support.failover import GIB
 from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
 
-from outlive.failover.keeping.kept import KeptState
-from outlive.failover.keeping.observe import slot_view
+from outlive.base.clock import SystemClock
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, LevelSettings, ProtectionSettings
+from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.reconciler import Reconciler
 from outlive.failover.rules import counts
+from outlive.failover.slots import slot_view
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, Verdict, host_free_capacity, verdict
@@ -317,18 +320,21 @@ def exposure(order: list[VmView], present: dict[str, int], k: int) -> int:
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 64), st.integers(0, 2)), min_size=1, max_size=30))
 def test_exposure_is_never_more_than_with_the_largest_memory_first(lacking: list[tuple[int, int, int]]) -> None:
     levels = {f"p{n}": LevelSettings(slots=2, priority=n) for n in range(3)}
-    state = KeptState(Demands({}, ProtectionSettings(levels=levels)), trust_hosts=True)
+    cache = FleetCache(
+        Informers(NOBODY, NOBODY, NOBODY, NOBODY), Demands({}, ProtectionSettings(levels=levels)), clock=SystemClock()
+    )
+    rank = Reconciler._rank.__get__(SimpleNamespace(_cache=cache))
     vms: list[VmView] = []
     present: dict[str, int] = {}
     for number, (has, memory, priority) in enumerate(lacking):
         vm = VmView(id=f"v{number:02}", host=f"h{number}", memory_bytes=memory * GIB, level=f"p{priority}")
         present[vm.id] = has
         vms.append(vm)
-        _see(state, vm, has)
-    ours = exposure(sorted(vms, key=lambda vm: state.rank(vm.id)), present, 2)
+        _see(cache, vm, has)
+    ours = exposure(sorted(vms, key=lambda vm: rank(vm.id)), present, 2)
     by_memory = exposure(sorted(vms, key=lambda vm: (-vm.memory_bytes, vm.id)), present, 2)
     assert ours <= by_memory
-    first = sorted(vms, key=lambda vm: state.rank(vm.id))
+    first = sorted(vms, key=lambda vm: rank(vm.id))
     assert [present[vm.id] for vm in first] == sorted(present.values())
     smallest_exposed = min((vm.memory_bytes for vm in vms if present[vm.id] == 0), default=None)
     largest_other = max((vm.memory_bytes for vm in vms if present[vm.id] == 1), default=None)
@@ -336,15 +342,18 @@ def test_exposure_is_never_more_than_with_the_largest_memory_first(lacking: list
         assert ours < by_memory
 
 
-def _see(state: KeptState, vm: VmView, has: int) -> None:
+NOBODY: Any = SimpleNamespace(items=list, get=lambda name: None)
+
+
+def _see(cache: FleetCache, vm: VmView, has: int) -> None:
     status: Any = HypervisorStatus(instances=(Instance(id=vm.id),))
-    state.see_host(vm.host, Hypervisor(metadata=ObjectMeta(name=vm.host), status=status))
-    state.see_vm(vm.id, vm)
+    cache.put_host(vm.host, Hypervisor(metadata=ObjectMeta(name=vm.host), status=status))
+    cache.put_vm(vm.id, vm)
     if has:
         slot = reservation(members={vm.id: vm.host})
         spec = _replace(slot.spec, resources=Amounts(cpu=0, memory=vm.memory_bytes))
         named = _replace(slot, metadata=_replace(slot.metadata, name=f"s-{vm.id}"), spec=spec)
-        state.see_slot(
+        cache.put_slot(
             named.name,
             _replace(
                 named,

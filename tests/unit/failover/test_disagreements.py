@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import structlog
 
-from outlive.failover.keeping.observe import Observation
+from outlive.failover.locations import merge
 from outlive.failover.model import HostView
+from outlive.failover.observation import Observation
 from outlive.failover.report.reporter import NAMED_IN_A_CYCLE, disagreements, log_disagreements
 from outlive.failover.vms import FlavorRow, ServerRow, VmList, join_rows
-from outlive.failover.whereabouts import on_hypervisors
 
 
 def seen(listing: VmList, *hosts: HostView, trust: bool = False, names: dict[str, str] | None = None) -> Observation:
-    return Observation(listing=listing, merged=on_hypervisors(listing.vms, hosts, trust_hosts=trust, names=names))
+    return Observation(listing=listing, merged=merge(listing.vms, hosts, trust_hosts=trust, names=names))
 
 
 def logged(observation: Observation) -> list[dict[str, object]]:

@@ -17,9 +17,9 @@ from outlive.failover.analysis.explain.findings import Reason
 from outlive.failover.analysis.explain.fleet import explain_fleet
 from outlive.failover.analysis.explain.model import Explanation, Kind
 from outlive.failover.analysis.explain.placement import explain_input, explainer_of
+from outlive.failover.calls import Caller
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.decisions import DECISIONS
-from outlive.failover.keeping.calls import Caller
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import plan

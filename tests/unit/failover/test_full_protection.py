@@ -103,8 +103,7 @@ def test_a_vm_that_is_restarted_counts_until_it_has_landed_and_has_its_slots() -
 
 
 def forecast(cloud: Cloud) -> FullProtection:
-    parts = cloud.failover_run.parts if isinstance(cloud, LiveCloud) else cloud.parts
-    found = parts.forecast.now()
+    found = cloud.failover_run.forecast.now()
     assert found is not None
     return found
 

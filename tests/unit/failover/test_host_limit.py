@@ -17,12 +17,11 @@ from tests.support.loops import run
 from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, Worthless, assess_state, why_worthless
 from outlive.failover.analysis.tolerance import tolerances
+from outlive.failover.calls import Caller, placement_class
 from outlive.failover.certificate.certify import Lack
 from outlive.failover.certificate.document import encode_certificate
 from outlive.failover.check import CheckInput, Fault, check
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.keeping.calls import Caller, placement_class
-from outlive.failover.keeping.observe import as_it_stands
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Fail, Join, Offer, Open
 from outlive.failover.planner.cleanup import Cause, CleanInput, clean
@@ -30,6 +29,7 @@ from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput, repack
 from outlive.failover.rules import counts, find_eligible_reservations, may_run_on, serves
 from outlive.failover.sizing import resolve_size
+from outlive.failover.slots import as_it_stands
 from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code
 from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover

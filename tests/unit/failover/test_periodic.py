@@ -302,7 +302,8 @@ def test_trusting_hosts_the_reporting_host_is_the_location():
 def test_the_run_loop_waits_short_first_and_then_as_each_cycle_says():
     async def story() -> None:
         cloud = Cloud({"shortReconcileInterval": "1s", "reconcileInterval": "10s"})
-        task = asyncio.create_task(cloud.periodic.run())
+        await cloud.follow()
+        task = asyncio.create_task(cloud.reconciler.run_ticks())
         await cloud.clock.sleep(0.9)
         assert cloud.metric("failover_reconciliation_runs_total") == 0
         await cloud.clock.sleep(0.2)

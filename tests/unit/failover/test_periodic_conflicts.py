@@ -9,6 +9,8 @@ from tests.support.literal_rules import DependencyGraph
 from tests.support.loops import run
 
 from outlive.base.errors import Conflict, OutliveError
+from outlive.failover.offers import free_amounts
+from outlive.failover.planner.offers import FreeAmounts
 from outlive.resources import (
     Instance,
     Reservation,
@@ -131,11 +133,13 @@ def test_a_host_whose_room_went_meanwhile_is_decided_about_again():
         await cloud.vm("a", "h1")
         asked: list[str] = []
 
-        def has_room(host: str, cpu_milli: int, memory_bytes: int) -> bool:
-            asked.append(host)
-            return len(asked) > 1
+        def free() -> FreeAmounts:
+            """When the first slot is about to be opened, somebody has taken all room."""
+            asked.append("")
+            full = free_amounts(cloud.fleet)
+            return full if len(asked) != 1 else full._replace(amounts=full.amounts * 0)
 
-        cloud.periodic._turn.has_room = has_room  # type: ignore[method-assign]
+        cloud.reconciler._changes._free = free  # type: ignore[method-assign]
         await cloud.cycle()
         assert len(asked) == 2
         assert await cloud.covered() == {"a": True}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.loops import run
 
-from outlive.failover.keeping.calls import Call, Caller
-from outlive.failover.keeping.placing import WithCandidates, gather_offers, wanted
+from outlive.failover.calls import Call, Caller
 from outlive.failover.model import VmView
+from outlive.failover.offers import WithCandidates, gather_offers, wanted
 from outlive.failover.planner.actions import Fail, Need, Offer
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.sizing import resolve_size

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.failover.requirements import Requirements, required
+from outlive.failover.protection import Requirements, required
 
 
 @pytest.mark.parametrize(

@@ -224,13 +224,13 @@ def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_m
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
-            state = cloud.failover_run.upkeep.state
-            state.counters.leave("a", name)
+            index = cloud.failover_run.cache.index
+            index.leave("a", name)
             await cloud.settle(60)
             assert cloud.metric("failover_audit_differences_total") == 1
             (event,) = cloud.events.of("StateDiverged")
             assert f"slot {name}" in event.note
-            assert state.counters.slots_of("a") == [name]
+            assert cloud.failover_run.cache.index.slots_of("a") == [name]
             await cloud.settle(120)
             assert cloud.metric("failover_audit_differences_total") == 1
 
@@ -305,7 +305,7 @@ def test_a_promise_is_taken_back_before_another_slot_is_looked_for():
     run(story())
 
 
-def test_a_promise_is_taken_back_of_a_vm_of_which_nobody_knows_where_it_is():
+def test_a_vm_that_another_host_reports_than_is_recorded_is_not_covered_until_they_agree():
     async def story() -> None:
         async with live() as cloud:
             await cloud.vm("a", "h1")
@@ -316,10 +316,12 @@ def test_a_promise_is_taken_back_of_a_vm_of_which_nobody_knows_where_it_is():
             moving = msgspec.structs.replace(vm.status, assigned=Assigned(hypervisor=elsewhere))
             await cloud.memory.replace_status(msgspec.structs.replace(vm, status=moving))
             await cloud.settle()
-            assert await cloud.covered() == {"a": True}
-            await cloud.set_host(await cloud.get_host(slot.host), conditions=(Condition(type="Ready", status="False"),))
-            await cloud.settle(3)
             assert await cloud.covered() == {"a": False}
+            assert (await cloud.coverage("a")).reason == "location-disputed"
+            await cloud.instances("h1", lambda there: ())
+            await cloud.instances(elsewhere, lambda there: (*there, Instance(id="a")))
+            await cloud.settle(3)
+            assert await cloud.covered() == {"a": True}
 
     run(story())
 

@@ -6,20 +6,21 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.cycles import check_rules
 from tests.support.failover import GIB
 from tests.support.live_failover import LiveCloud, live
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
-from outlive.failover.portions import Portions
+from outlive.failover.reconciler.cache import FleetCache
 from outlive.resources import Amounts, VirtualMachine
 
 
 async def while_a_cycle_asks_placement(cloud: LiveCloud, seconds: float = 20.0) -> asyncio.Task[float]:
     """A cycle that serves VM ``slow``, whose placement takes so long; it has looked at everything already."""
     cloud.ranker.takes_s = lambda request: seconds if request.resource_id == "slow" else 0.0
-    cycle = asyncio.create_task(cloud.failover_run.cycle.cycle())
+    cycle = asyncio.create_task(cloud.reconciler.tick())
     await cloud.settle(1)
     assert not cycle.done()
     cloud.ranker.takes_s = lambda request: 0.0
@@ -122,13 +123,13 @@ def test_a_cycle_does_not_take_out_a_vm_that_has_come_back_since_it_looked():
             await cloud.vm("a", "h1")
             await cloud.settle()
             (name,) = await cloud.slots()
-            upkeep = cloud.failover_run.upkeep
-            upkeep._reacts = False
+            settings = cloud.reconciler._context.settings
+            cloud.reconciler._context.settings = msgspec.structs.replace(settings, events_react=False)
             await cloud.stop("a")
             await cloud.settle()
-            upkeep._reacts = True
-            async with cloud.failover_run.parts.turn:
-                cycle = asyncio.create_task(cloud.failover_run.cycle.cycle())
+            cloud.reconciler._context.settings = settings
+            async with cloud.failover_run.lock:
+                cycle = asyncio.create_task(cloud.reconciler.tick())
                 await cloud.settle()
                 assert not cycle.done()
                 await cloud.instances("h1", lambda there: (msgspec.structs.replace(i, active=True) for i in there))
@@ -141,28 +142,28 @@ def test_a_cycle_does_not_take_out_a_vm_that_has_come_back_since_it_looked():
     run(story())
 
 
-def test_what_changes_while_the_state_is_built_is_reacted_to():
+def test_what_changes_while_the_cache_is_built_is_reacted_to(monkeypatch: pytest.MonkeyPatch):
     async def story() -> None:
         cloud = LiveCloud({"shortReconcileInterval": "30s"})
         for number in range(6):
             await cloud.host(f"h{number}")
-        following = cloud.failover_run.upkeep._following
-        built = following.state.rebuild
+        cache = cloud.failover_run.cache
+        built = FleetCache._build
 
-        def slowly(*args: Any) -> Portions[None]:
-            yield from built(*args)
+        async def slowly(self: FleetCache, *args: Any) -> None:
+            await built(self, *args)
             for _ in range(50):
-                yield
+                await cloud.clock.sleep(0)
 
-        following.state.rebuild = slowly  # type: ignore[method-assign]
+        monkeypatch.setattr(FleetCache, "_build", slowly)
         async with cloud.running():
-            while following._missed is None:
+            while cache._missed is None:
                 await cloud.settle(0)
             await cloud.vm("a", "h1")
             await cloud.settle(0)
-            assert not following.active
+            assert not cache.active
             await cloud.settle()
-            assert following.active
+            assert cache.active
             assert await cloud.covered() == {"a": True}
             assert cloud.metric("failover_reconciliation_runs_total") == 0
 

@@ -9,9 +9,9 @@ from tests.support.loops import run
 from tests.support.validating import Answering, Bench, Locations, bench
 
 from outlive.base.errors import Conflict, OutliveError, Unavailable
-from outlive.failover.keeping.budget import RemovalBudget
-from outlive.failover.keeping.calls import Call
+from outlive.failover.calls import Call
 from outlive.failover.planner.actions import Offer
+from outlive.failover.reconciler.budget import RemovalBudget
 from outlive.placement.request import Intent
 from outlive.resources import (
     Amounts,

@@ -10,7 +10,8 @@ from tests.support.tampered import CONSISTENT, Case, judged, members
 from outlive.base.errors import LimitExceeded, Usage
 from outlive.base.random import Random
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.keeping.observe import as_it_stands, is_slot, slot_view, unschedulable_hosts
+from outlive.failover.locations import merge
+from outlive.failover.slots import as_it_stands, is_slot, slot_view, unschedulable_hosts
 from outlive.failover.verify import cases
 from outlive.failover.verify.cases import Landing
 from outlive.failover.verify.check import Options, check
@@ -18,7 +19,6 @@ from outlive.failover.verify.document import CertifiedState
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.verify.memberships import Counters, Memberships
 from outlive.failover.vms import host_view, list_resources
-from outlive.failover.whereabouts import on_hypervisors
 from outlive.resources import Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.resources.state import state_facts
 
@@ -49,7 +49,7 @@ def levels(objects: list[Resource], need: dict[str, int]) -> dict[str, int]:
     """Tolerance of all VMs that need slots, as the product works it out."""
     hosts = [host_view(one) for one in objects if isinstance(one, Hypervisor)]
     listing = list_resources(one for one in objects if isinstance(one, VirtualMachine))
-    merged = on_hypervisors(listing.vms, hosts, trust_hosts=False)
+    merged = merge(listing.vms, hosts, trust_hosts=False)
     slots = [slot_view(one) for one in objects if isinstance(one, Reservation) and is_slot(one)]
     closed = unschedulable_hosts(hosts, slots)
     slots = [as_it_stands(slot, closed) for slot in slots]

@@ -12,10 +12,10 @@ from tests.support.tampered import Case, Doc, other_host, slot_shrunk
 from outlive.base.errors import BadInput
 from outlive.base.random import Random
 from outlive.failover.decisions import DECISIONS
+from outlive.failover.locations import merge
 from outlive.failover.verify.document import read_certificate
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.vms import host_view, list_resources
-from outlive.failover.whereabouts import on_hypervisors
 from outlive.resources import Hypervisor, VirtualMachine
 from outlive.resources.state import state_facts
 from outlive.runtime.decisions import DecisionTable
@@ -66,7 +66,7 @@ def test_vms_are_located_as_the_product_does(trusting: bool) -> None:
         objects = resources([cluster, *plain])
         views = [host_view(one) for one in objects if isinstance(one, Hypervisor)]
         listing = list_resources(one for one in objects if isinstance(one, VirtualMachine))
-        merged = on_hypervisors(listing.vms, views, trust_hosts=trusting)
+        merged = merge(listing.vms, views, trust_hosts=trusting)
         assert StateFleet(state_facts(objects)).places == {vm.id: vm.host for vm in merged.vms}
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from outlive.failover.locations import Disagreement, Locations, locate, merge
 from outlive.failover.model import HostView, VmView
-from outlive.failover.sightings import Sightings
 from outlive.failover.vms import (
     FlavorRow,
     ServerRow,
@@ -15,7 +15,6 @@ from outlive.failover.vms import (
     parse_extra_specs,
     view_of_resource,
 )
-from outlive.failover.whereabouts import Disagreement, active_on, locate, on_hypervisors
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -44,24 +43,23 @@ def test_vm_that_nobody_reports_counts_where_it_is_to_run_while_it_is_started_or
     due = VmView(id="m", host="h9", source="resource", status="start", due=True)
     stopped = VmView(id="s", host="h1", source="resource", status="stop")
     for trust in (True, False):
-        assert on_hypervisors([due, stopped], HOSTS, trust_hosts=trust).vms == (due,)
+        assert merge([due, stopped], HOSTS, trust_hosts=trust).vms == (due,)
         assert locate(due, None, on_own_host=False, trust_hosts=trust) == due
         assert locate(stopped, None, on_own_host=False, trust_hosts=trust) is None
     there = [*HOSTS, host("h3", "m")]
-    assert [one.host for one in on_hypervisors([due], there, trust_hosts=True).vms] == ["h3"]
-    assert on_hypervisors([due], there, trust_hosts=False).vms == ()
+    assert [one.host for one in merge([due], there, trust_hosts=True).vms] == ["h3"]
+    assert merge([due], there, trust_hosts=False).vms == ()
 
 
 def test_what_a_dead_host_reported_last_does_not_hide_a_vm_that_is_due_elsewhere():
     due = VmView(id="m", host="h1", source="resource", status="start", due=True)
     dead = HostView(name="h3", active=("m",), lost=True)
-    assert on_hypervisors([due], [*HOSTS, dead], trust_hosts=False).vms == (due,)
+    assert merge([due], [*HOSTS, dead], trust_hosts=False).vms == (due,)
     assert locate(due, "h3", on_own_host=False, trust_hosts=False, lost=True) == due
-    seen = Sightings()
-    for name, active, lost in (("h1", (), ""), ("h3", ("m",), "h3.1.x")):
-        status = HypervisorStatus(instances=tuple(Instance(id=one) for one in active), lost=lost)
-        seen.see(name, Hypervisor(metadata=ObjectMeta(name=name), status=status))
-    assert seen.located(due, trust_hosts=False) == due
+    seen = Locations(trust_hosts=False)
+    seen.put_host(host("h1"))
+    seen.put_host(dead)
+    assert seen.located(due) == due
 
 
 def test_what_a_host_reports_that_may_not_run_a_vm_does_not_hide_where_it_is_due():
@@ -69,7 +67,7 @@ def test_what_a_host_reports_that_may_not_run_a_vm_does_not_hide_where_it_is_due
     due = VmView(id="m", host="h1", source="resource", status="start", due=True)
     for held, kept in (((), False), (("h1",), True), (("h1", "h3"), False)):
         one = msgspec.structs.replace(due, held=held)
-        assert on_hypervisors([one], there, trust_hosts=False).vms == ((one,) if kept else ())
+        assert merge([one], there, trust_hosts=False).vms == ((one,) if kept else ())
         assert (locate(one, "h3", on_own_host=False, trust_hosts=False) == one) is kept
     down = msgspec.structs.replace(due, held=("h1",), due=False)
     assert locate(down, "h3", on_own_host=False, trust_hosts=False) is None
@@ -113,7 +111,7 @@ HOSTS = [host("h2", "c", "b", "x"), host("h1", "a", "c")]
 
 
 def test_trusting_hosts_a_vm_is_where_the_first_host_by_name_reports_it():
-    found = on_hypervisors(VMS, HOSTS, trust_hosts=True, names={"x": "stranger"})
+    found = merge(VMS, HOSTS, trust_hosts=True, names={"x": "stranger"})
     assert [(v.id, v.host, v.source) for v in found.vms] == [
         ("a", "h1", "hypervisor"),
         ("c", "h1", "hypervisor"),
@@ -125,30 +123,31 @@ def test_trusting_hosts_a_vm_is_where_the_first_host_by_name_reports_it():
 
 
 def test_trusting_the_source_its_own_host_must_report_the_vm():
-    found = on_hypervisors(VMS, HOSTS, trust_hosts=False)
+    found = merge(VMS, HOSTS, trust_hosts=False)
     assert [(v.id, v.host, v.source) for v in found.vms] == [("a", "h1", "database"), ("c", "h2", "database")]
     assert (found.on_unknown_hypervisor, found.on_another_hypervisor, found.listed_nowhere) == (1, 1, 1)
 
 
 def test_the_order_of_hosts_does_not_matter():
     for trust in (True, False):
-        assert on_hypervisors(VMS, HOSTS, trust_hosts=trust) == on_hypervisors(VMS, HOSTS[::-1], trust_hosts=trust)
+        assert merge(VMS, HOSTS, trust_hosts=trust) == merge(VMS, HOSTS[::-1], trust_hosts=trust)
 
 
 def test_empty_lists_give_empty_results():
-    assert on_hypervisors([], HOSTS, trust_hosts=True).vms == ()
-    assert on_hypervisors(VMS, [], trust_hosts=True).vms == ()
-    assert on_hypervisors(VMS, [], trust_hosts=False).vms == ()
+    assert merge([], HOSTS, trust_hosts=True).vms == ()
+    assert merge(VMS, [], trust_hosts=True).vms == ()
+    assert merge(VMS, [], trust_hosts=False).vms == ()
 
 
 def test_one_vm_is_located_as_in_the_whole_list():
     for trust in (True, False):
-        whole = {v.id: v for v in on_hypervisors(VMS, HOSTS, trust_hosts=trust).vms}
-        active = active_on(HOSTS)
+        whole = {v.id: v for v in merge(VMS, HOSTS, trust_hosts=trust).vms}
+        seen = Locations(trust_hosts=trust)
+        for one in HOSTS:
+            seen.put_host(one)
         for one in VMS:
-            own = any(h.name == one.host and one.id in h.active for h in HOSTS)
-            assert locate(one, active.get(one.id), on_own_host=own, trust_hosts=trust) == whole.get(one.id)
-    assert locate(None, "h1", on_own_host=True, trust_hosts=True) is None
+            assert seen.located(one) == whole.get(one.id)
+        assert seen.located(None) is None
 
 
 def test_a_stopped_instance_is_not_active():
@@ -213,3 +212,13 @@ def test_our_own_vms_are_listed_by_name_once_assigned():
         ("b", "h1", 1500, GIB, {"gpu": 1}, "resource"),
     ]
     assert found.without_host == 1
+
+
+def test_a_vm_that_is_to_run_and_has_no_location_says_why():
+    there = [host("h1", "here", "b"), HostView(name="h2", stopped=("down",))]
+    vms = [vm("here", "h1"), vm("b", "h2"), vm("gone", "h9"), vm("lost", "h2"), vm("down", "h2")]
+    vms.append(msgspec.structs.replace(vm("off", "h9"), stopped=True))
+    found = merge(vms, there, trust_hosts=False)
+    assert [one.id for one in found.vms] == ["here"]
+    assert found.unplaced == {"b": "location-disputed", "gone": "host-of-vm-unknown", "lost": "vm-not-reported"}
+    assert merge(vms, there, trust_hosts=True).unplaced == {"gone": "host-of-vm-unknown", "lost": "vm-not-reported"}

@@ -7,7 +7,7 @@ import pytest
 from tests.support.placement import HOSTS, VMS, fleet_of, host, in_flight, random_fleet, random_request, request, slot
 
 from outlive.base.random import Random
-from outlive.failover.keeping.placing import offer_of
+from outlive.failover.offers import offer_of
 from outlive.failover.planner.actions import Offer
 from outlive.placement.engine import Engine
 from outlive.placement.errors import RunRefused

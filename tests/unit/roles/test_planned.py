@@ -15,12 +15,11 @@ from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.certificate.certify import without_room
 from outlive.failover.check import CheckInput, check
-from outlive.failover.keeping.hand import Hand
-from outlive.failover.keeping.moving import Moving, Untold
-from outlive.failover.keeping.observe import StoreVMs, slot_view
-from outlive.failover.keeping.writes import SlotWriter
+from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
+from outlive.failover.reconciler.writes import SlotWriter, write_moves
+from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Snapshot, plan_input, repack_input
 from outlive.resources import (
     ZONE_LABEL,
@@ -114,8 +113,8 @@ def test_every_prefix_of_a_plan_and_of_repacking_is_valid_and_nobody_has_less(se
         gathered = await look(store, settings(needs, unit=unit))
         moves = repack(await repack_input(gathered, limit=40, effort_s=0.2, seed=seed)).actions
         held = sum(one.spec.resources.memory_bytes for one in store.kept.values())
-        hand = Hand(gathered.observation.slots, gathered.observation.objects)
-        assert await Moving(writer, Untold()).carry_out(moves, hand) == len(moves)
+        seen = gathered.observation
+        assert await write_moves(writer, moves, seen.slots, seen.objects) == len(moves)
         for state in store.since():
             now = judged(gathered, state)
             assert all(now[vm] >= min(gathered.required.get(vm, 0), count) for vm, count in need.items())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.errors import OutliveError
-from outlive.failover.names import building_block
+from outlive.failover.slots import building_block
 from outlive.placement.request import HANA_TRAIT
 from outlive.resources import (
     COMMITTED,

@@ -16,11 +16,12 @@ import msgspec
 from outlive.base.logging import get_logger
 from outlive.failover.analysis.costs import CostResult
 from outlive.failover.analysis.tolerance import Tolerated
-from outlive.failover.keeping.observe import Observation, Step
+from outlive.failover.locations import Disagreement
+from outlive.failover.observation import Observation
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.cleanup import Brake, Deletion, Drop
+from outlive.failover.reconciler.steps import Step
 from outlive.failover.report.forecast import FullProtection, Outlook
-from outlive.failover.whereabouts import Disagreement
 from outlive.resources import CPU, MEMORY, ObjectRef
 from outlive.runtime.metrics import Metrics
 
@@ -109,6 +110,11 @@ class Reporter:
             "failover_reaction_seconds", "From a change to the end of the reaction to it"
         )
         self._uncovered = metrics.gauge("failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",))
+        self._vms = metrics.gauge(
+            "failover_vms", "VMs that are to run: all, those that need slots, those that have them", ("state",)
+        )
+        self.last_counts: dict[str, int] | None = None
+        """What the last cycle counted; ``None`` before the first."""
         self._tolerance = metrics.gauge(
             "failover_tolerance", "Failures that every VM which needs slots survives, whichever they are", zone
         )
@@ -171,6 +177,12 @@ class Reporter:
         self._uncovered.clear()
         for reason, count in sorted(by_reason.items()):
             self._uncovered.labels(reason).set(count)
+
+    def counted(self, *, known: int, protected: int, covered: int) -> None:
+        """VMs that are to run, those of them that need slots, and those of these that have them."""
+        self.last_counts = {"known": known, "protected": protected, "covered": covered}
+        for state, count in self.last_counts.items():
+            self._vms.labels(state).set(count)
 
     def tolerated(self, found: Tolerated) -> None:
         """How many failures are survived; without a VM that needs slots there is nothing to tell."""

@@ -14,9 +14,9 @@ import numpy as np
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.analysis.whatif.altered import running
-from outlive.failover.keeping.calls import Caller, forced_hosts, pins_projects, pipeline_for, placement_class
-from outlive.failover.keeping.placing import InProcessPlacement, Ranker, gather_offers, wanted
+from outlive.failover.calls import Caller, forced_hosts, pins_projects, pipeline_for, placement_class
 from outlive.failover.model import VmView, amounts_of
+from outlive.failover.offers import InProcessPlacement, Ranker, gather_offers, wanted
 from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
 from outlive.failover.sizing import ResolvedSize

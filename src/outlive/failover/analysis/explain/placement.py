@@ -16,9 +16,9 @@ from outlive.base.errors import OutliveError
 from outlive.failover.analysis.explain.findings import Refusal
 from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, NewHost, State
 from outlive.failover.analysis.explain.vm import Explainer
-from outlive.failover.keeping.calls import Caller, pins_projects, placement_class
-from outlive.failover.keeping.placing import free_capacity, offer_of
+from outlive.failover.calls import Caller, pins_projects, placement_class
 from outlive.failover.model import VmView
+from outlive.failover.offers import free_capacity, offer_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.snapshot import Snapshot

@@ -8,7 +8,7 @@ from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, as
 from outlive.failover.analysis.questions import Question
 from outlive.failover.analysis.survival import Cases, FailuresInput, FailuresResult, standing_of
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.keeping.placing import free_capacity
+from outlive.failover.offers import free_capacity
 from outlive.failover.report.html.coverage import CoverageReport, coverage_report
 from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share, group_domain
 from outlive.failover.report.html.survival import ShownCase, SurvivalReport, survival_report

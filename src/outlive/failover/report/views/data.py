@@ -12,10 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from outlive.failover.keeping.observe import slot_view
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.names import building_block
 from outlive.failover.protection import Demands
+from outlive.failover.slots import building_block, slot_view
 from outlive.failover.topology import Topology, TopologyChoice
 from outlive.failover.vms import host_view, view_of_resource
 from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation, VirtualMachine

@@ -3,14 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.failover import Cloud
+from tests.support.failover import GIB, Cloud
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
-from outlive.failover.keeping import decide
-from outlive.failover.keeping.decide import Decider
-from outlive.failover.keeping.periodic import PeriodicCycle
 from outlive.failover.ports import Inline
+from outlive.failover.reconciler import decider
+from outlive.failover.reconciler.reconciler import PASS_VMS
 from outlive.runtime.decisions import Decision
 
 
@@ -28,32 +27,33 @@ class Counting(Inline):
         return await super().compute(decision, raw)
 
 
-async def cloud_with(computer: Counting) -> Cloud:
-    cloud = Cloud()
-    cloud.parts.decider = Decider(cloud.decisions, computer, clock=cloud.clock, inline_needs=0)
-    cloud.periodic = PeriodicCycle(cloud.parts)
+async def cloud_with(computer: Counting, vms: int = 1) -> Cloud:
+    cloud = Cloud(computer=computer)
     await cloud.hosts("h1", "h2", "h3", "h4")
-    await cloud.vm("a", "h1")
+    for number in range(vms):
+        await cloud.vm(f"v{number:02}", "h1", cpu=100, memory=GIB)
     return cloud
 
 
 def test_large_decisions_are_computed_elsewhere_with_the_same_answer(monkeypatch: pytest.MonkeyPatch):
-    async def story() -> tuple[list[str], dict[str, bool], set[str]]:
+    async def story(vms: int) -> tuple[list[str], set[bool], set[str]]:
         computer = Counting()
-        cloud = await cloud_with(computer)
+        cloud = await cloud_with(computer, vms)
         await cloud.cycle()
-        return computer.names, await cloud.covered(), {use.name for use in cloud.decisions.uses()}
+        covered = await cloud.covered()
+        assert len(covered) == vms
+        return computer.names, set(covered.values()), {use.name for use in cloud.decisions.uses()}
 
-    names, covered, kept = run(story())
-    assert (names, covered) == (["failover.assign"], {"a": True})
-    monkeypatch.setattr(decide, "INLINE_OBJECTS", -1)
-    names, covered, kept = run(story())
-    assert names == ["failover.clean", "failover.select", "failover.assign"]
-    assert covered == {"a": True}
-    assert kept == set(names)
+    monkeypatch.setattr(decider, "INLINE_OBJECTS", -1)
+    names, covered, kept = run(story(1))
+    assert names == ["failover.clean", "failover.select"], "few VMs are decided about on the living index"
+    assert (covered, kept) == ({True}, {*names, "failover.assign"})
+    names, covered, kept = run(story(PASS_VMS + 1))
+    assert names == ["failover.clean", "failover.select", "failover.plan"]
+    assert (covered, kept) == ({True}, set(names))
 
 
-def test_a_computer_that_fails_ends_the_cycle_and_is_counted():
+def test_a_computer_that_fails_ends_the_cycle_and_is_counted(monkeypatch: pytest.MonkeyPatch):
     async def story() -> None:
         computer = Counting()
         cloud = await cloud_with(computer)
@@ -63,6 +63,7 @@ def test_a_computer_that_fails_ends_the_cycle_and_is_counted():
         assert await cloud.members() == {}
         computer.error = None
         await cloud.cycle()
-        assert await cloud.covered() == {"a": True}
+        assert await cloud.covered() == {"v00": True}
 
+    monkeypatch.setattr(decider, "INLINE_OBJECTS", -1)
     run(story())

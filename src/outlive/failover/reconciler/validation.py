@@ -12,29 +12,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, Conflict, NotFound, OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
 from outlive.base.random import Random
+from outlive.failover.calls import Call, Caller
 from outlive.failover.config import FailoverConfig, Profile
-from outlive.failover.keeping.budget import RemovalBudget
-from outlive.failover.keeping.calls import Call, Caller
-from outlive.failover.keeping.crowding import Crowding, has_no_room
-from outlive.failover.keeping.observe import STALE_S
-from outlive.failover.keeping.verdicts import MemberInvalid, NoRoom, SlotInvalid, Transient, Valid, Verdict
-from outlive.failover.keeping.writes import INVALID_REASON, NO_ROOM_REASON, SlotWriter
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.ports import PlacementPort
+from outlive.failover.reconciler.budget import RemovalBudget
+from outlive.failover.reconciler.overbooking import Crowding, has_no_room
+from outlive.failover.reconciler.writes import INVALID_REASON, NO_ROOM_REASON, SlotWriter
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, validate_failover_reservation_resources
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.resources.taking import bad_condition
 from outlive.runtime.controller import Requeue
-from outlive.runtime.informer import Informer
 from outlive.store import Store
 
 OVERBOOKED_S = 1.0
@@ -44,6 +42,43 @@ JITTER = 0.10
 """Validations of one slot are this share of their pause apart, more or less, so that they spread."""
 
 _log = get_logger("failover.validation")
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """Every member could be brought up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """Somebody could not be asked."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInvalid:
+    """One member could not be brought up in the slot."""
+
+    vm: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInvalid:
+    """Nobody could be brought up in the slot."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """VMs have taken the room of the slot."""
+
+    why: str
+
+
+Verdict = Valid | Transient | MemberInvalid | SlotInvalid | NoRoom
 
 
 class Locator(Protocol):
@@ -344,16 +379,6 @@ class SlotValidation:
 
     def _pause_s(self) -> float:
         return self._config.revalidation_interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
-
-
-def doubts(*informers: Informer[Any]) -> str:
-    """Why what these caches show is not to be acted on; empty where it is."""
-    for informer in informers:
-        if not informer.synced:
-            return f"{informer.name} have not been listed yet"
-        if (silent := informer.stalled_s()) > STALE_S:
-            return f"{informer.name} were last heard of {silent:.0f} s ago"
-    return ""
 
 
 def is_pending(slot: Reservation) -> bool:

@@ -1,7 +1,8 @@
-"""``Coverage/<vm>``: telling each VM whether it has the slots that it needs, and keeping that told.
+"""``Coverage/<vm>``: whether each VM has the slots that it needs, written where that changed, and added up.
 
-What is told is decided by ``assurance.coverage``. An object is written only when what it says changed, and
-deleted with its VM. It is a report: nothing is decided from it, and it may be late by one write.
+What is true of a VM is decided by ``assurance.coverage``. An object is written only when what it says changed, and
+deleted with its VM. It is a report: nothing is decided from it, and it may be late by one write. Nobody leaves it: a VM
+of which it cannot be said where it is counts as uncovered, with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TRIES = 3
 _log = get_logger("failover.coverage")
 
 
-class Hearer(Protocol):
+class Listener(Protocol):
     """Whoever wants to know what is told."""
 
     def told(self, statuses: Mapping[str, CoverageStatus], gone: Collection[str] = ()) -> None:
@@ -58,28 +59,28 @@ class CoverageWriter:
         self._known: dict[str, Coverage] | None = None
         self._read_at = 0.0
         self._refused: set[str] = set()
-        self._untold: dict[str, None] = {}
-        self.heard: Hearer | None = None
+        self._unreported: dict[str, None] = {}
+        self.listener: Listener | None = None
         """Told the same as is written, whether or not writing succeeds."""
 
     @property
-    def untold(self) -> tuple[str, ...]:
+    def unreported(self) -> tuple[str, ...]:
         """VMs whose last report did not get through: what was told of them before may not be true any more."""
-        return tuple(self._untold)
+        return tuple(self._unreported)
 
     def forget(self) -> None:
         """What is remembered may be out of date: this process did not lead."""
         self._known = None
         self._refused.clear()
-        self._untold.clear()
-        if self.heard is not None:
-            self.heard.forget()
+        self._unreported.clear()
+        if self.listener is not None:
+            self.listener.forget()
 
-    async def tell(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
+    async def publish(self, wanted: Mapping[str, CoverageStatus], *, gone: Collection[str] = ()) -> int:
         """Write what changed, delete ``gone``; the number of objects that could not be written."""
-        if self.heard is not None:
-            self.heard.told(wanted, gone)
-        self._untold.update(dict.fromkeys((*wanted, *gone)))
+        if self.listener is not None:
+            self.listener.told(wanted, gone)
+        self._unreported.update(dict.fromkeys((*wanted, *gone)))
         known = await self._all()
         changed = [vm for vm in sorted(wanted) if not _says(known.get(vm), wanted[vm]) and vm not in self._refused]
         away = [vm for vm in sorted(gone) if vm in known]
@@ -99,21 +100,21 @@ class CoverageWriter:
                 group.create_task(worker(), name=f"coverage {number}")
         for vm in (*wanted, *gone):
             if vm not in failed or vm in self._refused:
-                self._untold.pop(vm, None)
+                self._unreported.pop(vm, None)
         return len(failed)
 
-    async def take_back(self, wanted: Mapping[str, CoverageStatus]) -> None:
+    async def retract(self, wanted: Mapping[str, CoverageStatus]) -> None:
         """Of these tell only those that are told to be covered and are not."""
         if wanted:
             known = await self._all()
             away = [vm for vm, status in wanted.items() if not status.covered and vm in known]
-            await self.tell({vm: wanted[vm] for vm in away if known[vm].status.covered})
+            await self.publish({vm: wanted[vm] for vm in away if known[vm].status.covered})
 
-    async def told(self) -> tuple[str, ...]:
+    async def published(self) -> tuple[str, ...]:
         """The VMs about which something was told."""
         return tuple(await self._all())
 
-    def said(self, vm: str) -> CoverageStatus | None:
+    def last(self, vm: str) -> CoverageStatus | None:
         """What was last told about the VM, as far as it is remembered."""
         known = self._remembered().get(vm)
         return known.status if known is not None else None

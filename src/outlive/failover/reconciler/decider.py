@@ -1,4 +1,4 @@
-"""Where the decisions of a cycle are computed and remembered: at once, or in a child process when they are large.
+"""Where decisions of the reconciler are computed and recorded: at once, or in a child process when they are large.
 
 A decision is a pure function of plain data, so it gives the same answer in either place. What is small is computed on
 the spot; what would hold the event loop for more than about 50 ms goes through a ``Computer``
@@ -14,7 +14,9 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
 from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, clean, leave
+from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.planner.repack import RepackInput, RepackResult, repack
+from outlive.failover.planner.replan import replan
 from outlive.failover.planner.selection import SelectInput, SelectResult, select
 from outlive.failover.portions import encoded, in_portions
 from outlive.failover.ports import Computer
@@ -51,7 +53,9 @@ ASSIGN: Final = Decision(
     "failover.assign", assign, AssignInput, AssignResult, "Which slots VMs join, and which are opened for them"
 )
 REPACK: Final = Decision("failover.repack", repack, RepackInput, RepackResult, "Which members move so that slots empty")
-CYCLE_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, LEAVE, SELECT, ASSIGN, REPACK)
+PLAN: Final = Decision("failover.plan", plan, PlanInput, PlanResult, "Slots for a whole fleet")
+REPLAN: Final = Decision("failover.replan", replan, PlanInput, PlanResult, "Slots for a fleet, anew where that helps")
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (CLEAN, LEAVE, SELECT, ASSIGN, REPACK, PLAN, REPLAN)
 """The decisions of cycles and upkeep, by name, for ``outlive decide``."""
 
 
@@ -91,6 +95,15 @@ class Decider:
     async def repack(self, given: RepackInput) -> RepackResult:
         """Which members move so that slots empty. A search: never on the spot."""
         return await self._use(REPACK, given, small=False)
+
+    async def plan(self, given: PlanInput) -> PlanResult:
+        """Slots for everybody who misses some, packed."""
+        small = len(given.vms) + len(given.slots) <= INLINE_OBJECTS
+        return await self._use(PLAN, given, small=small)
+
+    async def replan(self, given: PlanInput) -> PlanResult:
+        """Slots for everybody, with present slots planned anew where that helps. A search: never on the spot."""
+        return await self._use(REPLAN, given, small=False)
 
     async def _use(self, decision: Decision[I, O], given: I, *, small: bool) -> O:
         if small:

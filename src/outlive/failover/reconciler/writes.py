@@ -10,7 +10,7 @@ exactly his own, and a status is recognised by being what was written. Nothing i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -19,7 +19,9 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.failover.names import name_prefix
+from outlive.failover.model import SlotView
+from outlive.failover.planner.repack import Move
+from outlive.failover.slots import name_prefix
 from outlive.resources import (
     CREATOR_LABEL,
     FAILOVER,
@@ -231,6 +233,35 @@ class SlotWriter:
         except NotFound:
             return False
         return found.metadata.uid == slot.metadata.uid and found.metadata.deletion_timestamp is None
+
+
+async def write_moves(
+    writer: SlotWriter, moves: Sequence[Move], slots: Iterable[SlotView], objects: Mapping[str, Reservation]
+) -> int:
+    """Make moves that were decided on these slots, in order, up to the first surprise; how many were made.
+
+    A VM that joined and did not leave has a slot more than it needs until a later repacking empties that slot.
+    """
+    members = {slot.name: dict(slot.members) for slot in slots}
+    current = dict(objects)
+
+    async def put(slot: str) -> None:
+        if members[slot]:
+            current[slot] = await writer.set_members(current[slot], members[slot])
+        else:
+            await writer.delete(current[slot])
+
+    for made, move in enumerate(moves):
+        try:
+            if move.joins:
+                members[move.joins][move.vm] = move.vm_host
+                await put(move.joins)
+            del members[move.leaves][move.vm]
+            await put(move.leaves)
+        except (OutliveError, KeyError) as error:
+            _log.info("repack.stopped", vm=move.vm, made=made, error=str(error))
+            return made
+    return len(moves)
 
 
 def with_ready(

@@ -1,6 +1,9 @@
-"""Following a fleet event by event on the kept state."""
+"""Serving a fleet event by event on the living index."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,17 +13,17 @@ from outlive.base.clock import SystemClock
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.keeping.decide import Decider
-from outlive.failover.keeping.kept import KeptState
-from outlive.failover.keeping.placing import Offers, Wanted, wanted
-from outlive.failover.keeping.reacting import Reactions
 from outlive.failover.model import VmView
+from outlive.failover.offers import Offers, Wanted, wanted
 from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.cleanup import Cause, CleanInput, clean
+from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
+from outlive.failover.reconciler.cache import FleetCache, Informers
+from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.serving import Serving
 from outlive.failover.separation import barred, groups_of
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import TopologyChoice
@@ -68,37 +71,45 @@ def slot(name: str, on: str, size: int, members: dict[str, str]) -> Reservation:
 
 
 class World:
-    """A kept state, and whoever tells it of changes and carries its answers out on plain objects."""
+    """A cache, and whoever changes it and carries decisions out on plain objects."""
 
     def __init__(self, choice: TopologyChoice = TopologyChoice()) -> None:
         self.log = DecisionLog(SystemClock())
-        self.state = KeptState(Demands({"*": 2}), trust_hosts=True, choice=choice)
-        self.reactions = Reactions(self.state, Decider(self.log, Inline(), clock=SystemClock()))
+        nobody: Any = SimpleNamespace(items=list, get=lambda name: None)
+        self.state = FleetCache(
+            Informers(nobody, nobody, nobody, nobody),
+            Demands({"*": 2}),
+            clock=SystemClock(),
+            trust_hosts=True,
+            choice=choice,
+            follow_vms=False,
+        )
+        self.serving = Serving(self.state, Decider(self.log, Inline(), clock=SystemClock()))
         self.slots: dict[str, Reservation] = {}
         self.active: dict[str, list[str]] = {name: [] for name in HOSTS}
         self.vms: dict[str, VmView] = {}
         self.serial = 0
         for name in HOSTS:
-            self.state.see_host(name, host(name))
+            self.state.put_host(name, host(name))
 
     def place(self, name: str, on: str, size: int = 1, *, group: str = "") -> None:
         """The VM starts, moves or is resized."""
         before = self.vms.get(name)
         self.vms[name] = vm(name, on, cpu=size * 1000, group=before.server_group if before else group)
-        self.state.see_vm(name, self.vms[name])
+        self.state.put_vm(name, self.vms[name])
         for changed, there in ((before.host if before else on, False), (on, True)):
             self.active[changed] = [one for one in self.active[changed] if one != name] + [name] * there
-            self.state.see_host(changed, host(changed, *self.active[changed]))
+            self.state.put_host(changed, host(changed, *self.active[changed]))
 
     def remove(self, name: str) -> None:
         on = self.vms.pop(name).host
         self.active[on].remove(name)
-        self.state.see_vm(name, None)
-        self.state.see_host(on, host(on, *self.active[on]))
+        self.state.put_vm(name, None)
+        self.state.put_host(on, host(on, *self.active[on]))
 
     def react(self) -> list[Action]:
-        touched = self.state.take_touched()
-        left = self.reactions.leaving(touched, now=1.0)
+        touched = self.state.take_dirty()
+        left = self.leaving(touched)
         gone = {drop.slot: set[str]() for drop in left.dropped}
         for drop in left.dropped:
             gone[drop.slot].add(drop.vm)
@@ -119,9 +130,20 @@ class World:
                 self.write(name, {action.vm: action.vm_host})
         return actions
 
+    def leaving(self, names: list[str]) -> CleanResult:
+        departing = [name for name in names if self.state.departs(name)]
+        return leave(
+            LeaveInput(
+                vms=tuple(self.state.vms[name] for name in departing if name in self.state.vms),
+                gone=tuple(name for name in departing if name not in self.state.vms),
+                slots=tuple(self.state.slots_of(departing)),
+                now=1.0,
+            )
+        )
+
     def barred(self, action: Join | Open) -> str:
         """What separation has against it, literally."""
-        views, slots = self.state.located, list(self.state.slots.values())
+        views, slots = self.state.vms, list(self.state.slots.values())
         groups = groups_of(views.values(), dict.fromkeys(views, 2))
         return barred(views[action.vm], action.host, slots, self.state.topology(), groups)
 
@@ -130,13 +152,13 @@ class World:
         return [
             wanted(view, missing, resolve_size(view), with_project=False)
             for name in names
-            if (view := state.located.get(name)) is not None and (missing := state.counters.misses(name))
+            if (view := state.vms.get(name)) is not None and (missing := state.index.misses(name))
         ]
 
     def serve(self, names: list[str], free: FreeAmounts = ROOMY, offer: Offer = EVERYWHERE) -> list[Action]:
         wishes = self.wishes(names)
         classes = {wish.offer_class for wish in wishes}
-        return self.reactions.serving(
+        return self.serving.serve(
             wishes, Offers(reuse=dict.fromkeys(classes, offer), new=dict.fromkeys(classes, offer)), free
         )
 
@@ -148,7 +170,8 @@ class World:
         old = self.slots.pop(name)
         if members:
             self.slots[name] = slot(name, old.status.host, old.spec.resources.cpu_milli, members)
-        self.state.see_slot(name, self.slots.get(name), quietly=True)
+        with self.state.unmarked():
+            self.state.put_slot(name, self.slots.get(name))
 
     def replays(self) -> int:
         """Every assignment that was kept gives the same answer again; how many there were."""
@@ -181,13 +204,13 @@ def test_events_keep_everybody_covered_and_the_state_equal_to_a_rebuild() -> Non
             state = world.state
             views = sorted(state.slots.values(), key=lambda one: one.name)
             assert check(CheckInput(vms=tuple(world.vms.values()), slots=tuple(views))).holds
-            located = state.located.values()
+            located = state.vms.values()
             assert not clean(CleanInput(vms=tuple(located), slots=tuple(views))).dropped
             rebuilt = ConflictIndex.build(views, located, dict.fromkeys(world.vms, 2))
             for name in world.vms:
-                assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
-                assert state.counters.blocked(name) == rebuilt.blocked(name)
-            assert state.counters.missing() == rebuilt.missing() == {}
+                assert state.index.eligible_slots(name) == rebuilt.eligible_slots(name)
+                assert state.index.blocked(name) == rebuilt.blocked(name)
+            assert state.index.missing() == rebuilt.missing() == {}
     assert world.replays() > 100
 
 
@@ -212,15 +235,15 @@ def test_with_racks_and_groups_no_reaction_brings_together_what_is_kept_apart(ch
         if number % 20 == 0:
             state = world.state
             views = sorted(state.slots.values(), key=lambda one: one.name)
-            topology, located = state.topology(), tuple(state.located.values())
+            topology, located = state.topology(), tuple(state.vms.values())
             given = CheckInput(vms=located, slots=tuple(views), topology=topology)
             rules = [one for one in check(given).violations if one.fault.startswith("rule")]
-            assert {vm for one in rules for vm in (one.vm, *one.others)} >= set(state.counters.faulty())
-            assert bool(rules) == bool(state.counters.faulty())
+            assert {vm for one in rules for vm in (one.vm, *one.others)} >= set(state.index.faulty())
+            assert bool(rules) == bool(state.index.faulty())
             rebuilt = ConflictIndex.build(views, located, dict.fromkeys(world.vms, 2), topology)
             for name in world.vms:
-                assert state.counters.eligible_slots(name) == rebuilt.eligible_slots(name)
-                assert state.counters.blocked(name) == rebuilt.blocked(name)
+                assert state.index.eligible_slots(name) == rebuilt.eligible_slots(name)
+                assert state.index.blocked(name) == rebuilt.blocked(name)
     assert served > 150
     assert world.replays() > 100
 
@@ -230,11 +253,11 @@ def test_deciding_leaves_the_state_as_it_is() -> None:
     for number in range(6):
         world.place(f"v{number}", HOSTS[number])
     names = sorted(world.vms)
-    before = world.state.counters.missing()
+    before = world.state.index.missing()
     first = world.serve(names)
-    assert world.state.counters.missing() == before == dict.fromkeys(names, 2)
+    assert world.state.index.missing() == before == dict.fromkeys(names, 2)
     assert world.serve(names) == first
-    assert not world.state.counters.has_slot("+new-0-1")
+    assert not world.state.index.has_slot("+new-0-1")
 
 
 def test_vms_of_one_pass_share_the_slots_that_it_opens() -> None:
@@ -243,7 +266,7 @@ def test_vms_of_one_pass_share_the_slots_that_it_opens() -> None:
         world.place(f"v{number}", HOSTS[number])
     actions = world.react()
     assert any(isinstance(action, Join) for action in actions)
-    assert world.state.counters.missing() == {}
+    assert world.state.index.missing() == {}
     assert world.replays() == 3
 
 
@@ -252,7 +275,7 @@ def test_who_got_nothing_is_kept_once_a_class_with_everything_that_the_reason_re
     for number in range(3):
         world.place(f"v{number}", HOSTS[number])
     full = FreeAmounts.of(dict.fromkeys(HOSTS, (0, 0)))
-    actions = world.serve(world.state.take_touched(), full)
+    actions = world.serve(world.state.take_dirty(), full)
     assert [type(action) for action in actions] == [Fail] * 3
     assert world.replays() == 1
 
@@ -270,9 +293,9 @@ def test_only_vms_that_give_reason_are_looked_at() -> None:
     for number in range(3):
         world.place(f"v{number}", HOSTS[number])
     world.react()
-    assert world.reactions.leaving(sorted(world.vms), now=1.0).dropped == ()
+    assert world.leaving(sorted(world.vms)).dropped == ()
     world.place("v1", HOSTS[1], 4)
-    left = world.reactions.leaving(sorted(world.vms), now=1.0)
+    left = world.leaving(sorted(world.vms))
     assert {(drop.vm, drop.cause) for drop in left.dropped} == {("v1", Cause.OUTGROWN)}
-    assert not world.state.idle("v0")
-    assert len(world.state.idle("v1")) == 2
+    assert not world.state.counting(world.state.vms["v0"])[1]
+    assert len(world.state.counting(world.state.vms["v1"])[1]) == 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.keeping.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
+from outlive.failover.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Need, Offer
 from outlive.failover.planner.offers import FreeAmounts

@@ -3,7 +3,7 @@
 A slot with a consumer holds its space until that VM runs on the slot's host and is among its VMs, or is gone; a slot on
 a host that is proven dead holds nothing that anybody could use. Both rest on facts of one object each and on no figure,
 so no brake and no budget is asked; what the members miss then, upkeep gives them again. Not promised: that a slot goes
-before anything else happens to it; until then it counts for nobody (``outlive.failover.keeping.observe.slot_view``).
+before anything else happens to it; until then it counts for nobody (``outlive.failover.slots.slot_view``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Protocol
 
 from outlive.base.errors import Conflict, NotFound
 from outlive.base.logging import get_logger
-from outlive.failover.keeping.writes import SlotWriter
 from outlive.failover.planner.cleanup import Cause, Deletion
+from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.report.reporter import Reporter
 from outlive.resources import FAILOVER, Hypervisor, Reservation, VirtualMachine
 from outlive.runtime.controller import Requeue

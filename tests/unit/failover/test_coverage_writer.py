@@ -7,7 +7,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.keeping.covering import REREAD_S, CoverageWriter
+from outlive.failover.reconciler.coverage import REREAD_S, CoverageWriter
 from outlive.resources import Coverage, CoverageStatus
 from outlive.store import Store
 from outlive.store.faults import FaultRates, FaultStore
@@ -32,10 +32,10 @@ def test_who_leads_again_tells_what_another_leader_told_otherwise():
         clock = LoopClock()
         store = MemoryStore(clock, SeededIds(Random(1)))
         first, second = CoverageWriter(store, clock), CoverageWriter(store, clock)
-        await first.tell({"v": NO})
-        await second.tell({"v": YES})
+        await first.publish({"v": NO})
+        await second.publish({"v": YES})
         first.forget()
-        await first.tell({"v": NO})
+        await first.publish({"v": NO})
         assert not (await store.get(Coverage, "v")).status.covered
 
     run(story())
@@ -46,10 +46,10 @@ def test_what_somebody_deleted_is_told_again_after_a_while():
         clock = LoopClock()
         store = MemoryStore(clock, SeededIds(Random(1)))
         writer = CoverageWriter(store, clock)
-        await writer.tell({"v": YES})
+        await writer.publish({"v": YES})
         await store.delete((await store.get(Coverage, "v")).ref)
         await clock.sleep(REREAD_S + 1)
-        await writer.tell({"v": YES})
+        await writer.publish({"v": YES})
         assert (await store.get(Coverage, "v")).status.covered
 
     run(story())
@@ -59,14 +59,14 @@ def test_what_a_restored_store_says_otherwise_is_told_again_at_once():
     async def story() -> None:
         clock = LoopClock()
         past, present = MemoryStore(clock, SeededIds(Random(1))), MemoryStore(clock, SeededIds(Random(2)))
-        await CoverageWriter(past, clock).tell({"v": YES, "gone": YES})
+        await CoverageWriter(past, clock).publish({"v": YES, "gone": YES})
         store = Restorable(present)
         writer = CoverageWriter(cast("Store", store), clock, store_is=lambda: store.kept.incarnation)
-        await writer.tell({"v": NO})
+        await writer.publish({"v": NO})
         store.kept = past
-        assert await writer.tell({"v": NO}) == 0
+        assert await writer.publish({"v": NO}) == 0
         assert not (await past.get(Coverage, "v")).status.covered
-        assert await writer.told() == ("gone", "v")
+        assert await writer.published() == ("gone", "v")
 
     run(story())
 
@@ -76,14 +76,14 @@ def test_what_did_not_get_through_is_known_until_it_is_told():
         clock = LoopClock()
         store = FaultStore(MemoryStore(clock, SeededIds(Random(1))), clock=clock, random=Random(1))
         writer = CoverageWriter(store, clock)
-        await writer.tell({"v": YES, "w": YES})
-        assert writer.untold == ()
+        await writer.publish({"v": YES, "w": YES})
+        assert writer.unreported == ()
         store.network.rates = FaultRates(refuse=1.0)
-        assert await writer.tell({"v": NO, "w": YES}) == 1
-        assert writer.untold == ("v",)
+        assert await writer.publish({"v": NO, "w": YES}) == 1
+        assert writer.unreported == ("v",)
         store.network.rates = FaultRates()
-        await writer.tell({"v": NO})
-        assert writer.untold == ()
+        await writer.publish({"v": NO})
+        assert writer.unreported == ()
         assert not (await store.get(Coverage, "v")).status.covered
 
     run(story())

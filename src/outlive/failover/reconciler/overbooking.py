@@ -3,15 +3,15 @@
 A host may be sent VMs without regard to slots: by a user who creates or moves one there, or because it boots and takes
 back what it had. VMs go before promises, so slots give way then. Which ones is the same question for whoever deletes
 them, and for whoever says that they promise nothing as long as they may not be deleted. Not promised: which of several
-slots goes, and that the figures of a host are of one moment (``outlive.failover.keeping.validation`` looks twice).
+slots goes, and that the figures of a host are of one moment (``outlive.failover.reconciler.validation`` looks twice).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from outlive.failover.keeping.writes import NO_ROOM_REASON
-from outlive.resources import FAILOVER, Reservation, condition
+from outlive.failover.reconciler.writes import NO_ROOM_REASON
+from outlive.resources import FAILOVER, Hypervisor, Reservation, VirtualMachine, condition
 
 
 class Crowding:
@@ -64,3 +64,67 @@ def too_much(slots: Iterable[Reservation], excess: Mapping[str, int]) -> list[Re
 def _by_members(slot: Reservation) -> tuple[bool, int, str]:
     members = slot.status.failover_reservation
     return not has_no_room(slot), len(members.allocations) if members is not None else 0, slot.name
+
+
+def validity_facts(host: Hypervisor) -> tuple[object, ...]:
+    """What the validity of a host's slots rests on; usage and running VMs change all the time and are not in it."""
+    status = host.status
+    return (
+        host.spec,
+        host.metadata.labels,
+        status.capacity,
+        status.effective_capacity,
+        status.aggregates,
+        status.traits,
+        status.capabilities,
+        status.domain_capabilities,
+        tuple((one.type, one.status) for one in status.conditions),
+        status.lost,
+        status.domain_state,
+    )
+
+
+class ChangedHosts:
+    """Which slots need a look because a host changed, or what is on it: the keys of watches."""
+
+    def __init__(
+        self,
+        due_now: Callable[[Iterable[str]], None],
+        slots_on: Callable[[str], Iterable[Reservation]],
+        crowding: Crowding | None = None,
+    ) -> None:
+        """``due_now`` is told of slots that may be valid no more; ``crowding``: which slots of a host are too much."""
+        self._due_now = due_now
+        self._slots_on = slots_on
+        self._crowding = crowding
+
+    def keys(self, old: Hypervisor | None, new: Hypervisor | None) -> list[str]:
+        """The slots on a host that came, went, or changed in something that matters; else those of it that have room
+        and say otherwise, or have none and promise it.
+        """
+        host = new or old
+        if host is None or old is None:
+            return []
+        if new is not None and validity_facts(old) == validity_facts(new):
+            return self._crowded(host.name)
+        return self._due(slot for slot in self._slots_on(host.name) if slot.spec.type == FAILOVER)
+
+    def of_slot(self, old: Reservation | None, new: Reservation | None) -> list[str]:
+        """The slot itself, and those that lost their room to it, or got it back."""
+        slot = new or old
+        if slot is None:
+            return []
+        return sorted({slot.name, *(self._crowded(slot.status.host) if slot.status.host else ())})
+
+    def of_vm(self, old: VirtualMachine | None, new: VirtualMachine | None) -> list[str]:
+        """The slots that lost their room because the VM is to run on their host, or got it back."""
+        hosts = {one.status.assigned.hypervisor for one in (old, new) if one is not None and one.status.assigned}
+        return [name for host in sorted(hosts) for name in self._crowded(host)]
+
+    def _crowded(self, host: str) -> list[str]:
+        return self._due(self._crowding.unsettled(host)) if self._crowding is not None else []
+
+    def _due(self, slots: Iterable[Reservation]) -> list[str]:
+        names = sorted(slot.name for slot in slots)
+        self._due_now(names)
+        return names

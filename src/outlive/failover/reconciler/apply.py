@@ -1,0 +1,432 @@
+"""Carrying decided changes out: each is checked again on the living index, and written once.
+
+A decision may be older than the fleet: it was computed in a child process, or somebody changed a slot since. So a
+change that the index does not allow any more is left, and its VM is decided about again. Each write replaces exactly
+the version that the cache shows; after a ``Conflict`` the slot is read, and the change is checked on what is there now.
+What else fails is counted as docs/reference/failover.md#cycle says and left to a later pass. Stopping after any write
+is safe: every membership that was written was allowed beside those before it, and taking one away breaks no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import assert_never
+
+import msgspec
+
+from outlive.base.errors import Conflict, NotFound, OutliveError
+from outlive.base.logging import get_logger, request_context
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
+from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
+from outlive.failover.planner.offers import FreeAmounts
+from outlive.failover.planner.repack import Move
+from outlive.failover.reconciler.cache import FleetCache
+from outlive.failover.reconciler.writes import NewSlot, SlotWriter
+from outlive.failover.report.reporter import Reporter
+from outlive.failover.rules import may_run_on, serves
+from outlive.resources import Reservation
+
+STORE_REASON = "store-failed"
+JOINS_TOGETHER = 64
+"""VMs that one write lets into a slot at most."""
+REREADS = 3
+"""Times that one slot is read and decided about again before it is left to a later pass."""
+
+Hold = Callable[[], AbstractAsyncContextManager[object]]
+"""Taken around each write and the check before it; whoever holds the lock already gives ``nullcontext``."""
+Judge = Callable[[Sequence[SlotView]], Awaitable[CleanResult]]
+"""Decides about clean-up of these slots, which turned out to be others than was seen."""
+
+_log = get_logger("failover.apply")
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of an assignment."""
+
+    reused: int = 0
+    created: int = 0
+    failed: int = 0
+    left: dict[str, int] = {}
+    """VM → slots that were not given, because the fleet turned out to be another; they are decided about again."""
+    fails: dict[str, Fail] = {}
+    """VM → why it got no further slot."""
+    opened: list[str] = []
+    """Hosts that received a new slot."""
+    closed: set[str] = set()
+    """Slots whose write failed: nobody joins them for now."""
+
+    def add(self, other: Outcome) -> None:
+        """Both together; what is left is what the other left."""
+        self.reused, self.created, self.failed = (
+            self.reused + other.reused,
+            self.created + other.created,
+            self.failed + other.failed,
+        )
+        self.left = other.left
+        self.fails.update(other.fails)
+        self.opened += other.opened
+        self.closed |= other.closed
+
+
+class Changes:
+    """Writes changes of slots."""
+
+    def __init__(
+        self,
+        cache: FleetCache,
+        writer: SlotWriter,
+        reporter: Reporter,
+        *,
+        judge: Judge,
+        free: Callable[[], FreeAmounts],
+    ) -> None:
+        """``free``: what hosts have free, as of now."""
+        self._cache = cache
+        self._writer = writer
+        self._reporter = reporter
+        self._judge = judge
+        self._free = free
+
+    # Members that leave
+
+    async def clean_up(self, result: CleanResult, hold: Hold = nullcontext) -> int:
+        """Write changed memberships by slot name, then delete; how many memberships were removed."""
+        drops: dict[str, list[Drop]] = {}
+        for drop in result.dropped:
+            drops.setdefault(drop.slot, []).append(drop)
+        deletions = {deletion.slot: deletion for deletion in result.deleted}
+        removed = 0
+        for name in (*result.changed, *deletions):
+            async with hold():
+                removed += await self._remove(name, drops.get(name, []), deletions.get(name))
+        return removed
+
+    async def _remove(self, name: str, drops: Sequence[Drop], deletion: Deletion | None) -> int:
+        for _ in range(REREADS):
+            slot, view = self._object(name), self._cache.written.get(name)
+            if slot is None or view is None:
+                return 0
+            try:
+                return await self._removed(slot, view, drops, deletion)
+            except Conflict:
+                if not await self._reread(name):
+                    return 0
+                view = self._cache.slots[name]
+                others = [one for one in self._cache.slots_of(view.members) if one.name != name]
+                result = await self._judge([view, *others])
+                drops = [drop for drop in result.dropped if drop.slot == name]
+                deletion = next((one for one in result.deleted if one.slot == name), None)
+            except OutliveError as error:
+                _log.warning("slot.not_written", slot=name, error=str(error))
+                self._cache.mark(drop.vm for drop in drops)
+                return 0
+        _log.warning("slot.kept_changing", slot=name, rereads=REREADS)
+        return 0
+
+    async def _removed(
+        self, slot: Reservation, view: SlotView, drops: Sequence[Drop], deletion: Deletion | None
+    ) -> int:
+        drops = [drop for drop in drops if self._still_leaves(drop)]
+        leaving = {drop.vm for drop in drops}
+        left = {vm: host for vm, host in view.members.items() if vm not in leaving}
+        if deletion is not None and not left and slot.status.consumer is None:
+            await self._writer.delete(slot)
+        elif leaving:
+            await self._writer.set_members(slot, left)
+        else:
+            return 0
+        for drop in drops:
+            _log.info("member.removed", slot=drop.slot, vm=drop.vm, cause=drop.cause.value, detail=drop.detail)
+            self._reporter.member_removed(slot.metadata.uid, drop)
+        if deletion is not None and not left:
+            self._reporter.slot_deleted(slot.metadata.uid, deletion)
+        return len(leaving)
+
+    def _still_leaves(self, drop: Drop) -> bool:
+        """Whether the reason for a removal holds now."""
+        cache, slot = self._cache, self._cache.slots[drop.slot]
+        if drop.vm not in slot.members:
+            return False
+        if drop.rule or drop.cause is Cause.CLASH:
+            return any(cache.at_fault(member) for member in slot.members)
+        return departure(drop.vm, slot, cache.vms.get(drop.vm), active=drop.vm in cache.locations) is not None
+
+    # VMs that are given slots
+
+    async def assign(
+        self, actions: Sequence[Action], requests: Mapping[str, str], request_id: str, hold: Hold = nullcontext
+    ) -> Outcome:
+        """Write in order. ``requests`` has the request id of each VM. Never raises for what the store refuses."""
+        run = _Assignment(self, requests, request_id)
+        for together in _together(actions):
+            async with hold():
+                await run.do(together)
+        return run.outcome
+
+    # Members that change slots
+
+    async def move(self, moves: Sequence[Move], hold: Hold = nullcontext) -> int:
+        """Join, then leave, in order, up to the first surprise; the number of moves that were made."""
+        for made, move in enumerate(moves):
+            try:
+                async with hold():
+                    if not await self._moved(move):
+                        return made
+            except OutliveError as error:
+                _log.info("repack.stopped", vm=move.vm, made=made, error=str(error))
+                return made
+        return len(moves)
+
+    async def _moved(self, move: Move) -> bool:
+        cache = self._cache
+        vm, leaves = cache.vms.get(move.vm), cache.written.get(move.leaves)
+        slot = self._object(move.leaves)
+        if vm is None or vm.host != move.vm_host or leaves is None or slot is None or move.vm not in leaves.members:
+            return False
+        if move.joins:
+            target, joined = self._object(move.joins), cache.written.get(move.joins)
+            if target is None or joined is None or not self.may_join(vm, move.joins):
+                return False
+            written = await self._writer.set_members(target, {**joined.members, vm.id: vm.host})
+            members = len(joined.members) + 1
+            self._reporter.slot_reused(written.name, written.metadata.uid, joined.host, vm.id, members)
+        elif cache.index.misses(vm.id) or len(cache.counting(vm)[0]) <= cache.required(vm):
+            return False
+        left = {member: host for member, host in cache.written[move.leaves].members.items() if member != vm.id}
+        if left:
+            await self._writer.set_members(slot, left)
+        else:
+            await self._writer.delete(slot)
+        self._reporter.member_repacked(leaves.name, leaves.uid, vm.id, move.joins)
+        return True
+
+    # What is allowed now
+
+    def may_join(self, vm: VmView, slot: str) -> bool:
+        """Whether the rules, separation and the slot itself let the VM join it now."""
+        cache, index = self._cache, self._cache.index
+        view = cache.slots.get(slot)
+        if view is None or vm.id in view.members or not index.has_vm(vm.id) or not serves(vm, view):
+            return False
+        bit = index.slot_bit(index.slot(slot))
+        return bool(index.separation.among(vm.id, index.admissible(index.vm(vm.id)) & bit))
+
+    def may_open(self, vm: VmView, action: Open) -> bool:
+        """Whether the rules, separation and what is free let the VM have a new slot there now."""
+        index = self._cache.index
+        if not index.has_vm(vm.id) or not may_run_on(vm, action.host) or not index.may_open(vm.id, action.host):
+            return False
+        free = self._free().of_host(action.host)
+        has_room = free is None or (free[0] >= action.cpu_milli and free[1] >= action.memory_bytes)
+        return has_room and index.separation.allows(vm.id, action.host)
+
+    def _object(self, slot: str) -> Reservation | None:
+        return self._cache.informers.reservations.get(slot)
+
+    async def _reread(self, name: str) -> bool:
+        """Read a slot that changed meanwhile; whether it is still there."""
+        shown = self._object(name)
+        try:
+            self._cache.note(await self._writer.fresh(name))
+        except NotFound:
+            if shown is not None:
+                self._cache.note_gone(shown.ref)
+            return False
+        except OutliveError as error:
+            _log.warning("slot.not_read", slot=name, error=str(error))
+            return False
+        return name in self._cache.slots
+
+
+class _Assignment:
+    """One list of actions."""
+
+    def __init__(self, changes: Changes, requests: Mapping[str, str], request_id: str) -> None:
+        self.outcome = Outcome()
+        self._changes = changes
+        self._cache = changes._cache
+        self._writer = changes._writer
+        self._reporter = changes._reporter
+        self._requests = requests
+        self._request_id = request_id
+        self._names: dict[str, str] = {}
+        """Key of a new slot → its name."""
+        self._given_up: set[str] = set()
+        self._refused = False
+        """Something was not as decided: a failure that was decided after it is no answer any more."""
+
+    async def do(self, actions: Sequence[Action]) -> None:
+        """Carry these out; several are joins of one slot."""
+        first = actions[0]
+        with request_context(req=self._requests.get(first.vm, "")):
+            match first:
+                case Fail():
+                    self._fail(first)
+                case Join():
+                    await self._join([action for action in actions if isinstance(action, Join)])
+                case Open():
+                    await self._open(first)
+                case Leave():
+                    await self._leave_slot(first)
+                case _:
+                    assert_never(first)
+
+    def _leave(self, action: Join | Open) -> None:
+        """Decide about this VM again."""
+        self._refused = True
+        if action.vm not in self._given_up:
+            self.outcome.left[action.vm] = self.outcome.left.get(action.vm, 0) + 1
+
+    def _fail(self, fail: Fail) -> None:
+        if fail.vm in self._given_up:
+            return
+        if self._refused:
+            self.outcome.left[fail.vm] = self.outcome.left.get(fail.vm, 0) + max(1, fail.missing)
+            return
+        self.outcome.failed += 1
+        self.outcome.fails[fail.vm] = fail
+        _log.info("vm.without_slot", vm=fail.vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
+
+    def _still(self, action: Join | Open) -> VmView | None:
+        """The VM, if it is where the decision saw it."""
+        vm = self._cache.vms.get(action.vm)
+        return vm if vm is not None and vm.host == action.vm_host and action.vm not in self._given_up else None
+
+    async def _join(self, joins: Sequence[Join]) -> None:
+        name = self._names.get(joins[0].slot, joins[0].slot)
+        for _ in range(REREADS):
+            mine = self._allowed(joins, name)
+            for join in joins:
+                if join not in mine:
+                    self._leave(join)
+            joins = mine
+            if not joins:
+                return
+            slot, view = self._changes._object(name), self._cache.written[name]
+            assert slot is not None, "the cache shows it"
+            try:
+                members = {**view.members, **{join.vm: join.vm_host for join in joins}}
+                await self._writer.set_members(slot, members)
+            except Conflict:
+                if not await self._changes._reread(name):
+                    break
+                continue
+            except OutliveError as error:
+                self._spoil(joins, name, error)
+                return
+            for number, join in enumerate(joins, len(view.members) + 1):
+                with request_context(req=self._requests.get(join.vm, "")):
+                    self._joined(join, name, view, number)
+            return
+        for join in joins:
+            self._leave(join)
+
+    def _allowed(self, joins: Sequence[Join], name: str) -> list[Join]:
+        """Those that may join the slot as it is now, one beside the other."""
+        if name not in self._cache.slots or name in self.outcome.closed:
+            return []
+        found: list[Join] = []
+        with self._cache.index.trial():
+            for join in joins:
+                vm = self._still(join)
+                if vm is not None and self._changes.may_join(vm, name) and self._cache.slots[name].host == join.host:
+                    found.append(join)
+                    self._cache.index.join(vm.id, name)
+        return found
+
+    def _joined(self, join: Join, name: str, view: SlotView, members: int) -> None:
+        self.outcome.reused += 1
+        self._reporter.slot_reused(name, view.uid, view.host, join.vm, members)
+        _log.info("slot.reused", slot=name, host=view.host, vm=join.vm, members=members)
+
+    def _spoil(self, joins: Sequence[Join], name: str, error: OutliveError) -> None:
+        """The attempt of the first is spent, the others are decided about again; nobody joins this slot for now."""
+        first = joins[0]
+        self.outcome.failed += 1
+        self.outcome.closed.add(name)
+        self.outcome.fails[first.vm] = _store_failed(first.vm, f"joining slot {name}", error)
+        _log.warning("slot.not_joined", slot=name, vm=first.vm, error=str(error))
+        for join in joins[1:]:
+            self._leave(join)
+
+    async def _leave_slot(self, action: Leave) -> None:
+        """Take a VM out of a slot that it has others instead of."""
+        cache, name = self._cache, action.slot
+        slot, view, vm = self._changes._object(name), cache.written.get(name), cache.vms.get(action.vm)
+        if (
+            slot is None
+            or view is None
+            or vm is None
+            or action.vm not in view.members
+            or action.vm in self.outcome.left
+        ):
+            return
+        left = {member: host for member, host in view.members.items() if member != action.vm}
+        try:
+            if left:
+                await self._writer.set_members(slot, left)
+            else:
+                await self._writer.delete(slot)
+        except OutliveError as error:
+            self._refused = True
+            cache.mark((action.vm,))
+            _log.warning("slot.not_left", slot=name, vm=action.vm, error=str(error))
+            return
+        self._reporter.member_repacked(name, view.uid, action.vm, "")
+
+    async def _open(self, action: Open) -> None:
+        vm = self._still(action)
+        if vm is None or not self._changes.may_open(vm, action):
+            self._leave(action)
+            return
+        new = NewSlot(
+            vm=action.vm,
+            vm_host=action.vm_host,
+            host=action.host,
+            zone=action.zone,
+            group=action.group,
+            cpu_milli=action.cpu_milli,
+            memory_bytes=action.memory_bytes,
+            request_id=self._request_id,
+        )
+        try:
+            opened = await self._writer.open(new)
+        except OutliveError as error:
+            self.outcome.failed += 1
+            self.outcome.fails[action.vm] = _store_failed(action.vm, f"creating a slot on {action.host}", error)
+            self._given_up.add(action.vm)
+            self._refused = True
+            _log.warning("slot.not_created", host=action.host, vm=action.vm, error=str(error))
+            return
+        slot = opened.slot
+        self._names[action.slot_key] = slot.name
+        self.outcome.created += 1
+        self.outcome.opened.append(action.host)
+        self._reporter.slot_created(slot.name, slot.metadata.uid, action.host, action.vm)
+        _log.info("slot.created", slot=slot.name, host=action.host, vm=action.vm, complete=opened.complete)
+
+
+def _together(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
+    """The actions in order; joins that follow each other into one slot are one write.
+
+    Only those: were all who join one slot brought forward, a failure in between would leave everybody in that slot and
+    nobody in another, a state from which the plan finds no second slot for them.
+    """
+    batch: list[Action] = []
+    for action in actions:
+        last = batch[-1] if batch else None
+        joins = isinstance(action, Join) and isinstance(last, Join) and action.slot == last.slot
+        if batch and (not joins or len(batch) >= JOINS_TOGETHER):
+            yield batch
+            batch = []
+        batch.append(action)
+    if batch:
+        yield batch
+
+
+def _store_failed(vm: str, doing: str, error: OutliveError) -> Fail:
+    return Fail(
+        vm=vm, reason=STORE_REASON, detail=f"{doing} failed: {error.message}", remedy="the next cycle tries again"
+    )

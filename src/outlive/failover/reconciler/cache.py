@@ -1,0 +1,563 @@
+"""The fleet as the caches show it, kept current change by change: locations, slots, the conflict index, dirty VMs.
+
+After ``follow`` it is what a rebuild from the informers would give, at every moment but while it is built anew; what
+changes then is taken over at the end. Each change marks the VMs that it concerns as dirty, apart from own writes, which
+call for nothing. Building goes in batches, so that others get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from outlive.base.batches import batches
+from outlive.base.clock import Clock
+from outlive.base.errors import Unavailable
+from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.locations import Locations, Unplaced
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planner.cleanup import departure
+from outlive.failover.protection import Demands
+from outlive.failover.rules import serves
+from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_view
+from outlive.failover.topology import Topology, TopologyChoice, unit_of
+from outlive.failover.vms import failure_domains, host_view, vm_of_resource
+from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine
+from outlive.resources.taking import unschedulable
+from outlive.runtime.informer import Informer
+
+STALE_S = 60.0
+"""A cache that has lost the store for longer than this is not acted on."""
+VMS_AT_ONCE = 1_000
+VIEWS_AT_ONCE = 200
+SLOTS_AT_ONCE = 20
+HOSTS_AT_ONCE = 50
+COMPARED = 300
+"""Hosts, slots and VMs that one ``compare`` looks at; the next one goes on behind them."""
+COMPARED_AT_ONCE = 30
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Informers:
+    """The caches that failover reads; ``reservations`` must have the index ``HOST_INDEX``."""
+
+    hypervisors: Informer[Hypervisor]
+    reservations: Informer[Reservation]
+    groups: Informer[FlavorGroup]
+    vms: Informer[VirtualMachine]
+
+
+class FleetCache:
+    """See the module."""
+
+    def __init__(
+        self,
+        informers: Informers,
+        demands: Demands,
+        *,
+        clock: Clock,
+        trust_hosts: bool = False,
+        choice: TopologyChoice = TopologyChoice(),
+        follow_vms: bool = True,
+    ) -> None:
+        """``follow_vms``: VMs are our own objects; else somebody else lists them (``put_listing``)."""
+        self.informers = informers
+        self.follow_vms = follow_vms
+        self.active = False
+        """Whether the cache is current."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each change that is not our own write."""
+        self._demands = demands
+        self._clock = clock
+        self._choice = choice
+        self._trust_hosts = trust_hosts
+        self._relevant = frozenset({choice.unit, *choice.apart}) if choice.domains else frozenset[str]()
+        self._dirty: dict[str, None] = {}
+        self._marking = True
+        self._following = asyncio.Lock()
+        self._subscriptions: list[Callable[[], None]] = []
+        self._missed: dict[tuple[type[Resource], str], None] | None = None
+        """What changed while the cache is built; ``None`` while it follows."""
+        self._to_compare: dict[str, list[str]] = {}
+        self._reset({})
+
+    def _reset(self, known: dict[str, VmView]) -> None:
+        self.known: dict[str, VmView] = known
+        """What the source says of every VM."""
+        self.locations = Locations(trust_hosts=self._trust_hosts)
+        self.vms: dict[str, VmView] = {}
+        """VMs whose location is known, where they are."""
+        self.unplaced: dict[str, Unplaced] = {}
+        """VMs that are to run and whose location is not known."""
+        self.strangers: set[str] = set()
+        """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""
+        self.unknown_levels: dict[str, str] = {}
+        """VM → the protection level that it names and that there is not."""
+        self.written: dict[str, SlotView] = {}
+        """Slots as they are written."""
+        self.slots: dict[str, SlotView] = {}
+        """The same as they apply: on hosts that take no VMs they are not ready."""
+        self.revision = 0
+        """Rises with every change of a slot or of a location."""
+        self._domains: dict[str, dict[str, str]] = {}
+        self.index = ConflictIndex(self.topology())
+
+    # Following
+
+    async def wait_synced(self) -> None:
+        """Return once all informers have been complete."""
+        for informer in self._followed():
+            await informer.wait_synced()
+
+    def _followed(self) -> tuple[Informer[Hypervisor] | Informer[Reservation] | Informer[VirtualMachine], ...]:
+        hosts, slots = self.informers.hypervisors, self.informers.reservations
+        return (hosts, slots, self.informers.vms) if self.follow_vms else (hosts, slots)
+
+    async def follow(self) -> None:
+        """Take over what the informers hold and begin to follow them; ``Unavailable`` before they were complete."""
+        async with self._following:
+            if self.active:
+                return
+            for informer in self._followed():
+                if not informer.synced:
+                    raise Unavailable(
+                        f"{informer.name} have not been listed yet", remedy="wait until the store answers"
+                    )
+            informers = self.informers
+            self._subscriptions = [
+                informers.hypervisors.subscribe(lambda old, new: self._seen(Hypervisor, old, new), replay=False),
+                informers.reservations.subscribe(lambda old, new: self._seen(Reservation, old, new), replay=False),
+            ]
+            if self.follow_vms:
+                see = informers.vms.subscribe(lambda old, new: self._seen(VirtualMachine, old, new), replay=False)
+                self._subscriptions.append(see)
+            await self.rebuild()
+            self.active = True
+
+    async def rebuild(self) -> None:
+        """Build everything anew; what changes meanwhile is taken over at the end. If it is cut off, nobody follows."""
+        missed = self._missed = {}
+        try:
+            built = FleetCache(
+                self.informers,
+                self._demands,
+                clock=self._clock,
+                trust_hosts=self._trust_hosts,
+                choice=self._choice,
+                follow_vms=self.follow_vms,
+            )
+            await built._build(None if self.follow_vms else self.known)
+        except BaseException:
+            self.active = False
+            for end in self._subscriptions:
+                end()
+            raise
+        finally:
+            self._missed = None
+        self.known, self.locations, self.vms = built.known, built.locations, built.vms
+        self.unplaced, self.strangers, self.unknown_levels = built.unplaced, built.strangers, built.unknown_levels
+        self.written, self.slots, self._domains, self.index = built.written, built.slots, built._domains, built.index
+        for kind, name in missed:
+            self._take_over(kind, name)
+        self.changed()
+
+    async def _build(self, known: dict[str, VmView] | None) -> None:
+        informers, pause = self.informers, self._clock.sleep
+        views: dict[str, VmView] = {} if known is None else dict(known)
+        vms, hosts, slots = informers.vms.items(), informers.hypervisors.items(), informers.reservations.items()
+        for objects in batches(vms if known is None else (), VIEWS_AT_ONCE):
+            views.update((view.id, view) for vm in objects if (view := vm_of_resource(vm)) is not None)
+            await pause(0)
+        self._reset(views)
+        for some in batches(hosts, HOSTS_AT_ONCE):
+            for host in some:
+                self._put_domains(host.name, host)
+                self.locations.put_host(host_view(host), _names(host))
+            await pause(0)
+        self.index = ConflictIndex(self.topology())
+        for ids in batches(views, VMS_AT_ONCE):
+            for vm_id in ids:
+                self._locate(vm_id)
+            await pause(0)
+        for seen in batches(self.locations, VMS_AT_ONCE):
+            self.strangers.update(vm for vm in seen if vm not in self.vms)
+            await pause(0)
+        for reservations in batches((slot for slot in slots if is_slot(slot)), SLOTS_AT_ONCE):
+            for slot in reservations:
+                written = slot_view(slot)
+                self.written[slot.name] = written
+                self.slots[slot.name] = self._as_it_stands(written)
+            self.index.load(self.slots[slot.name] for slot in reservations)
+            await pause(0)
+        for members in batches(list(self.index.names), VMS_AT_ONCE):
+            self.index.judge(members)
+            await pause(0)
+
+    def _seen(self, kind: type[Resource], old: Resource | None, new: Resource | None) -> None:
+        found = new or old
+        if found is None:
+            return
+        name = found.metadata.name
+        if self._missed is not None:
+            self._missed[kind, name] = None
+            return
+        self._take_over(kind, name)
+        if self._marking:
+            self.changed()
+
+    def _take_over(self, kind: type[Resource], name: str) -> None:
+        informers = self.informers
+        if kind is Hypervisor:
+            self.put_host(name, informers.hypervisors.get(name))
+        elif kind is Reservation:
+            self.put_slot(name, informers.reservations.get(name))
+        else:
+            vm = informers.vms.get(name)
+            self.put_vm(name, vm_of_resource(vm) if vm is not None else None)
+
+    # The writer's side of the informer: own writes are taken over, but call for nothing
+
+    def note(self, obj: Reservation, *, replaced: str | None = None) -> None:
+        """An acknowledged write of ours."""
+        with self.unmarked():
+            self.informers.reservations.note(obj, replaced=replaced)
+
+    def note_gone(self, ref: ObjectRef) -> None:
+        """An acknowledged deletion of ours."""
+        with self.unmarked():
+            self.informers.reservations.note_gone(ref)
+
+    @contextmanager
+    def unmarked(self) -> Iterator[None]:
+        """What changes inside makes nobody dirty."""
+        before, self._marking = self._marking, False
+        try:
+            yield
+        finally:
+            self._marking = before
+
+    # Changes
+
+    def put_host(self, name: str, host: Hypervisor | None) -> None:
+        """A host looks like this now, or is gone."""
+        if self._put_domains(name, host):
+            domains = self._domains.get(name, {})
+            self.index.relabel(name, unit_of(domains, self._choice.unit), domains)
+            self.mark(self.index.faulty())
+        was_closed, was_there = self.locations.closed.get(name), name in self.locations.names
+        listed = (
+            self.locations.remove_host(name) if host is None else self.locations.put_host(host_view(host), _names(host))
+        )
+        for vm in sorted(listed):
+            self._locate(vm)
+        if was_there != (host is not None):
+            for vm in [vm for vm, view in self.known.items() if view.host == name and vm not in listed]:
+                self._locate(vm)
+        if was_closed != self.locations.closed.get(name) or was_there != (host is not None):
+            for slot in [slot for slot in self.slots.values() if slot.host == name]:
+                self._put_view(slot.name, self.written[slot.name])
+
+    def _put_domains(self, name: str, host: Hypervisor | None) -> bool:
+        """The failure domains of a host, as far as settings ask for them; whether they are others than before."""
+        if not self._relevant:
+            return False
+        found = failure_domains(host) if host is not None else {}
+        now = {key: value for key, value in found.items() if key in self._relevant}
+        if now == self._domains.get(name, {}):
+            return False
+        if now:
+            self._domains[name] = now
+        else:
+            del self._domains[name]
+        return True
+
+    def put_vm(self, vm_id: str, view: VmView | None) -> None:
+        """The VM source says this of a VM, or no longer knows it."""
+        if view is None:
+            self.known.pop(vm_id, None)
+        else:
+            self.known[vm_id] = view
+        self._locate(vm_id)
+
+    async def put_listing(self, views: Iterable[VmView], *, but: Collection[str] = ()) -> None:
+        """The VM source has listed all its VMs; only differences count. Of ``but`` newer things are known.
+
+        Whoever asked for the listing looks at everybody himself, so nobody gets dirty by it.
+        """
+        listed: set[str] = set()
+        for some in batches(views, VMS_AT_ONCE):
+            with self.unmarked():
+                for view in some:
+                    listed.add(view.id)
+                    known = self.known.get(view.id)
+                    if known is not view and known != view and view.id not in but:
+                        self.put_vm(view.id, view)
+            await self._clock.sleep(0)
+        with self.unmarked():
+            for vm_id in sorted(self.known.keys() - listed):
+                if vm_id not in but:
+                    self.put_vm(vm_id, None)
+
+    def put_slot(self, name: str, slot: Reservation | None) -> None:
+        """A reservation looks like this now, or is gone; those that are no slots are overlooked."""
+        if slot is not None and is_slot(slot):
+            self._put_view(name, slot_view(slot))
+            return
+        before = self.slots.pop(name, None)
+        self.written.pop(name, None)
+        if before is not None:
+            self.index.remove_slot(name)
+            self._left(before.members)
+
+    def _as_it_stands(self, slot: SlotView) -> SlotView:
+        if slot.host and slot.host not in self.locations.names:
+            return as_it_stands(slot, {slot.host: UNKNOWN_HOST})
+        return as_it_stands(slot, self.locations.closed)
+
+    def _put_view(self, name: str, written: SlotView) -> None:
+        before, now = self.slots.get(name), self._as_it_stands(written)
+        if before is None or before.members != now.members or before.ready != now.ready:
+            self.revision += 1
+        self.written[name], self.slots[name] = written, now
+        if before is None:
+            self.index.add_slot(now)
+            self.mark(now.members)
+        elif (before.host, before.cpu_milli, before.memory_bytes) != (now.host, now.cpu_milli, now.memory_bytes):
+            self.index.remove_slot(name)
+            self.index.add_slot(now)
+            self.mark(now.members)
+            self._left(before.members)
+        else:
+            self._change_slot(before, now)
+
+    def _change_slot(self, before: SlotView, now: SlotView) -> None:
+        if (before.ready is False) != (now.ready is False):
+            self.index.set_ready(now.name, now.ready is not False)
+            self.mark(now.members)
+        left = [vm for vm in before.members if vm not in now.members]
+        for vm in left:
+            self.index.leave(vm, now.name)
+        for vm, host in now.members.items():
+            if before.members.get(vm) != host:
+                self.index.learn_vm(vm, host)
+                self.index.join(vm, now.name)
+                self.mark((vm,))
+        self._left(left)
+
+    def _left(self, vms: Iterable[str]) -> None:
+        """These left a slot: forget those that are nowhere."""
+        for vm in vms:
+            if vm not in self.vms and self.index.has_vm(vm) and not self.index.slots_of(vm):
+                self.index.remove_vm(vm)
+        self.mark(vms)
+
+    def _locate(self, vm_id: str) -> None:
+        """Work out where the VM is, and let the index know."""
+        before, known = self.vms.get(vm_id), self.known.get(vm_id)
+        now = self.locations.located(known)
+        why = self.locations.unplaced(known) if known is not None and now is None else None
+        if why is None:
+            self.unplaced.pop(vm_id, None)
+        else:
+            self.unplaced[vm_id] = why
+        (self.strangers.add if now is None and vm_id in self.locations else self.strangers.discard)(vm_id)
+        level = known.level if known is not None else ""
+        if level and level not in self._demands.protection.levels:
+            self.unknown_levels[vm_id] = level
+        else:
+            self.unknown_levels.pop(vm_id, None)
+        if now is not None:
+            if now != before:
+                self.revision += 1
+                self.vms[vm_id] = now
+                required = self._demands.required(now)
+                self.index.add_vm(now, required)
+                self.index.separation.put(now, required)
+                self.mark((vm_id,))
+            return
+        if before is not None:
+            del self.vms[vm_id]
+            self.index.separation.forget(vm_id)
+            if self.index.slots_of(vm_id):
+                self.index.add_vm(before, 0)
+            else:
+                self.index.remove_vm(vm_id)
+        self.mark((vm_id,))
+
+    # Dirty VMs
+
+    def mark(self, vms: Iterable[str]) -> None:
+        """These have to be looked at."""
+        if self._marking:
+            self._dirty.update(dict.fromkeys(vms))
+
+    def take_dirty(self) -> list[str]:
+        """The VMs that have to be looked at, in the order of the changes; nobody is dirty any more."""
+        taken, self._dirty = list(self._dirty), {}
+        return taken
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anybody has to be looked at."""
+        return bool(self._dirty)
+
+    # Questions
+
+    def topology(self, hosts: Iterable[str] | None = None) -> Topology:
+        """Units of failure and domains of these hosts, or of all."""
+        choice = self._choice
+        if not self._relevant:
+            return Topology(server_groups=choice.server_groups)
+        named = self._domains.keys() if hosts is None else {*hosts} & self._domains.keys()
+        domains = {name: self._domains[name] for name in sorted(named)}
+        units = {name: unit for name, values in domains.items() if (unit := unit_of(values, choice.unit)) is not None}
+        apart = {one: {name: values[one] for name, values in domains.items() if one in values} for one in choice.apart}
+        return Topology(units=units, apart=apart, server_groups=choice.server_groups)
+
+    def required(self, vm: VmView) -> int:
+        """Slots that the VM needs."""
+        return self._demands.required(vm)
+
+    def priority(self, vm: VmView) -> int:
+        """Whose slots come first."""
+        return self._demands.priority(vm)
+
+    def level(self, vm: VmView) -> str:
+        """The name of the VM's protection level; empty where it has none."""
+        return self._demands.protection.of(vm).name
+
+    def lacking(self, vms: Iterable[str]) -> list[tuple[str, int, bool]]:
+        """Those of these VMs that miss slots, how many, and whether they have none."""
+        found: list[tuple[str, int, bool]] = []
+        for vm in vms:
+            view = self.vms.get(vm)
+            if view is not None and (misses := self.index.misses(vm)):
+                found.append((vm, misses, misses >= self.required(view)))
+        return found
+
+    def on_lost_hosts(self) -> list[str]:
+        """The VMs that need slots and were lost with their host, by host and id: recovery has them."""
+        return [
+            vm
+            for host in sorted(self.locations.lost)
+            for vm in sorted(self.locations.on(host))
+            if (view := self.vms.get(vm)) is not None and view.host == host and self.required(view) > 0
+        ]
+
+    def slots_of(self, vms: Iterable[str]) -> list[SlotView]:
+        """The slots of these VMs, by name."""
+        names = {name for vm in vms if self.index.has_vm(vm) for name in self.index.slots_of(vm)}
+        return [self.slots[name] for name in sorted(names)]
+
+    def counting(self, vm: VmView) -> tuple[list[str], list[SlotView]]:
+        """Names of the slots that count for a located VM, and the slots that list it and do not, by name."""
+        found: tuple[list[str], list[SlotView]] = ([], [])
+        for slot in self.slots_of([vm.id]):
+            if serves(vm, slot):
+                found[0].append(slot.name)
+            else:
+                found[1].append(slot)
+        return found
+
+    def departs(self, vm_id: str) -> bool:
+        """Whether the VM gives reason to leave a slot: it is gone, has moved, or has outgrown it."""
+        vm, active = self.vms.get(vm_id), vm_id in self.locations
+        slots = self.index.slots_of(vm_id) if self.index.has_vm(vm_id) else ()
+        return any(departure(vm_id, self.slots[name], vm, active=active) is not None for name in slots)
+
+    def at_fault(self, vm_id: str) -> bool:
+        """Whether a rule does not hold for the VM."""
+        return self.index.has_vm(vm_id) and not self.index.holds_for(vm_id)
+
+    def misplaced(self, vm_id: str) -> bool:
+        """Whether some membership of the VM has to be judged before it is given anything."""
+        return self.departs(vm_id) or (self.at_fault(vm_id) and vm_id in self.vms)
+
+    # Comparing with the informers
+
+    async def compare(self) -> list[str]:
+        """What differs from a rebuild out of the informers, in words; a difference is a defect of following.
+
+        All names are compared; apart from that ``COMPARED`` hosts, slots and VMs, the next time others.
+        """
+        hosts, slots = self.informers.hypervisors, self.informers.reservations
+        differences = [f"host {name}" for name in sorted({one.name for one in hosts.items()} ^ self.locations.names)]
+        listed = {slot.name for slot in slots.items() if is_slot(slot)}
+        differences += [f"slot {name}" for name in sorted(listed ^ self.slots.keys())]
+        checks: tuple[tuple[str, Callable[[], Iterable[str]], Callable[[str], bool]], ...] = (
+            ("VMs on host", lambda: sorted(self.locations.names), self._host_differs),
+            ("slot", lambda: self.slots, self._slot_differs),
+            ("VM", lambda: [*self.known, *(vm for vm in self.index.names if vm not in self.known)], self._vm_differs),
+        )
+        for what, names, differs in checks:
+            for some in batches(self._next(what, names), COMPARED_AT_ONCE):
+                differences += [f"{what} {name}" for name in some if differs(name)]
+                await self._clock.sleep(0)
+        return differences
+
+    def _next(self, what: str, names: Callable[[], Iterable[str]]) -> list[str]:
+        rest = self._to_compare.get(what)
+        if not rest:
+            rest = self._to_compare[what] = list(names())
+        some, self._to_compare[what] = rest[:COMPARED], rest[COMPARED:]
+        return some
+
+    def _host_differs(self, name: str) -> bool:
+        host = self.informers.hypervisors.get(name)
+        if host is None or name not in self.locations.names:
+            return False  # it came or went since
+        reported = {instance.id for instance in host.status.instances if instance.active}
+        return self.locations.on(name) != reported or self.locations.closed.get(name, "") != unschedulable(host)
+
+    def _slot_differs(self, name: str) -> bool:
+        slot = self.informers.reservations.get(name)
+        if slot is None or not is_slot(slot) or name not in self.slots:
+            return False
+        view = self._as_it_stands(slot_view(slot))
+        return self.slots[name] != view or self.index.members(name) != sorted(view.members)
+
+    def _vm_differs(self, vm_id: str) -> bool:
+        now = self.locations.located(self.known.get(vm_id))
+        if now != self.vms.get(vm_id):
+            return True
+        if not self.index.has_vm(vm_id):
+            return now is not None
+        mine = self.index.slots_of(vm_id)
+        if any(vm_id not in self.slots[name].members for name in mine if name in self.slots):
+            return True
+        if now is None:
+            return False
+        counting = sum(serves(now, self.slots[name]) for name in mine if name in self.slots)
+        return self.index.misses(vm_id) != max(0, self.required(now) - counting) or self._rules_differ(now, mine)
+
+    def _rules_differ(self, vm: VmView, mine: Sequence[str]) -> bool:
+        """The counter formula, literally: no unit occurs twice."""
+        hosts = [vm.host]
+        for name in mine:
+            hosts.append(self.slots[name].host)
+            hosts += [self.index.location(other) for other in self.slots[name].members if other != vm.id]
+        topology = self.topology(hosts)
+        return self.index.holds_for(vm.id) != (len(hosts) == len(set(map(topology.unit, hosts))))
+
+
+def check_current(informer: Informer[R]) -> None:
+    """``Unavailable`` while the informer has never been complete, or is too old to act on."""
+    if why := doubt(informer):
+        raise Unavailable(why, remedy="check the connection to the store")
+
+
+def doubt(informer: Informer[R]) -> str:
+    """Why what this cache shows is not to be acted on; empty where it is."""
+    if not informer.synced:
+        return f"{informer.name} have not been listed yet"
+    silent = informer.stalled_s()
+    return f"{informer.name} were last heard of {silent:.0f} s ago" if silent > STALE_S else ""
+
+
+def _names(host: Hypervisor) -> dict[str, str]:
+    return {one.id: one.name for one in host.status.instances if one.active and one.name}

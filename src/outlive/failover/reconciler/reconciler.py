@@ -1,0 +1,709 @@
+"""The reconciler of failover: one set of dirty VMs, bounded passes over the living index, one lock, one budget.
+
+Events mark VMs as dirty, and within a second a pass cleans up what they give reason to leave and gives them what they
+miss. The periodic tick looks at everybody: it cleans up under the mass-removal brake, serves those that miss slots in
+the order of service, repacks, and reports coverage and metrics. What takes long is computed in a child process and
+comes back as a list of changes, which are checked again on the living index and written like any other
+(docs/reference/failover.md#cycle, #upkeep). A tick or pass that is cut off after any write leaves a state that the next
+one completes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from outlive.base.batches import batches
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError, Unavailable
+from outlive.base.ids import Ids
+from outlive.base.logging import get_logger, global_request_id, new_global_request_id, request_context
+from outlive.base.random import Random
+from outlive.failover.calls import Caller, pins_projects
+from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.model import HostView, SlotView, VmView
+from outlive.failover.observation import Observation
+from outlive.failover.offers import Wanted, gather_offers, wanted
+from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, departure
+from outlive.failover.planner.offers import FreeAmounts
+from outlive.failover.planner.plan import PlanInput
+from outlive.failover.planner.repack import RepackInput, concerned
+from outlive.failover.planner.selection import (
+    Missing,
+    PauseInput,
+    SelectInput,
+    SelectResult,
+    next_pause_s,
+    service_rank,
+)
+from outlive.failover.ports import PlacementPort, VMSource
+from outlive.failover.protection import ProtectionSettings
+from outlive.failover.reconciler.apply import Changes, Outcome
+from outlive.failover.reconciler.budget import RemovalBudget
+from outlive.failover.reconciler.cache import FleetCache, check_current
+from outlive.failover.reconciler.coverage import CoverageWriter
+from outlive.failover.reconciler.decider import Decider
+from outlive.failover.reconciler.report import CoverageReport
+from outlive.failover.reconciler.serving import Serving
+from outlive.failover.reconciler.steps import Aborted, Step
+from outlive.failover.reconciler.writes import SlotWriter
+from outlive.failover.report.forecast import Forecast, Pass
+from outlive.failover.report.reporter import Reporter, Summary
+from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
+from outlive.failover.vms import VmList
+from outlive.resources import FlavorGroupSpec, R
+from outlive.runtime.informer import Informer
+
+REQUEST_PREFIX: Final = "failover"
+"""Begins the global request ids of ticks and passes."""
+GATHER_S: Final = 0.05
+"""How long changes are gathered before they are looked at together."""
+PASS_VMS: Final = 50
+"""VMs that one pass looks at; the others follow in the next."""
+LOOKUPS: Final = 50
+"""VMs that one pass looks up in the VM source."""
+REPEAT_S: Final = 1.0
+"""Until what could not be reported is reported again."""
+REPEATED: Final = 500
+"""VMs that are reported again in one pass."""
+ROUNDS: Final = 6
+"""Times that one pass decides again about VMs for which the fleet turned out to be another."""
+BARE_SHARE: Final = 0.5
+"""The share of the VMs that miss slots from which on the whole fleet is planned at once …"""
+BARE_TICKS: Final = 5
+"""… provided that ticks would need so many rounds for them."""
+USUAL_S_PER_SLOT: Final = 0.02
+"""What giving a slot is taken to last before any was given."""
+SCANNED: Final = 20
+"""Slots whose members are looked at together."""
+QUIET_S: Final = 3.0
+"""How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
+NO_BRAKE: Final = 2**62
+
+_log = get_logger("failover.reconciler")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Context:
+    """What the reconciler works with."""
+
+    cache: FleetCache
+    placement: PlacementPort
+    free: Callable[[], FreeAmounts]
+    """What hosts have free, as of now."""
+    writer: SlotWriter
+    decider: Decider
+    coverage: CoverageWriter
+    reporter: Reporter
+    forecast: Forecast
+    clock: Clock
+    random: Random
+    ids: Ids
+    config: FailoverConfig
+    settings: FailoverUpkeepSettings
+    source: VMSource | None = None
+    """Who lists the VMs; ``None``: they are our own objects, which the cache follows."""
+    protection: ProtectionSettings = field(default_factory=ProtectionSettings)
+
+
+class Reconciler:
+    """See the module."""
+
+    def __init__(self, context: Context, budget: RemovalBudget, lock: asyncio.Lock) -> None:
+        """``lock``: held around a whole pass, and around each write of a tick and the check before it."""
+        self._context = context
+        self._config = context.config.apply_defaults()
+        self._cache = context.cache
+        self._budget = budget
+        self._lock = lock
+        self._caller = Caller(profile=context.settings.profile)
+        self._changes = Changes(self._cache, context.writer, context.reporter, judge=self._judge, free=context.free)
+        self._serving = Serving(self._cache, context.decider)
+        self._report = CoverageReport(self._cache, context.coverage, context.reporter, context.clock, lock)
+        self._wake = asyncio.Event()
+        self._soon = asyncio.Event()
+        """Set where most of the fleet misses slots: a tick plans for everybody together."""
+        self._since: float | None = None
+        self._tick = 0
+        self._listing = VmList()
+        self._listed = False
+        """Whether a tick has brought the listing of a database; before that everybody would be a stranger."""
+        self._looked_up: set[str] = set()
+        self._closed: set[str] = set()
+        """Slots whose write failed since the last tick: nobody joins them."""
+        self._settled: int | None = None
+        """The number of changes of slots at which repacking found nothing to do."""
+        self._cache.changed = self._notify
+
+    # Events
+
+    async def run_events(self) -> None:
+        """Follow the caches and react until cancelled. What changed before is left to the tick."""
+        await self._cache.wait_synced()
+        self._cache.take_dirty()
+        self._rest()
+        await self._cache.follow()
+        while True:
+            await self._woken()
+            await self._context.clock.sleep(GATHER_S)
+            await self.react()
+
+    async def _woken(self) -> None:
+        """Return when something changed, or when it is time to report again what could not be reported."""
+        try:
+            async with asyncio.timeout(REPEAT_S if self._context.coverage.unreported else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _notify(self) -> None:
+        if not self._context.settings.events_react:
+            self._cache.take_dirty()
+            self._cache.strangers.clear()
+        if self._cache.dirty or self._cache.strangers:
+            self._wake.set()
+            if self._since is None:
+                self._since = self._context.clock.monotonic()
+
+    def _rest(self) -> None:
+        self._wake.clear()
+        self._since = None
+
+    async def react(self) -> None:
+        """Put right what the changes since the last time concern, at most ``PASS_VMS`` VMs."""
+        context, cache = self._context, self._cache
+        since = self._since
+        self._rest()
+        more = await self._look_up_strangers()
+        dirty = cache.take_dirty()
+        if len(dirty) > PASS_VMS:
+            lacking = {vm for vm in dirty if vm in cache.vms and cache.index.misses(vm)}
+            dirty = [*sorted(lacking, key=self._rank), *(vm for vm in dirty if vm not in lacking)]
+        cache.mark(dirty[PASS_VMS:])
+        context.forecast.in_turn(dirty, cache.lacking)
+        began = context.clock.monotonic()
+        with request_context(greq=new_global_request_id(context.ids, REQUEST_PREFIX), req=""):
+            gave = await self._pass(dirty[:PASS_VMS])
+        context.forecast.away(cache.on_lost_hosts())
+        if len(dirty) <= PASS_VMS:
+            context.forecast.in_turn((), cache.lacking)
+        context.forecast.passed(gave, context.clock.monotonic() - began, GATHER_S)
+        if since is not None:
+            context.reporter.reacted(context.clock.monotonic() - since)
+        if cache.dirty or more:
+            self._notify()
+
+    async def locate(self, vm_id: str) -> VmView | None:
+        """Where the VM is, as ticks and passes believe."""
+        await self._cache.follow()
+        known = self._cache.vms.get(vm_id)
+        source = self._context.source
+        if known is not None and source is None:
+            return known
+        view = await source.get_vm(vm_id) if source is not None else self._cache.known.get(vm_id)
+        return self._cache.locations.located(view)
+
+    async def _look_up_strangers(self) -> bool:
+        """Ask a database about VMs that hosts report and that it did not list, or listed elsewhere.
+
+        Whether more of them can be asked about at once. After an error they wait for the next change or tick.
+        """
+        cache, source = self._cache, self._context.source
+        if source is None:
+            cache.strangers.clear()
+            return False
+        if not self._listed:
+            return False
+        for vm_id in sorted(cache.strangers)[:LOOKUPS]:
+            try:
+                view = await source.get_vm(vm_id)
+            except OutliveError as error:
+                _log.warning("vm.not_looked_up", vm=vm_id, error=str(error), waiting=len(cache.strangers))
+                return False
+            cache.strangers.discard(vm_id)
+            self._looked_up.add(vm_id)
+            if view is not None and view != cache.known.get(vm_id):
+                cache.put_vm(vm_id, view)
+        return bool(cache.strangers)
+
+    async def _pass(self, vms: Sequence[str]) -> int:
+        """Clean up, give and report for these VMs; how many slots that gave."""
+        cache = self._cache
+        concerned = dict.fromkeys(vms)
+        async with self._lock:
+            concerned.update(dict.fromkeys(await self._clean_up(vms)))
+            await self._report.retract(concerned)
+        before = sum(slots for _, slots, _ in cache.lacking(concerned))
+        if self._is_bare(len(cache.index.missing())):
+            self._soon.set()
+            outcome = Outcome()
+        else:
+            outcome = await self._give([vm for vm in concerned if self._may_be_given(vm)])
+        gave = max(0, before - sum(slots for _, slots, _ in cache.lacking(concerned)))
+        cache.mark(sorted(outcome.left))
+        async with self._lock:
+            await self._report.report(concerned, again=REPEATED)
+        return gave
+
+    def _rank(self, vm_id: str) -> tuple[int, int, int, str]:
+        """Sorts located VMs that miss slots in the order of service between ticks: the most exposed first, then by
+        priority, memory and id. After a failure a VM without any slot is worth more than a second slot for somebody
+        else, whatever their priorities; a tick goes by priority first, because it also looks at who is to be refused.
+        """
+        vm = self._cache.vms[vm_id]
+        present = self._cache.required(vm) - self._cache.index.misses(vm_id)
+        priority, exposed, memory, last = service_rank(vm, priority=self._cache.priority(vm), present=present)
+        return (exposed, priority, memory, last)
+
+    def _may_be_given(self, vm: str) -> bool:
+        """Whether it misses slots, is where it should be, and is not recovery's: where that lands it, it gets slots."""
+        cache = self._cache
+        return (
+            vm in cache.vms
+            and cache.index.misses(vm) > 0
+            and not cache.misplaced(vm)
+            and cache.vms[vm].host not in cache.locations.lost
+        )
+
+    # Cleaning up
+
+    async def _clean_up(self, vms: Sequence[str]) -> list[str]:
+        """Take memberships out that changes broke; the VMs that lost one.
+
+        First those that end by themselves, which mends nearly everything; then, where a rule is broken all the same,
+        what a clean-up says about the slots of whoever is at fault. No other slot bears on that.
+        """
+        cache = self._cache
+        departing = sorted(vm for vm in vms if cache.departs(vm))
+        lost: list[str] = []
+        if departing:
+            given = LeaveInput(
+                vms=tuple(cache.vms[vm] for vm in departing if vm in cache.vms),
+                gone=tuple(vm for vm in departing if vm not in cache.vms),
+                slots=tuple(cache.slots_of(departing)),
+                now=self._context.clock.now(),
+            )
+            lost += await self._leave(self._context.decider.leave(given))
+        faulty = cache.index.faulty()
+        if any(vm in cache.vms for vm in faulty):
+            lost += await self._leave(await self._judge(cache.slots_of(faulty)))
+        return lost
+
+    async def _leave(self, result: CleanResult) -> list[str]:
+        """Carry a clean-up out, as far as the budget allows; the VMs that lost a membership."""
+        if not result.dropped and not result.deleted:
+            return []
+        if result.dropped and not self._budget.take(len(result.dropped)):
+            _log.error("removals.braked", would_drop=len(result.dropped))
+            self._context.reporter.held_back("a reaction", len(result.dropped), self._budget.memberships)
+            return []
+        removed = await self._changes.clean_up(result)
+        self._budget.give_back(max(0, len(result.dropped) - removed))
+        return sorted({drop.vm for drop in result.dropped})
+
+    async def _judge(self, slots: Sequence[SlotView]) -> CleanResult:
+        """What leaves these slots, which are all slots of their members at fault; without the brake."""
+        return await self._context.decider.clean(self._clean_input(slots, memberships=0, share=1.0, number=NO_BRAKE))
+
+    def _clean_input(self, slots: Sequence[SlotView], *, memberships: int, share: float, number: int) -> CleanInput:
+        cache = self._cache
+        members = sorted({vm for slot in slots for vm in slot.members})
+        active: dict[str, list[str]] = {}
+        for vm in members:
+            if (host := cache.locations.first(vm)) is not None:
+                active.setdefault(host, []).append(vm)
+        hosts = {host for slot in slots for host in (slot.host, *slot.members.values())}
+        hosts.update(cache.vms[vm].host for vm in members if vm in cache.vms)
+        return CleanInput(
+            vms=tuple(cache.vms[vm] for vm in members if vm in cache.vms),
+            hosts=tuple(HostView(name=host, active=tuple(vms)) for host, vms in sorted(active.items())),
+            slots=tuple(slots),
+            memberships=memberships,
+            now=self._context.clock.now(),
+            grace_s=self._context.settings.grace_pauses * self._config.reconcile_interval_s,
+            brake_share=share,
+            brake_number=number,
+            topology=cache.topology(hosts),
+        )
+
+    async def _suspects(self) -> tuple[list[SlotView], int]:
+        """The slots that a clean-up has to look at, and how many memberships there are."""
+        cache, found, memberships = self._cache, set[str](), 0
+        recorded: dict[str, str] = {}
+        torn: set[str] = set()
+        for slots in batches(list(cache.slots.values()), SCANNED):
+            for slot in slots:
+                memberships += len(slot.members)
+                if not slot.members:
+                    found.add(slot.name)
+                for vm, host in slot.members.items():
+                    view = cache.vms.get(vm)
+                    # Of unlisted VMs the last record counts as their location, so that all have to be seen together.
+                    if view is None and recorded.setdefault(vm, host) != host:
+                        torn.add(vm)
+                    if departure(vm, slot, view, active=vm in cache.locations) is not None:
+                        found.add(slot.name)
+            await self._context.clock.sleep(0)
+        for vm in (*cache.index.faulty(), *torn):
+            if cache.index.has_vm(vm):
+                found.update(cache.index.slots_of(vm))
+        return [cache.slots[name] for name in sorted(found) if name in cache.slots], memberships
+
+    async def _clean_all(self) -> tuple[CleanResult, int]:
+        """The clean-up of a tick; what it decided, and how many slots are left."""
+        settings, reporter = self._context.settings, self._context.reporter
+        suspects, memberships = await self._suspects()
+        self._budget.refill(memberships)
+        given = self._clean_input(
+            suspects, memberships=memberships, share=settings.brake_share, number=settings.brake_number
+        )
+        result = await self._decided(self._context.decider.clean(given))
+        reporter.brake(result.brake)
+        if result.brake is not None:
+            _log.error("tick.braked", would_drop=result.brake.would_drop, memberships=memberships)
+        await self._changes.clean_up(result, lambda: self._lock)
+        return result, len(self._cache.slots)
+
+    # Giving slots
+
+    async def _give(self, vms: Sequence[str], *, in_order: bool = False, limit_new: bool = False) -> Outcome:
+        """Give these VMs what they miss, and decide again where the fleet turned out to be another.
+
+        ``in_order``: they are in the order of service of a tick. ``limit_new``: at most one new slot a host.
+        """
+        total = Outcome()
+        requests = {vm: self._context.ids.uuid() for vm in vms}
+        waiting = list(vms) if in_order else sorted(vms, key=self._rank)
+        for _ in range(ROUNDS):
+            if not waiting:
+                break
+            outcome = await self._give_once(waiting, requests, total, scarce=in_order, limit_new=limit_new)
+            total.add(outcome)
+            waiting = [vm for vm in waiting if vm in outcome.left and self._may_be_given(vm)]
+        else:
+            if waiting and in_order:
+                _log.warning("tick.left_over", vms=waiting[:20], rounds=ROUNDS)
+                total.failed += len(waiting)
+        self._closed |= total.closed
+        for vm in sorted(requests.keys() - total.left.keys()):
+            self._report.note_fail(vm, total.fails.get(vm))
+        return total
+
+    async def _give_once(
+        self, vms: Sequence[str], requests: Mapping[str, str], so_far: Outcome, *, scarce: bool, limit_new: bool
+    ) -> Outcome:
+        context = self._context
+        greq = global_request_id()
+        wishes = await self._wishes(vms)
+        offers = await gather_offers(context.placement, self._caller, wishes, requests=requests, request_id=greq)
+        used = so_far.opened if limit_new else ()
+        closed = self._closed | so_far.closed
+        async with self._lock:
+            wishes = [wish for wish in wishes if self._unchanged(wish)]
+            if len(wishes) <= PASS_VMS:
+                actions = self._serving.serve(
+                    wishes, offers, context.free(), closed=closed, limit_new=limit_new, used=used
+                )
+                if not scarce or not any(isinstance(action, Fail) for action in actions):
+                    return await self._changes.assign(actions, requests, greq)
+        given = self._serving.assign_input(
+            wishes, offers, context.free(), closed=closed, limit_new=limit_new, used=used
+        )
+        answer = await self._decided(context.decider.assign(given))
+        return await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
+
+    async def _wishes(self, vms: Iterable[str], needed: Mapping[str, int] | None = None) -> list[Wanted]:
+        """What these located VMs miss, with sizes and classes."""
+        cache = self._cache
+        groups = await self._groups()
+        with_project = pins_projects(cache.informers.hypervisors.items())
+        return [
+            wanted(
+                view,
+                cache.index.misses(vm) if needed is None else needed.get(vm, 1),
+                slot_size(view, groups),
+                with_project=with_project,
+            )
+            for vm in vms
+            if (view := cache.vms.get(vm)) is not None
+        ]
+
+    def _unchanged(self, wish: Wanted) -> bool:
+        """Whether the wish is that of the VM still, after placement was asked; others come up again by themselves."""
+        cache, vm = self._cache, wish.vm.id
+        return cache.vms.get(vm) == wish.vm and cache.index.misses(vm) == wish.needed and not cache.misplaced(vm)
+
+    async def _groups(self) -> Mapping[str, FlavorGroupSpec] | None:
+        """Flavor → group; ``None`` where slots are of the VMs' own sizes, as also while groups cannot be read."""
+        if not self._config.use_flavor_group_resources:
+            return None
+        informer = self._cache.informers.groups
+        try:
+            check_current(informer)
+        except Unavailable as error:
+            _log.info("groups.unavailable", error=str(error))
+            return None
+        return groups_by_flavor(group.spec for group in informer.items())
+
+    # The tick
+
+    async def run_ticks(self) -> None:
+        """Tick for ever: the short pause, then ticks with the pause that each asks for."""
+        await self._context.clock.sleep(self._config.short_reconcile_interval_s)
+        pause_s = await self.tick(first=True)
+        while True:
+            await self._rest_or_soon(pause_s)
+            pause_s = await self.tick()
+
+    async def _rest_or_soon(self, pause_s: float) -> None:
+        """Wait out the pause, or until most of the fleet misses slots and their number is quiet."""
+        self._soon.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._soon.wait()
+        except TimeoutError:
+            return
+        missing = -1
+        while missing != (missing := len(self._cache.index.missing())):
+            await self._context.clock.sleep(QUIET_S)
+
+    async def tick(self, *, first: bool = False) -> float:
+        """Look at everybody; seconds to wait for the next tick. What others refuse is never raised.
+
+        ``first``: where there is no slot at all the whole fleet is planned at once, however few VMs it has.
+        """
+        context = self._context
+        self._tick += 1
+        started = context.clock.monotonic()
+        with request_context(greq=new_global_request_id(context.ids, REQUEST_PREFIX), req=""):
+            try:
+                summary = await self._tick_once(first=first)
+            except Aborted as error:
+                _log.error("cycle.aborted", step=error.step.value, error=str(error))
+                context.reporter.cycle_aborted(error.step)
+                return self._config.reconcile_interval_s
+            took_s = context.clock.monotonic() - started
+            context.reporter.cycle_done(summary, took_s)
+            context.forecast.cycled(summary.reused + summary.created, took_s, summary.next_pause_s)
+            _log.info("cycle.done", cycle=self._tick, **msgspec.to_builtins(summary))
+        return summary.next_pause_s
+
+    async def _tick_once(self, *, first: bool) -> Summary:
+        context, cache = self._context, self._cache
+        self._looked_up.clear()
+        self._closed.clear()
+        await self._observe()
+        differences = await cache.compare()
+        context.reporter.audited(differences)
+        if differences:
+            _log.error("cache.diverged", differences=differences[:20], count=len(differences))
+            async with self._lock:
+                await cache.rebuild()
+        self._report_sources()
+        cleaned, slots_kept = await self._clean_all()
+        chosen = await self._select()
+        bare = first and not self._cache.slots and bool(chosen.missing)
+        if bare or self._is_bare(len(chosen.missing)):
+            outcome = await self._plan_all(chosen.missing)
+        else:
+            limit_new = bool(self._config.limit_one_new_reservation_per_hypervisor)
+            vms = [one.vm for one in chosen.selected if self._may_be_given(one.vm)]
+            outcome = await self._give(vms, in_order=True, limit_new=limit_new)
+        summary = Summary(
+            total_vms=len(cache.vms) + len(cache.unplaced),
+            total_slots=slots_kept + outcome.created,
+            missing=len(chosen.missing),
+            processed=len(chosen.selected),
+            needed=chosen.needed,
+            reused=outcome.reused,
+            created=outcome.created,
+            failed=outcome.failed,
+            updated=cleaned.updated,
+            deleted=len(cleaned.deleted),
+            limit_hit=chosen.limit_hit,
+            braked=cleaned.brake is not None,
+        )
+        if not chosen.missing and not summary.braked:
+            await self._repack()
+        await self._report.everybody(
+            braked=summary.braked, levels=context.protection.levels, unit=context.settings.topology_choice.unit
+        )
+        self._budget.hold(summary.braked)
+        context.forecast.away(cache.on_lost_hosts())
+        if cache.strangers:
+            self._notify()
+        return msgspec.structs.replace(summary, next_pause_s=self._pause(summary))
+
+    async def _observe(self) -> None:
+        """See to it that the cache is current; ``Aborted`` names what cannot be read."""
+        context, cache = self._context, self._cache
+        informers = cache.informers
+        self._check(Step.HYPERVISORS, informers.hypervisors)
+        self._check(Step.SLOTS, informers.reservations)
+        if context.source is None:
+            self._check(Step.VMS, informers.vms)
+            await self._step(Step.SLOTS, cache.follow())
+            self._listing = VmList(without_host=len(informers.vms) - len(cache.known))
+            return
+        self._listing = await self._step(Step.VMS, context.source.list_vms())
+        await self._step(Step.SLOTS, cache.follow())
+        await cache.put_listing(self._listing.vms, but=self._looked_up)
+        self._listed = True
+
+    def _report_sources(self) -> None:
+        cache, reporter = self._cache, self._context.reporter
+        merged = cache.locations.merged(cache.known, cache.vms)
+        reporter.observed(Observation(listing=self._listing, merged=merged))
+        reporter.unknown_levels(cache.unknown_levels)
+
+    async def _select(self) -> SelectResult:
+        """Who misses slots, and who of them is served: nobody whose host is lost, those are recovered first."""
+        cache = self._cache
+        missing = [vm for vm in cache.index.missing() if vm in cache.vms]
+        vms = [cache.vms[vm] for vm in missing if cache.vms[vm].host not in cache.locations.lost]
+        given = SelectInput(
+            vms=tuple(vms),
+            slots=tuple(cache.slots_of(vm.id for vm in vms)),
+            required={vm.id: cache.required(vm) for vm in vms},
+            priorities={vm.id: priority for vm in vms if (priority := cache.priority(vm))},
+            limit=self._config.max_vms_to_process,
+            rotation=self._config.vm_selection_rotation_interval or 0,
+            cycle=self._tick,
+            draw=self._context.random.random(),
+        )
+        return await self._decided(self._context.decider.select(given))
+
+    def _is_bare(self, missing: int) -> bool:
+        """Whether most VMs that need slots miss some, and they are too many for a few ticks."""
+        if missing <= max(PASS_VMS, BARE_TICKS * max(0, self._config.max_vms_to_process)):
+            return False
+        needing = sum(self._cache.required(vm) > 0 for vm in self._cache.vms.values())
+        return missing > BARE_SHARE * needing
+
+    async def _plan_all(self, missing: Sequence[Missing]) -> Outcome:
+        """Plan for everybody who misses slots together, so that slots are packed as in a first plan."""
+        context, cache = self._context, self._cache
+        wishes = await self._wishes(one.vm for one in missing)
+        requests = {wish.vm.id: context.ids.uuid() for wish in wishes}
+        greq = global_request_id()
+        offers = await gather_offers(context.placement, self._caller, wishes, requests=requests, request_id=greq)
+        served = {wish.vm.id for wish in wishes}
+        vms = tuple(cache.vms.values())
+        required = {vm.id: need for vm in vms if (need := cache.required(vm)) and (vm.id in served)}
+        given = PlanInput(
+            vms=vms,
+            required=required,
+            priorities={vm: priority for vm in served if (priority := cache.priority(cache.vms[vm]))},
+            slots=tuple(cache.slots.values()),
+            sizes={wish.vm.id: wish.size for wish in wishes},
+            classes={wish.vm.id: wish.offer_class for wish in wishes},
+            reuse=offers.reuse,
+            new=offers.new,
+            free=context.free().table(),
+            hosts=tuple(sorted(cache.locations.names)),
+            topology=cache.topology(),
+        )
+        answer = await self._decided(context.decider.plan(given))
+        outcome = await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
+        _log.info("plan.done", missing=answer.missing, created=outcome.created, reused=outcome.reused)
+        for vm in sorted(served - outcome.left.keys()):
+            self._report.note_fail(vm, outcome.fails.get(vm))
+        return outcome
+
+    async def _repack(self) -> None:
+        """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
+        context, cache, limit = self._context, self._cache, self._config.repack.max_changes_per_cycle
+        if limit <= 0 or not cache.slots or self._settled == cache.revision:
+            return
+        slots = tuple(cache.slots[name] for name in sorted(cache.slots))
+        members = [vm for vm in concerned(slots) if vm in cache.vms]
+        wishes = await self._wishes(members, dict.fromkeys(members, 1))
+        offers = await gather_offers(
+            context.placement, self._caller, wishes, requests={}, request_id=global_request_id(), with_new=False
+        )
+        revision = cache.revision
+        given = RepackInput(
+            slots=slots,
+            vms=tuple(cache.vms.values()),
+            required={vm.id: need for vm in cache.vms.values() if (need := cache.required(vm))},
+            classes={wish.vm.id: wish.offer_class for wish in wishes},
+            reuse=offers.reuse,
+            limit=limit,
+            seed=self._tick,
+            topology=cache.topology(),
+        )
+        result = await self._decided(context.decider.repack(given))
+        made = await self._changes.move(result.actions, lambda: self._lock)
+        self._settled = revision if not result.actions else None
+        _log.info("repack.done", cycle=self._tick, moves=made)
+
+    def _pause(self, summary: Summary) -> float:
+        config = self._config
+        return next_pause_s(
+            PauseInput(
+                limit_hit=summary.limit_hit,
+                reused=summary.reused,
+                created=summary.created,
+                failed=summary.failed,
+                normal_s=config.reconcile_interval_s,
+                short_s=config.short_reconcile_interval_s,
+                min_success=config.min_success_for_short_interval or 0,
+                max_failures=config.max_failures_for_short_interval or 0,
+            )
+        )
+
+    def _check(self, step: Step, informer: Informer[R]) -> None:
+        try:
+            check_current(informer)
+        except Unavailable as error:
+            raise Aborted(step, error) from error
+
+    async def _step(self, step: Step, reading: Awaitable[T]) -> T:
+        try:
+            return await reading
+        except OutliveError as error:
+            raise Aborted(step, error) from error
+        except Exception as error:
+            odd = Unavailable(
+                f"unexpected answer: {type(error).__name__}: {error}", remedy="see the log, and report it"
+            )
+            _log.error("cycle.unexpected", step=step.value, error=repr(error), exc_info=True)
+            raise Aborted(step, odd) from error
+
+    async def _decided(self, deciding: Awaitable[T]) -> T:
+        """What the decision answered; a computer that cannot be used ends the tick."""
+        try:
+            return await deciding
+        except OutliveError as error:
+            raise Aborted(Step.DECIDE, error) from error
+
+
+def slot_size(vm: VmView, groups: Mapping[str, FlavorGroupSpec] | None) -> ResolvedSize:
+    """The size of the VM's slots; never below the VM's own."""
+    size = resolve_size(vm, groups)
+    return enough_for(vm, size) if vm.cpu_milli > 0 and vm.memory_bytes > 0 else size
+
+
+def usual_forecast(clock: Clock, config: FailoverConfig, reporter: Reporter, coverage: CoverageWriter) -> Forecast:
+    """The forecast of full protection, fed by what coverage says."""
+    slots = config.max_vms_to_process if config.max_vms_to_process > 0 else 1_000
+    forecast = Forecast(
+        clock,
+        usual_pass=Pass(gave=PASS_VMS, took_s=PASS_VMS * USUAL_S_PER_SLOT, pause_s=GATHER_S),
+        usual_cycle=Pass(
+            gave=slots,
+            took_s=slots * USUAL_S_PER_SLOT,
+            pause_s=config.short_reconcile_interval_s or config.reconcile_interval_s,
+        ),
+    )
+    forecast.tell = reporter.foretold
+    reporter.foresee(forecast.now)
+    coverage.listener = forecast
+    return forecast

@@ -1,0 +1,192 @@
+"""What is true of every VM now, reported VM by VM and in sums: coverage, tolerance, levels, VMs without a location.
+
+Statuses are made from the living index at the moment of the report, under the reconciler's lock, so that no report is
+older than the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from outlive.base.batches import batches
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.failover.analysis.costs import CostInput, costing
+from outlive.failover.analysis.coverage import left_of, status_of
+from outlive.failover.analysis.tolerance import Tolerating, judge_broken
+from outlive.failover.planner.actions import Fail
+from outlive.failover.portions import in_portions
+from outlive.failover.protection import LevelSettings
+from outlive.failover.reconciler.cache import FleetCache
+from outlive.failover.reconciler.coverage import CoverageWriter
+from outlive.failover.report.reporter import Reporter
+from outlive.resources import CoverageStatus
+
+TOGETHER = 500
+"""VMs whose coverage is reported in one turn."""
+UNLISTED_REASON = "unlisted-and-moved"
+"""Why a VM is not covered that only hosts know, and somewhere else than its slots believe."""
+
+_log = get_logger("failover.report")
+
+
+class CoverageReport:
+    """Reports for the reconciler."""
+
+    def __init__(
+        self, cache: FleetCache, writer: CoverageWriter, reporter: Reporter, clock: Clock, lock: asyncio.Lock
+    ) -> None:
+        self._cache = cache
+        self._writer = writer
+        self._reporter = reporter
+        self._clock = clock
+        self._lock = lock
+        self._fails: dict[str, Fail] = {}
+        """VM → why it has not got what it misses, as last decided."""
+        self._faulty: list[str] = []
+        """VMs for which a rule did not hold at the last report, as where another member of their slots moved and the
+        brake holds: they are reported again, also once it holds again."""
+
+    def note_fail(self, vm: str, fail: Fail | None) -> None:
+        """Remember why, for the VM's coverage; an event only when the reason is another than before."""
+        before = self._fails.pop(vm, None)
+        if fail is not None:
+            self._fails[vm] = fail
+            if before is None or before.reason != fail.reason:
+                self._reporter.vm_without_slot(fail)
+
+    def status(self, vm_id: str) -> CoverageStatus | None:
+        """What is true of a VM that the source lists and that is to run; of others ``None``."""
+        cache = self._cache
+        vm = cache.vms.get(vm_id)
+        if vm is not None:
+            counting, idle = cache.counting(vm)
+            fail = self._fails.get(vm_id)
+            broken = cache.at_fault(vm_id)
+            return status_of(vm, cache.required(vm), counting, broken=broken, fail=fail, idle=idle)
+        why = cache.unplaced.get(vm_id)
+        if why is None:
+            return None
+        known = cache.known[vm_id]
+        required = cache.required(known)
+        if required <= 0:
+            return CoverageStatus(required=0, covered=True, host=known.host)
+        reported = cache.locations.first(vm_id) or "no host"
+        return CoverageStatus(
+            required=required,
+            covered=False,
+            host=known.host,
+            reason=why.value,
+            message=why.message.format(host=known.host, reported=reported),
+            remedy=why.remedy.format(host=known.host, reported=reported),
+        )
+
+    async def retract(self, vms: Iterable[str]) -> None:
+        """Report those that are not covered any more, before they are given anything: giving takes time, and this
+        process may lose its lead meanwhile."""
+        found = self._statuses(vms)[0]
+        try:
+            await self._writer.retract({vm: status for vm, status in found.items() if not status.covered})
+        except OutliveError as error:
+            _log.warning("coverage.not_written", error=str(error))
+
+    async def report(self, vms: Iterable[str], *, again: int = 0) -> None:
+        """Report these, those for whom a rule is or was broken, and ``again`` whose last report did not get through."""
+        faulty = [vm for vm in self._cache.index.faulty() if vm in self._cache.vms]
+        concerned = dict.fromkeys((*vms, *self._faulty, *faulty, *self._writer.unreported[:again]))
+        self._faulty = faulty
+        statuses, gone = self._statuses(concerned)
+        try:
+            await self._writer.publish(statuses, gone=gone)
+        except OutliveError as error:
+            _log.warning("coverage.not_written", error=str(error))
+
+    def _statuses(self, vms: Iterable[str]) -> tuple[dict[str, CoverageStatus], list[str]]:
+        """What is true of these, and those of them that are gone."""
+        found: dict[str, CoverageStatus] = {}
+        gone: list[str] = []
+        for vm in vms:
+            status = self.status(vm) or self._guarded(vm)
+            if status is not None:
+                found[vm] = status
+            elif vm not in self._cache.locations:
+                gone.append(vm)
+        return found, gone
+
+    def _guarded(self, vm: str) -> CoverageStatus | None:
+        """What is left of the promise to a VM that hosts report and no source lists; ``None`` where all of it is."""
+        cache, last = self._cache, self._writer.last(vm)
+        host = cache.locations.first(vm)
+        if host is None or last is None or not last.covered:
+            return None
+        if last.host and last.host != host:
+            return CoverageStatus(
+                required=last.required,
+                covered=False,
+                host=host,
+                reason=UNLISTED_REASON,
+                message=f"no VM source lists the VM, and it runs on {host}, not on {last.host}",
+                remedy="restore the VM source; the next cycle puts its slots right",
+            )
+        left = [name for name in last.slots if name in cache.slots and vm in cache.slots[name].members]
+        return left_of(last, left) if len(left) < len(last.slots) else None
+
+    async def everybody(self, *, braked: bool, levels: Mapping[str, LevelSettings], unit: str) -> None:
+        """Report all VMs and what they add up to; nobody is forgotten that a host reports, or while the brake holds."""
+        cache = self._cache
+        for vm in [vm for vm in self._fails if vm not in cache.vms]:
+            del self._fails[vm]
+        broken = frozenset(vm for vm in cache.index.faulty() if vm in cache.vms)
+        required = {vm: cache.required(cache.vms[vm]) for vm in broken}
+        slots = tuple(cache.slots.values())
+        exact = await in_portions(judge_broken(broken, required, cache.vms, slots, cache.topology()), self._clock)
+        tolerance = Tolerating(unit, broken, exact)
+        reasons = Counter[str]()
+        covered: list[str] = []
+        known = protected = 0
+        try:
+            for some in batches([*cache.vms, *cache.unplaced], TOGETHER):
+                await self._clock.sleep(0)
+                async with self._lock:
+                    statuses = {vm: status for vm in some if (status := self.status(vm)) is not None}
+                    tolerance.add([cache.vms.get(vm) or cache.known[vm] for vm in statuses], statuses)
+                    reasons.update(status.reason for status in statuses.values() if not status.covered)
+                    covered += [vm for vm, status in statuses.items() if status.required > 0 and status.covered]
+                    known += len(statuses)
+                    protected += sum(status.required > 0 for status in statuses.values())
+                    await self._writer.publish(statuses)
+            self._reporter.uncovered(reasons)
+            self._reporter.tolerated(tolerance.done())
+            self._reporter.counted(known=known, protected=protected, covered=len(covered))
+            await self._levels(levels, covered)
+            await self._forget(braked=braked)
+        except OutliveError as error:
+            _log.warning("coverage.not_written", error=str(error))
+
+    async def _levels(self, levels: Mapping[str, LevelSettings], covered: list[str]) -> None:
+        """What each protection level covers and costs, where there are any."""
+        if not levels:
+            return
+        cache = self._cache
+        vms = (*cache.vms.values(), *(cache.known[vm] for vm in cache.unplaced))
+        given = CostInput(
+            vms=vms,
+            required={vm.id: need for vm in vms if (need := cache.required(vm))},
+            slots=tuple(cache.slots.values()),
+            levels={vm.id: level for vm in vms if (level := cache.level(vm))},
+            priorities={name: level.priority for name, level in levels.items()},
+            covered=tuple(covered),
+        )
+        self._reporter.levels(await in_portions(costing(given), self._clock))
+
+    async def _forget(self, *, braked: bool) -> None:
+        """Correct or delete what was published of VMs that are neither listed nor to run any more."""
+        for names in batches(() if braked else await self._writer.published(), TOGETHER):
+            await self._clock.sleep(0)
+            async with self._lock:
+                others = [vm for vm in names if vm not in self._cache.vms and vm not in self._cache.unplaced]
+                statuses, gone = self._statuses(others)
+                await self._writer.publish(statuses, gone=gone)

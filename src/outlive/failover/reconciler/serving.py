@@ -1,0 +1,209 @@
+"""What VMs that miss slots are given, decided on the living index: tried there, recorded, and taken back.
+
+The same rules as in a plan, on an index that follows along, so that an event costs what it touches. Each decision is
+recorded with what it rests on: the VM, its slots, those that it joins, and the offers that it takes; on that input
+``failover.assign`` gives the same answer. Of VMs that got nothing the first of each class is recorded, with the whole
+offer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.model import SlotView
+from outlive.failover.offers import Offers, Wanted
+from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
+from outlive.failover.planner.assign import AssignInput, result_of
+from outlive.failover.planner.greedy import Greedy
+from outlive.failover.planner.offers import FreeAmounts
+from outlive.failover.reconciler.cache import FleetCache
+from outlive.failover.reconciler.decider import Decider
+from outlive.failover.separation import ServerGroup, groups_of
+
+KEY_PREFIX = "+new-"
+"""Begins the keys of slots that have no name yet; no name can begin so."""
+
+
+class Serving:
+    """Decides about VMs that miss slots."""
+
+    def __init__(self, cache: FleetCache, decider: Decider) -> None:
+        self._cache = cache
+        self._decider = decider
+        self._greedy: Greedy | None = None
+
+    def serve(
+        self,
+        wishes: Sequence[Wanted],
+        offers: Offers,
+        free: FreeAmounts,
+        *,
+        closed: Collection[str] = (),
+        limit_new: bool = False,
+        used: Collection[str] = (),
+    ) -> list[Action]:
+        """What each of these gets, in this order, each beside those before it; the index stays as it is.
+
+        ``closed``: slots that nobody joins. ``limit_new``: at most one new slot a host, none on those in ``used``.
+        """
+        index = self._cache.index
+        greedy = self._prepared(index, limit_new=limit_new, closed=closed)
+        greedy.renew(reuse=offers.reuse, new=offers.new, free=free, hosts=self._cache.locations.names)
+        greedy.ledger.mark_new(index.host(host) for host in used)
+        record = _Record(self._cache, self._decider, offers, free, limit_new=limit_new, closed=closed, used=used)
+        actions: list[Action] = []
+        with index.trial():
+            for number, wish in enumerate(wishes):
+                if not index.has_vm(wish.vm.id):
+                    continue
+                prefix = f"{KEY_PREFIX}{number}-"
+                greedy.name_new_slots(prefix)
+                own = index.slots_of(wish.vm.id)
+                served = greedy.serve(wish.vm, wish.need)
+                record.keep(wish, own, served, greedy, prefix)
+                actions += served
+        return actions
+
+    def _prepared(self, index: ConflictIndex, *, limit_new: bool, closed: Collection[str]) -> Greedy:
+        """The greedy assignment; the usual one is kept, because it remembers much about hosts."""
+        if limit_new or closed:
+            greedy = Greedy(index, reuse={}, new={}, free={}, one_new_per_host=limit_new)
+            greedy.close(closed)
+            return greedy
+        if self._greedy is None or self._greedy.counters is not index:
+            self._greedy = Greedy(index, reuse={}, new={}, free={})
+        return self._greedy
+
+    def assign_input(
+        self,
+        wishes: Sequence[Wanted],
+        offers: Offers,
+        free: FreeAmounts,
+        *,
+        closed: Collection[str] = (),
+        limit_new: bool = False,
+        used: Collection[str] = (),
+    ) -> AssignInput:
+        """The same question with the whole fleet, for ``failover.assign``."""
+        cache = self._cache
+        topology = cache.topology()
+        ids = {wish.vm.id for wish in wishes}
+        groups = groups_of(cache.vms.values(), _Needs(cache), ids) if topology.server_groups else ()
+        return AssignInput(
+            slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
+            vms=tuple(wish.vm for wish in wishes),
+            needs=tuple(wish.need for wish in wishes),
+            priorities={wish.vm.id: priority for wish in wishes if (priority := cache.priority(wish.vm))},
+            reuse=offers.reuse,
+            new=offers.new,
+            free=free.table(),
+            hosts=tuple(sorted(cache.locations.names)),
+            one_new_per_host=limit_new,
+            used_hosts=tuple(used),
+            excluded_slots=tuple(sorted(closed)),
+            key_prefix=KEY_PREFIX,
+            groups=groups,
+            topology=topology,
+        )
+
+
+class _Needs(dict[str, int]):
+    """VM → slots that it needs, looked up in the cache."""
+
+    def __init__(self, cache: FleetCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def get(self, vm: str, default: int = 0) -> int:  # type: ignore[override]
+        """What the VM needs."""
+        view = self._cache.vms.get(vm)
+        return self._cache.required(view) if view is not None else default
+
+
+class _Record:
+    """Records what was decided in one pass."""
+
+    def __init__(
+        self,
+        cache: FleetCache,
+        decider: Decider,
+        offers: Offers,
+        free: FreeAmounts,
+        *,
+        limit_new: bool,
+        closed: Collection[str],
+        used: Collection[str],
+    ) -> None:
+        self._cache = cache
+        self._decider = decider
+        self._offers = offers
+        self._free = free
+        self._limit_new = limit_new
+        self._closed = closed
+        self._used = list(used)
+        self._pending: dict[str, SlotView] = {}
+        """Slots as the actions so far leave them."""
+        self._explained: set[str] = set()
+
+    def keep(self, wish: Wanted, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
+        """One VM's decision; ``own``: the slots that it had."""
+        failed = any(isinstance(action, Fail) for action in actions)
+        joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
+        opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
+        group = self._cache.index.separation.group(wish.vm.id)
+        theirs = self._slots_of(group) - {*own, *joins, *opened}
+        names = sorted({*own, *joins, *theirs})
+        slots = {name: self._pending.get(name) or self._cache.slots[name] for name in names}
+        result = result_of([slots[name] for name in sorted(joins)], actions, opened)
+        self._pending.update({slot.name: slot for slot in result.slots})
+        hosts = [slot.host for slot in opened.values()]
+        if not failed or wish.offer_class not in self._explained:
+            given = AssignInput(
+                slots=tuple(slots.values()),
+                vms=(wish.vm,),
+                needs=(wish.need,),
+                reuse={wish.offer_class: Offer(hosts=tuple(dict.fromkeys(joins.values())))},
+                new={wish.offer_class: self._offered(wish.offer_class, hosts, whole=failed)},
+                free=self._free.table() if failed else {},
+                hosts=tuple(sorted(self._cache.locations.names)) if failed else (),
+                one_new_per_host=self._limit_new,
+                used_hosts=tuple(self._used),
+                excluded_slots=tuple(sorted(theirs)),
+                key_prefix=prefix,
+                groups=(group,) if group is not None else (),
+            )
+            given = msgspec.structs.replace(given, topology=self._cache.topology(_hosts_in(given)))
+            self._decider.assigned(given, result, subject=wish.vm.id)
+        if failed:
+            self._explained.add(wish.offer_class)
+        self._used += hosts if self._limit_new else ()
+
+    def _slots_of(self, group: ServerGroup | None) -> set[str]:
+        """The slots of the group's members, those that were opened in this pass included."""
+        index = self._cache.index
+        members = group.members if group is not None else ()
+        return {name for vm in members if index.has_vm(vm) for name in index.slots_of(vm)}
+
+    def _offered(self, offer_class: str, hosts: Sequence[str], *, whole: bool) -> Offer:
+        """The offer of new slots, or what was taken of it."""
+        offer = self._offers.new.get(offer_class, Offer())
+        if whole:
+            return offer
+        places = sorted(offer.hosts.index(host) for host in hosts)
+        scores = tuple(offer.scores[place] for place in places) if offer.scores else ()
+        return msgspec.structs.replace(offer, hosts=tuple(offer.hosts[place] for place in places), scores=scores)
+
+
+def _hosts_in(given: AssignInput) -> set[str]:
+    """Every host that the decision may look at."""
+    found = {vm.host for vm in given.vms}.union(given.hosts, given.free)
+    for slot in given.slots:
+        found.update((slot.host, *slot.members.values()))
+    for offer in given.new.values():
+        found.update(offer.hosts)
+    for group in given.groups:
+        found.update(group.members.values())
+    return found
