@@ -216,7 +216,7 @@ def repack_document(
 def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
     """The same for people."""
     from outlive.cli.covering import coverage_lines
-    from outlive.failover.planner.reasons import Reason
+    from outlive.resources.reasons import CoverageReason
 
     was = document["before"]
     head = (
@@ -224,7 +224,7 @@ def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool,
         f"become {after.slots} with {after.reserved.memory_bytes / 2**30:,.0f} GiB"
     )
     if not document["moves"]:
-        clashing = any(one.reason == Reason.MEMBERSHIPS_CLASH for one in after.uncovered)
+        clashing = any(one.reason == CoverageReason.MEMBERSHIPS_CLASH for one in after.uncovered)
         why = ": nobody moves while a rule is broken (outlive failover check)" if clashing else ""
         head = f"nothing was found to repack{why}"
     verb = "done, and now" if document["applied"] else "nothing was written; with --apply"

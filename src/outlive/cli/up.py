@@ -276,8 +276,8 @@ class _Seen:
 
 
 async def _seen(store: SqliteStore) -> _Seen:
-    from outlive.failover.planner.reasons import Reason
     from outlive.resources import FAILOVER, Coverage, Reservation
+    from outlive.resources.reasons import CoverageReason
     from outlive.store import list_all
 
     told = [one.status async for one in list_all(store, Coverage)]
@@ -285,7 +285,7 @@ async def _seen(store: SqliteStore) -> _Seen:
     return _Seen(
         required=len(required),
         covered=sum(1 for status in required if status.covered),
-        waiting=sum(1 for status in required if status.reason == Reason.WAITING),
+        waiting=sum(1 for status in required if status.reason == CoverageReason.WAITING),
         looked_at=len(told),
         slots=len([one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]),
     )

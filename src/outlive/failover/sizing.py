@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from outlive.base.quantity import format_bytes, format_milli
 from outlive.failover.model import VmView
 from outlive.resources import FlavorGroupSpec
 
@@ -89,6 +90,11 @@ def enough_for(vm: VmView, size: ResolvedSize) -> ResolvedSize:
     return msgspec.structs.replace(
         size, cpu_milli=max(size.cpu_milli, vm.cpu_milli), memory_bytes=max(size.memory_bytes, vm.memory_bytes)
     )
+
+
+def amounts(cpu_milli: int, memory_bytes: int) -> str:
+    """A size for people: cores and bytes as quantities."""
+    return f"{format_milli(cpu_milli)} cpu and {format_bytes(memory_bytes)} memory"
 
 
 def resource_group(vm: VmView, size: ResolvedSize) -> str:

@@ -14,9 +14,9 @@ from outlive.base.random import Random
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, AssignResult, assign
-from outlive.failover.planner.reasons import Reason
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizing import ResolvedSize, resolve_size
+from outlive.resources.reasons import CoverageReason
 
 GIB = 2**30
 HOSTS = tuple(f"h{number}" for number in range(1, 7))
@@ -124,7 +124,7 @@ def test_opened_slots_are_taken_off_the_free_amounts() -> None:
     result = assign(given_([vm("v", "h1"), vm("w", "h1")], [], free=free))
     assert isinstance(result.actions[0], Open)
     fail = one_fail(result)
-    assert (fail.reason, fail.missing) == (Reason.NO_CAPACITY, 1)
+    assert (fail.reason, fail.missing) == (CoverageReason.NO_CAPACITY, 1)
     assert "5 without room for 1 cpu and 1Gi memory" in fail.detail
     assert "h5 with 0 cpu and 1Gi memory" in fail.detail
     assert "1 runs the VM itself" in fail.detail
@@ -132,9 +132,9 @@ def test_opened_slots_are_taken_off_the_free_amounts() -> None:
 
 def test_one_new_slot_a_host_and_cycle_if_asked_for() -> None:
     result = assign(given_([vm("v", "h1"), vm("w", "h1")], [], new=Offer(hosts=("h5",)), one_new_per_host=True))
-    assert one_fail(result).reason == Reason.ONE_PER_HOST
+    assert one_fail(result).reason == CoverageReason.ONE_PER_HOST
     used = assign(given_([vm("v", "h1")], [], new=Offer(hosts=("h5",)), one_new_per_host=True, used_hosts=("h5",)))
-    assert one_fail(used).reason == Reason.ONE_PER_HOST
+    assert one_fail(used).reason == CoverageReason.ONE_PER_HOST
     free = assign(given_([vm("v", "h1"), vm("w", "h1")], [], new=Offer(hosts=("h5",))))
     assert (free.created, free.failed) == (2, 0)
 
@@ -150,10 +150,10 @@ def test_a_slot_whose_write_failed_is_not_joined_and_still_counts() -> None:
 def test_the_rules_exclude_hosts_and_the_reason_says_which() -> None:
     slots = [slot("s1", "h2", v="h1", w="h3")]
     fail = one_fail(assign(given_([vm("v", "h1")], slots, new=Offer(hosts=("h1", "h2", "h3")))))
-    assert fail.reason == Reason.REFUSED
+    assert fail.reason == CoverageReason.REFUSED
     every = [slot(f"s{number}", f"h{number}", 9, v="h1") for number in range(2, 7)]
     fail = one_fail(assign(given_([vm("v", "h1")], every)))
-    assert fail.reason == Reason.RULES
+    assert fail.reason == CoverageReason.RULES
     assert "5 excluded by the rules (for example h2 has its slot s2)" in fail.detail
     assert fail.remedy.startswith("add a host")
     rival = [slot("s2", "h2", 9, v="h1", w="h3"), *every[2:]]
@@ -164,16 +164,16 @@ def test_the_rules_exclude_hosts_and_the_reason_says_which() -> None:
 def test_steps_that_refused_hosts_are_told() -> None:
     offer = Offer(hosts=("h1",), rejected={"filter_capacity": 4, "filter_traits": 1})
     fail = one_fail(assign(given_([vm("v", "h1")], [], new=offer, free=dict.fromkeys(HOSTS, (500, GIB)))))
-    assert fail.reason == Reason.NO_CAPACITY
+    assert fail.reason == CoverageReason.NO_CAPACITY
     assert "filter_capacity: 4, filter_traits: 1" in fail.detail
     assert "500m cpu" in fail.detail
     offer = Offer(hosts=("h1",), rejected={"filter_traits": 5})
-    assert one_fail(assign(given_([vm("v", "h1")], [], new=offer))).reason == Reason.REFUSED
+    assert one_fail(assign(given_([vm("v", "h1")], [], new=offer))).reason == CoverageReason.REFUSED
 
 
 def test_placement_that_does_not_answer_is_the_reason() -> None:
     fail = one_fail(assign(given_([vm("v", "h1")], [], count=2, new=Offer(error="connection refused"))))
-    assert (fail.reason, fail.detail, fail.missing) == (Reason.PLACEMENT_UNAVAILABLE, "connection refused", 2)
+    assert (fail.reason, fail.detail, fail.missing) == (CoverageReason.PLACEMENT_UNAVAILABLE, "connection refused", 2)
 
 
 def test_reuse_without_an_answer_falls_through_to_a_new_slot() -> None:
@@ -183,12 +183,12 @@ def test_reuse_without_an_answer_falls_through_to_a_new_slot() -> None:
 
 def test_a_vm_without_size_is_refused() -> None:
     bare = VmView(id="v", host="h1", flavor="f")
-    assert one_fail(assign(given_([bare], []))).reason == Reason.ZERO_SIZE
+    assert one_fail(assign(given_([bare], []))).reason == CoverageReason.ZERO_SIZE
 
 
 def test_a_vm_whose_memberships_clash_gets_nothing_new() -> None:
     fail = one_fail(assign(given_([vm("v", "h2")], [slot("s", "h2", v="h1")], count=1)))
-    assert fail.reason == Reason.MEMBERSHIPS_CLASH
+    assert fail.reason == CoverageReason.MEMBERSHIPS_CLASH
     assert "h2" in fail.detail
 
 

@@ -14,8 +14,8 @@ from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, Wo
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Offer
 from outlive.failover.planner.plan import PlanInput, plan
-from outlive.failover.planner.reasons import Reason
 from outlive.resources.codec import encode
+from outlive.resources.reasons import CoverageReason
 
 GIB = 2**30
 
@@ -46,7 +46,7 @@ def test_the_document_has_the_pinned_members() -> None:
         required={"a": 1, "b": 1},
         slots=(slot("s", "h4", a="h1"),),
         hosts=hosts,
-        fails=(Fail(vm="b", reason=Reason.NO_CAPACITY, detail="all full", remedy="add a host"),),
+        fails=(Fail(vm="b", reason=CoverageReason.NO_CAPACITY, detail="all full", remedy="add a host"),),
     )
     assert msgspec.json.decode(encode(coverage(given_state))) == {
         "vms": 3,
@@ -93,7 +93,7 @@ def test_a_slot_counts_only_when_ready_large_enough_allowed_and_right_about_the_
 
 
 def test_a_vm_for_which_a_rule_is_broken_is_not_covered() -> None:
-    assert reasons(of([vm("a", "h1")], [slot("s", "h1", a="h1")])) == {"a": Reason.MEMBERSHIPS_CLASH}
+    assert reasons(of([vm("a", "h1")], [slot("s", "h1", a="h1")])) == {"a": CoverageReason.MEMBERSHIPS_CLASH}
 
 
 def test_nobody_who_needs_nothing_is_uncovered() -> None:

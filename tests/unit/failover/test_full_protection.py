@@ -10,7 +10,6 @@ from tests.support.failover import GIB, Cloud
 from tests.support.live_failover import LiveCloud, live
 from tests.support.loops import run
 
-from outlive.failover.planner.reasons import Reason
 from outlive.failover.report.forecast import (
     BY_ITSELF,
     OVERDUE_S,
@@ -22,6 +21,7 @@ from outlive.failover.report.forecast import (
     full_protection,
 )
 from outlive.resources import Reservation
+from outlive.resources.reasons import CoverageReason
 
 USUAL = Pass(gave=50, took_s=1.0, pause_s=0.05)
 NOTHING = ProtectionInput(usual_pass=USUAL, usual_cycle=USUAL)
@@ -37,7 +37,7 @@ passes = st.builds(
 slots = st.integers(1, 2_000)
 
 
-def waiting(number: int, reason: str = Reason.WAITING) -> Lack:
+def waiting(number: int, reason: str = CoverageReason.WAITING) -> Lack:
     return Lack(reason=reason, vms=number, slots=number, remedy="do this")
 
 
@@ -73,10 +73,12 @@ def test_more_that_is_missing_never_ends_earlier(one: int, more: int, seen: list
     assert 0.0 < etas[0] <= etas[1] + 1e-9
 
 
-@given(st.sampled_from([reason for reason in Reason if reason not in BY_ITSELF]), slots, slots)
-def test_what_only_somebody_can_mend_has_no_time_but_a_reason(reason: Reason, blocked: int, others: int) -> None:
+@given(st.sampled_from([reason for reason in CoverageReason if reason not in BY_ITSELF]), slots, slots)
+def test_what_only_somebody_can_mend_has_no_time_but_a_reason(
+    reason: CoverageReason, blocked: int, others: int
+) -> None:
     found = with_(lacks=(waiting(blocked, reason), waiting(others)))
-    unanswered = reason is Reason.PLACEMENT_UNAVAILABLE
+    unanswered = reason is CoverageReason.PLACEMENT_UNAVAILABLE
     assert found.outlook is (Outlook.UNKNOWN if unanswered else Outlook.NEVER)
     assert found.eta_s is None
     assert found.rest_s is not None

@@ -17,11 +17,12 @@ from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail
-from outlive.failover.planner.reasons import Reason, amounts
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.rules import counts, fits, may_run_on
+from outlive.failover.sizing import amounts
 from outlive.failover.topology import Topology
 from outlive.resources import Amounts, CoverageStatus
+from outlive.resources.reasons import CoverageReason, Reason, render
 
 HOSTS_NAMED = 3
 """Hosts of a limit that a sentence names."""
@@ -272,7 +273,7 @@ def left_of(told: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
         told,
         slots=tuple(slots),
         covered=False,
-        reason=Reason.WAITING.value,
+        reason=CoverageReason.WAITING.value,
         message=f"{len(slots)} of {told.required} slots; where it is is not clear, and other slots have gone",
         remedy="wait until its hosts have said which of them has it",
     )
@@ -283,22 +284,16 @@ def _why(
 ) -> tuple[str, str, str]:
     has = f"{present} of {required} slots"
     if broken:
-        return (
-            Reason.MEMBERSHIPS_CLASH.value,
-            f"{has}; a rule is broken for the VM, so that its slots promise nothing",
-            "`outlive failover check` names the rule; the next clean-up takes out who is at fault",
-        )
+        said = render(Reason(CoverageReason.MEMBERSHIPS_CLASH))
+        return CoverageReason.MEMBERSHIPS_CLASH.value, f"{has}; {said.text}", said.remedy
     if fail is not None:
         return str(fail.reason), f"{has}; {fail.detail}", fail.remedy
     for slot in idle:
         why = why_worthless(vm, slot)
         if why is not None:
             return why.worthless.value, f"{has}; slot {slot.name} {why.text}", why.remedy
-    return (
-        Reason.WAITING.value,
-        f"{has}; it has not been its turn",
-        "wait for a cycle, or raise failover.maxVMsToProcess",
-    )
+    said = render(Reason(CoverageReason.WAITING))
+    return CoverageReason.WAITING.value, f"{has}; {said.text}", said.remedy
 
 
 def _uncovered(status: CoverageStatus, vm: str) -> Uncovered:

@@ -18,7 +18,7 @@ from outlive.failover.analysis.coverage import Worthless, why_worthless
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.reasons import amounts
+from outlive.failover.sizing import amounts
 from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.request import Intent

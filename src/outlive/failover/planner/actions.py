@@ -73,7 +73,7 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="fail"
 
     vm: str
     reason: str
-    """A stable word, see ``Reason`` in ``outlive.failover.planner.reasons``."""
+    """A code of ``outlive.resources.reasons.coverage``."""
     detail: str
     """The reason with its numbers, true in the state that the actions before it leave behind."""
     remedy: str

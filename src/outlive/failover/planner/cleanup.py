@@ -17,9 +17,9 @@ import msgspec
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import Culprit, find_culprits, without
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planner.reasons import amounts
 from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.rules import fits, may_run_on
+from outlive.failover.sizing import amounts
 from outlive.failover.topology import HOSTS_ALONE, Topology
 
 DETAIL_LIMIT = 300

@@ -16,8 +16,8 @@ from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
-from outlive.failover.planner.reasons import HostCount, Reason, amounts, no_host, refused_for_capacity, unworded
-from outlive.failover.sizing import resource_group
+from outlive.failover.sizing import amounts, resource_group
+from outlive.resources.reasons import CoverageReason, Reason, render
 
 _AFTER_ALL_NAMES = "\U0010ffff"
 """Ranks of new slots begin with this: where names break ties, they come after existing slots, oldest first."""
@@ -99,11 +99,14 @@ class Greedy:
         sizes = (vm.cpu_milli, vm.memory_bytes, need.size.cpu_milli, need.size.memory_bytes)
         if min(sizes) > 0:
             return None
-        detail = f"the VM declares {amounts(vm.cpu_milli, vm.memory_bytes)}"
-        if need.size.group_name:
-            detail += f", its group {need.size.group_name} {amounts(need.size.cpu_milli, need.size.memory_bytes)}"
-        remedy = f"give flavor {vm.flavor!r} cpu and memory above zero"
-        return Fail(vm=vm.id, reason=Reason.ZERO_SIZE, detail=detail, remedy=remedy, missing=need.needed)
+        group = need.size.group_name
+        declared = {
+            "size": amounts(vm.cpu_milli, vm.memory_bytes),
+            "group": group,
+            "group_size": amounts(need.size.cpu_milli, need.size.memory_bytes) if group else "",
+            "flavor": vm.flavor,
+        }
+        return failure(vm.id, Reason(CoverageReason.ZERO_SIZE, declared), need.needed)
 
     def _join(self, vm: VmView, need: Need) -> Join | None:
         offer = self._reuse.get(need.offer_class)
@@ -145,9 +148,8 @@ class Greedy:
     def _open(self, vm: VmView, need: Need, missing: int, *, worded: bool) -> Open | Fail:
         offer = self._new_hosts(need.offer_class)
         if offer is None or offer.error:
-            detail = offer.error if offer is not None else f"placement was not asked for {need.offer_class}"
-            remedy = "the next cycle asks again; see the log of placement"
-            return Fail(vm=vm.id, reason=Reason.PLACEMENT_UNAVAILABLE, detail=detail, remedy=remedy, missing=missing)
+            error = offer.error if offer is not None else f"placement was not asked for {need.offer_class}"
+            return failure(vm.id, Reason(CoverageReason.PLACEMENT_UNAVAILABLE, {"error": error}), missing)
         if not self.counters.holds_for(vm.id):
             return self._clash(vm, missing)
         self.ledger.grow()
@@ -161,10 +163,9 @@ class Greedy:
         place = offer.best(vm.id, possible)
         if place is None:
             if not worded and (offer.names or len(self._everywhere())):
-                return unworded(vm.id, missing)
-            return no_host(
-                vm.id, size.cpu_milli, size.memory_bytes, self._count(vm, need, offer, allowed, room), missing
-            )
+                # All that an attempt has to know which may be dropped.
+                return Fail(vm=vm.id, reason=CoverageReason.NO_CAPACITY, detail="", remedy="", missing=missing)
+            return failure(vm.id, self._no_host(vm, need, offer, allowed, room), missing)
         return self._opened(vm, need, offer.names[place])
 
     def _exclude(self, vm: str, offer: NewHosts, possible: NDArray[np.bool_]) -> None:
@@ -229,19 +230,13 @@ class Greedy:
 
     def _clash(self, vm: VmView, missing: int) -> Fail:
         unit = self.counters.crowded(vm.id)[0]
-        what = unit if self.counters.has_units else f"host {unit}"
-        return Fail(
-            vm=vm.id,
-            reason=Reason.MEMBERSHIPS_CLASH,
-            detail=f"the rules are broken for the slots that it has: {what} occurs more than once",
-            remedy="the next clean-up takes the clash away",
-            missing=missing,
-        )
+        where = unit if self.counters.has_units else f"host {unit}"
+        return failure(vm.id, Reason(CoverageReason.MEMBERSHIPS_CLASH, {"where": where}), missing)
 
-    def _count(
+    def _no_host(
         self, vm: VmView, need: Need, offer: NewHosts, allowed: NDArray[np.bool_], room: NDArray[np.bool_]
-    ) -> HostCount:
-        """Each offered host by what keeps it from holding the slot."""
+    ) -> Reason:
+        """Why no host can take a new slot: each offered host by the first thing that keeps it from holding the slot."""
         everywhere = self._everywhere()
         own = offer.places([self.counters.host(vm.host)])
         others = [name for place in np.nonzero(~allowed)[0].tolist() if (name := offer.names[place]) != vm.host]
@@ -249,17 +244,31 @@ class Greedy:
         already_new = 0
         if self._one_new_per_host:
             already_new = int(np.count_nonzero(allowed & room & self.ledger.new_here(offer.hosts)))
-        short = full > 0 or refused_for_capacity(offer.rejected) > 0
-        return HostCount(
-            total=max(len(everywhere), len(offer.hosts)),
-            offered=len(offer.hosts),
-            own=len(own),
-            by_rules=len(others),
-            example=self._example(vm.id, min(others)) if others else "",
-            already_new=already_new,
-            full=full,
-            roomiest=self._roomiest(vm.id, everywhere, need) if short else "",
-            rejected=offer.rejected,
+        short = full > 0 or any("capacity" in step for step, count in offer.rejected.items() if count)
+        total, offered = max(len(everywhere), len(offer.hosts)), len(offer.hosts)
+        if not total:
+            code = CoverageReason.NO_HOSTS
+        elif already_new:
+            code = CoverageReason.ONE_PER_HOST
+        elif short:
+            code = CoverageReason.NO_CAPACITY
+        else:
+            code = CoverageReason.REFUSED if offered < total - (0 if len(own) else 1) else CoverageReason.RULES
+        return Reason(
+            code,
+            {
+                "vm": vm.id,
+                "size": amounts(need.size.cpu_milli, need.size.memory_bytes),
+                "total": total,
+                "offered": offered,
+                "refused": tuple(f"{step}: {count}" for step, count in sorted(offer.rejected.items())),
+                "own": len(own),
+                "by_rules": len(others),
+                "example": self._example(vm.id, min(others)) if others else "",
+                "already_new": already_new,
+                "full": full,
+                "roomiest": self._roomiest(vm.id, everywhere, need) if short else "",
+            },
         )
 
     def _everywhere(self) -> Ints:
@@ -309,6 +318,12 @@ class Greedy:
             return ""
         host, cpu, memory = found
         return f"{self.counters.host_names[host]} with {amounts(cpu, memory)}"
+
+
+def failure(vm: str, reason: Reason, missing: int) -> Fail:
+    """The VM gets nothing more: the reason, as it is told."""
+    said = render(reason)
+    return Fail(vm=vm, reason=str(reason.code), detail=said.text, remedy=said.remedy, missing=missing)
 
 
 def _marked(count: int, numbers: Iterable[int]) -> NDArray[np.bool_]:

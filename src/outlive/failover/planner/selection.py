@@ -20,9 +20,9 @@ import msgspec
 
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Open
-from outlive.failover.planner.reasons import Reason
 from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.rules import serves
+from outlive.resources.reasons import CoverageReason
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -169,7 +169,12 @@ GROUPS_TRIED: Final = 4
 MANY_SLOTS: Final = 20_000
 """Missing slots beyond which only one priority is served again, and only in rounds."""
 _NOT_FOR_ROOM: Final = frozenset(
-    {Reason.ZERO_SIZE, Reason.PLACEMENT_UNAVAILABLE, Reason.MEMBERSHIPS_CLASH, Reason.NO_HOSTS}
+    {
+        CoverageReason.ZERO_SIZE,
+        CoverageReason.PLACEMENT_UNAVAILABLE,
+        CoverageReason.MEMBERSHIPS_CLASH,
+        CoverageReason.NO_HOSTS,
+    }
 )
 """Reasons that no order of service changes."""
 

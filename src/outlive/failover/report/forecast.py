@@ -22,8 +22,8 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.duration import format_duration
 from outlive.base.wording import count_of, listing
 from outlive.failover.analysis.coverage import Worthless
-from outlive.failover.planner.reasons import Reason
 from outlive.resources import CoverageStatus
+from outlive.resources.reasons import CoverageReason
 
 RESTART_S = 10.0
 """How long restarting a VM is taken to last after the proof, before one was seen."""
@@ -34,12 +34,12 @@ REASONS_SHOWN = 3
 
 BY_ITSELF = frozenset(
     {
-        *(Reason.WAITING, Reason.ONE_PER_HOST, Reason.MEMBERSHIPS_CLASH),
+        *(CoverageReason.WAITING, CoverageReason.ONE_PER_HOST, CoverageReason.MEMBERSHIPS_CLASH),
         *(Worthless.ELSEWHERE, Worthless.NOT_READY, Worthless.NOT_ALLOWED, Worthless.TOO_SMALL),
     }
 )
 """Reasons that end with the next cycles; every other one stays until somebody does something."""
-UNANSWERED = frozenset({Reason.PLACEMENT_UNAVAILABLE})
+UNANSWERED = frozenset({CoverageReason.PLACEMENT_UNAVAILABLE})
 """Reasons that end when something answers again, nobody knows when."""
 
 
@@ -328,7 +328,7 @@ class Forecast:
             slots = max(1, status.required - len(status.slots))
             missing = _Missing(slots=slots, exposed=not status.slots, reason=status.reason)
             if status.reason in BY_ITSELF and self._sums.is_in_turn(vm):
-                missing = missing._replace(reason=Reason.WAITING, in_turn=True)  # it is told again after its turn
+                missing = missing._replace(reason=CoverageReason.WAITING, in_turn=True)
             self._sums.put(vm, missing, status.remedy)
 
     def in_turn(self, waiting: Sequence[str], missing: Callable[[Iterable[str]], list[tuple[str, int, bool]]]) -> None:
@@ -343,7 +343,7 @@ class Forecast:
         new = [vm for vm in waiting if vm not in self._asked]
         self._asked.update(new)
         for vm, slots, exposed in missing(new):
-            self._sums.put(vm, _Missing(slots=slots, exposed=exposed, reason=Reason.WAITING, in_turn=True))
+            self._sums.put(vm, _Missing(slots=slots, exposed=exposed, reason=CoverageReason.WAITING, in_turn=True))
 
     def away(self, vms: Iterable[str]) -> None:
         """Exactly these have to be restarted elsewhere; those that no longer have to tell how long it takes."""

@@ -15,13 +15,15 @@ import enum
 from types import MappingProxyType
 from typing import Final
 
-from outlive.resources.reasons import inventory, recovery, vm
+from outlive.resources.reasons import coverage, inventory, recovery, vm
+from outlive.resources.reasons.coverage import CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason
 from outlive.resources.reasons.vm import MigrationReason, VmReason
 
 __all__ = [
     "TABLE",
+    "CoverageReason",
     "HoldReason",
     "Message",
     "MigrationReason",
@@ -38,7 +40,7 @@ __all__ = [
     "render",
 ]
 
-TABLE: Final[Table] = MappingProxyType({**recovery.TABLE, **vm.TABLE, **inventory.TABLE})
+TABLE: Final[Table] = MappingProxyType({**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE})
 """Every code of every family."""
 
 

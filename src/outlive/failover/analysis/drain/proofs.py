@@ -12,7 +12,7 @@ from outlive.failover.analysis.drain.layout import Room, held_by, holders, needs
 from outlive.failover.analysis.drain.steps import DrainInput, Obstacle, Stuck
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.reasons import amounts
+from outlive.failover.sizing import amounts
 
 
 def impossibilities(given: DrainInput, floors: dict[str, int], *, lawful: bool) -> list[Obstacle]:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outlive.base.quantity import format_bytes, format_milli
-from outlive.failover.planner.reasons import amounts
+from outlive.failover.sizing import amounts
 
 CAPACITY_WORD = "capacity"
 """Part of the name of every placement step that looks at room."""

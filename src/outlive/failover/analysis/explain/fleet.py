@@ -21,10 +21,9 @@ from outlive.failover.analysis.explain.trials import Serving
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Fail, Need
-from outlive.failover.planner.reasons import Reason as CoverageReason
-from outlive.failover.planner.reasons import amounts
 from outlive.failover.planner.selection import service_rank
-from outlive.failover.sizing import enough_for, resolve_size
+from outlive.failover.sizing import amounts, enough_for, resolve_size
+from outlive.resources.reasons import CoverageReason
 
 GROUPS_TRIED: Final = 50
 """Groups for which hosts to add are looked for, the largest first."""

@@ -17,8 +17,7 @@ from outlive.base.wording import count_of, listing, noun_for
 from outlive.failover.analysis.explain.findings import Reason, Refusal, Tally, part_amounts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.reasons import amounts
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizing import ResolvedSize, amounts
 from outlive.failover.topology import Topology
 
 

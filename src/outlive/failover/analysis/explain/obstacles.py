@@ -25,9 +25,8 @@ from outlive.failover.analysis.explain.findings import (
 from outlive.failover.analysis.explain.model import Answer, State
 from outlive.failover.analysis.explain.rules_index import OBSTACLES, Ground, Standpoint
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.reasons import amounts
 from outlive.failover.rules import counts
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.sizing import ResolvedSize, amounts
 
 _NOTHING = Finding(Why.NOTHING)
 _NO_CAPACITY = Finding(Why.NO_CAPACITY)

@@ -21,10 +21,9 @@ from outlive.failover.analysis.explain.search import Search
 from outlive.failover.analysis.explain.trials import Model, done_of
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail
-from outlive.failover.planner.reasons import Reason as CoverageReason
-from outlive.failover.planner.reasons import amounts
 from outlive.failover.rules import counts
-from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.failover.sizing import ResolvedSize, amounts, enough_for, resolve_size
+from outlive.resources.reasons import CoverageReason
 
 CO_USERS_NAMED = 3
 """Other members of a slot that are named."""

@@ -1,0 +1,82 @@
+"""Why a VM does not have the slots that it needs, apart from what is wrong with slots that list it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from outlive.resources.reasons.model import Table, Template, Value
+
+
+class CoverageReason(enum.StrEnum):
+    """Why a VM gets no slot, or no further one."""
+
+    ZERO_SIZE = "zero-size"
+    PLACEMENT_UNAVAILABLE = "placement-unavailable"
+    MEMBERSHIPS_CLASH = "memberships-clash"
+    ONE_PER_HOST = "one-new-slot-per-host"
+    NO_CAPACITY = "no-capacity"
+    REFUSED = "refused-by-placement"
+    RULES = "rules-exclude-all-hosts"
+    NO_HOSTS = "no-hosts"
+    WAITING = "waiting-for-a-cycle"
+
+
+def _declared(fields: Mapping[str, Value]) -> str:
+    group = f", its group {fields['group']} {fields['group_size']}" if fields["group"] else ""
+    return f"the VM declares {fields['size']}{group}"
+
+
+def _clash(fields: Mapping[str, Value]) -> str:
+    where = f": {fields['where']} occurs more than once" if fields.get("where") else ""
+    return f"a rule is broken for the VM, so that its slots promise nothing{where}"
+
+
+def _hosts(fields: Mapping[str, Value]) -> str:
+    """How placement and the rules divide the hosts for one new slot.
+
+    Fields: ``total`` and ``offered`` hosts; ``refused``: for each filter step the hosts that it refused; of those that
+    are offered ``own`` runs the VM, ``by_rules`` are excluded (``example``: one of them, with the reason),
+    ``already_new`` received a slot in this cycle, and ``full`` have no room for ``size``; ``roomiest``: the host that
+    comes closest, with its free amounts.
+    """
+    text = f"placement offers {fields['offered']} of {fields['total']} hosts"
+    refused = fields["refused"]
+    if isinstance(refused, tuple) and refused:
+        text += f" (refused by {', '.join(refused)})"
+    parts = []
+    if fields["own"]:
+        parts.append("1 runs the VM itself")
+    if fields["by_rules"]:
+        parts.append(f"{fields['by_rules']} excluded by the rules (for example {fields['example']})")
+    if fields["already_new"]:
+        parts.append(f"{fields['already_new']} received a new slot in this cycle")
+    if fields["full"]:
+        parts.append(f"{fields['full']} without room for {fields['size']}")
+    if parts:
+        text += f"; of these {', '.join(parts)}"
+    if fields["roomiest"]:
+        text += f"; the most room is on {fields['roomiest']}"
+    return text
+
+
+TABLE: Final[Table] = {
+    CoverageReason.ZERO_SIZE: Template(_declared, "give flavor {flavor!r} cpu and memory above zero"),
+    CoverageReason.PLACEMENT_UNAVAILABLE: Template("{error}", "the next cycle asks again; see the log of placement"),
+    CoverageReason.MEMBERSHIPS_CLASH: Template(
+        _clash, "`outlive failover check` names the rule; the next clean-up takes out who is at fault"
+    ),
+    CoverageReason.ONE_PER_HOST: Template(
+        _hosts, "wait for the next cycle, or set failover.limitOneNewReservationPerHypervisor to false"
+    ),
+    CoverageReason.NO_CAPACITY: Template(_hosts, "free {size} on one more host, or add a host"),
+    CoverageReason.REFUSED: Template(
+        _hosts, "`outlive failover explain {vm}` tells which step refuses which host, and what would help"
+    ),
+    CoverageReason.RULES: Template(
+        _hosts, "add a host: {total} are too few to keep this VM, its slots and their members apart"
+    ),
+    CoverageReason.NO_HOSTS: Template("there are no hosts", "add hosts"),
+    CoverageReason.WAITING: Template("it has not been its turn", "wait for a cycle, or raise failover.maxVMsToProcess"),
+}
