@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.failover.slots import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
-from outlive.node.fencing.policy import profile_of
+from outlive.node.fencing.policy import Profile, profile_of
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, reach_of, wanted
 from outlive.recovery.model import (
@@ -40,6 +40,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import HoldReason
 from outlive.resources.taking import is_only_emptied, refuses
 from outlive.resources.vms import Recovery, RecoveryPhase
@@ -326,8 +327,8 @@ class RecoveryObserver:
         if member is None:
             return HostHealth.UNKNOWN
         record = member.record
-        if record.state == "Released":  # its epoch is dead as well, by its own word
-            return HostHealth.RELEASED
+        if record.state == "Released":  # its own proof: nothing runs there
+            return HostHealth.DEAD if self._stays_away(name, host, armed=record.guard.armed) else HostHealth.RELEASED
         if record.dead_through >= record.epoch:
             return HostHealth.DEAD
         if record.state == "Revoked":
@@ -335,11 +336,27 @@ class RecoveryObserver:
         silent = self.silence.unchanged_s(name) > self._silence_s(host, armed=record.guard.armed)
         return HostHealth.SILENT if silent else HostHealth.LIVE
 
+    def _stays_away(self, name: str, host: Hypervisor | None, *, armed: bool) -> bool:
+        """Whether a host that was stopped in good order has not come back within the limit of its profile.
+
+        One that is to be drained, or in maintenance, is waited for.
+        """
+        cluster = self._informers.clusters.get(CLUSTER)
+        now = self._clock.now()
+        if cluster is not None and cluster_maintenance(cluster.spec, now):
+            return False
+        if host is None or host.spec.drain or host.spec.maintenance or host_maintenance(host.spec.fencing, now):
+            return False
+        return self.silence.unchanged_s(name) > float(self._profile(host, armed=armed).suspicion_s)
+
     def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
+        return float(self._profile(host, armed=armed).silence_s)
+
+    def _profile(self, host: Hypervisor | None, *, armed: bool) -> Profile:
         cluster = self._informers.clusters.get(CLUSTER)
         policy = cluster.spec.fencing if cluster is not None else FencingPolicy()
         fencing = host.spec.fencing if host is not None else FencingSpec()
-        return float(profile_of(policy, fencing, armed=armed).silence_s)
+        return profile_of(policy, fencing, armed=armed)
 
     def unsettled(self) -> tuple[str, ...]:
         """Hosts that may run VMs that a restored store does not know of; none where the store was not restored.
