@@ -417,3 +417,19 @@ def test_status_counts_who_is_known_who_is_protected_and_who_is_covered(state: P
     document = read(outlive("status", "--state-dir", state, "-o", "json"))
     assert (document["known"], document["protected"], document["covered"], document["unreportedVms"]) == (16, 2, 1, 13)
     assert "16 known, 2 protected, 1 covered" in outlive("status", "--state-dir", state).out
+
+
+def test_a_plan_and_an_import_show_what_each_level_costs(state: Path) -> None:
+    folder = state.parent
+    files = ("--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv")
+    planned = read(outlive("failover", "plan", "--state-dir", state, "-o", "json"))
+    imported = read(outlive("import", "csv", *files, "--dry-run", "--state-dir", folder / "none", "-o", "json"))
+    assert planned["levels"] == imported["levels"]
+    costs = planned["levels"]
+    assert isinstance(costs, list)
+    assert [(one["slotsEach"], one["vms"]) for one in costs] == [(1, 16), (2, 16), (3, 16)]
+    assert [one["covered"] for one in costs[:2]] == [16, 16]
+    assert 0 < costs[0]["slots"] < costs[1]["slots"]
+    assert costs[1]["slots"] == planned["after"]["slots"]  # type: ignore[index]
+    assert "What each level costs" in outlive("import", "csv", *files, "--state-dir", state).out
+    assert "Slots of every VM" in outlive("failover", "plan", "--state-dir", state).out

@@ -5,9 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from outlive.failover.analysis.costs import CostResult
+    from outlive.failover.analysis.levels import LevelCost
+
+
+def level_costs_lines(costs: Sequence[LevelCost], vms: int) -> list[Any]:
+    """What one slot for every VM costs, two, three; how to find out where the fleet is too large to say so unasked."""
+    from outlive.cli.output import table
+
+    if not costs:
+        hint = "what one, two or three slots for every VM cost: outlive failover plan --levels"
+        return ["", hint] if vms else []
+    rows = [
+        (
+            one.slots_each,
+            f"{one.covered} of {one.vms}",
+            one.slots,
+            f"{one.cpu_milli / 1000:,.0f}",
+            f"{one.memory_bytes / 2**30:,.0f}",
+        )
+        for one in costs
+    ]
+    columns = ("Slots of every VM", "VMs covered", "Slots in all", "Cores", "GiB")
+    return ["", "What each level costs, planned from nothing:", table(columns, rows, numbers=columns)]
+
 
 NO_LEVEL = "(none)"
 """How a table names VMs without a level."""

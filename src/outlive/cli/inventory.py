@@ -19,7 +19,8 @@ from outlive.cli.commands import command, group
 from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
-    from outlive.inventory.check import ImportOptions
+    from outlive.failover.analysis.levels import LevelCost
+    from outlive.inventory.check import Existing, ImportOptions
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
     from outlive.inventory.records import Inventory
@@ -182,7 +183,33 @@ async def _import(
         if not dry_run:
             with progress("objects written", len(plan.writes)) as bar:
                 await apply_import(store, plan, bar.at)
-    _report(output, inventory, plan, landing, found, dry_run=dry_run)
+        ours = settings.upkeep.vm_source == "resources"
+        costs, vms = await _level_costs(access, store, plan, existing) if ours else ((), 0)
+    _report(output, inventory, plan, landing, found, dry_run=dry_run, costs=costs, vms=vms)
+
+
+async def _level_costs(
+    access: Access, store: Store, plan: ImportPlan, existing: Existing
+) -> tuple[tuple[LevelCost, ...], int]:
+    """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
+    from outlive.base.ids import SystemIds
+    from outlive.cli.looking import look
+    from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
+    from outlive.inventory.places import after
+    from outlive.resources import Hypervisor, VirtualMachine
+    from outlive.resources.state import DUMPED
+    from outlive.store import list_all
+    from outlive.store.memory import MemoryStore
+
+    hosts, vms = after(plan, existing)
+    if len(vms) > AT_ONCE_VMS or not hosts:
+        return (), len(vms)
+    besides = [kind for kind in DUMPED if kind not in (Hypervisor, VirtualMachine)]
+    kept = MemoryStore(access.clock, SystemIds())
+    kept.load([*hosts.values(), *vms.values(), *[one for kind in besides async for one in list_all(store, kind)]])
+    snapshot = await look(access, kept, None, None)
+    with progress("pricing levels"):
+        return await level_costs(snapshot), len(vms)
 
 
 async def import_example(store: Store) -> None:
@@ -212,7 +239,10 @@ def _report(
     found: Sequence[Reason],
     *,
     dry_run: bool,
+    costs: Sequence[LevelCost],
+    vms: int,
 ) -> None:
+    from outlive.cli.costing import level_costs_lines
     from outlive.resources.reasons import render
 
     counts = plan.counts()
@@ -229,8 +259,9 @@ def _report(
             for one in found
             for said in (render(one),)
         ],
+        "levels": costs,
     }
-    output.show(document, lambda: _report_lines(document))
+    output.show(document, lambda: [*_report_lines(document), *level_costs_lines(costs, vms)])
 
 
 def _report_lines(document: dict[str, Any]) -> list[Any]:

@@ -44,6 +44,9 @@ async def make_plan(
             help="Instead: change at most N memberships of a covered state so that less is held.",
         ),
     ] = 0,
+    levels: Annotated[
+        bool, typer.Option("--levels", help="Also price one slot for every VM, two and three in a large fleet.")
+    ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Carry the plan out.")] = False,
     config: Config = None,
 ) -> ExitCode | None:
@@ -58,14 +61,23 @@ async def make_plan(
             await remember_slots(access, store, config_file(config, access.directory), k)
         if repack:
             return await _repack(access, output, store, gathered, (repack, effort_s or REPACK_S, seed), apply=apply)
-        return await _plan(access, output, store, gathered, (effort_s, seed), apply=apply)
+        return await _plan(access, output, store, gathered, (effort_s, seed), apply=apply, levels=levels)
 
 
 async def _plan(
-    access: Access, output: Report, store: Store, gathered: Snapshot, search: tuple[float, int], *, apply: bool
+    access: Access,
+    output: Report,
+    store: Store,
+    gathered: Snapshot,
+    search: tuple[float, int],
+    *,
+    apply: bool,
+    levels: bool,
 ) -> ExitCode | None:
     import msgspec
 
+    from outlive.cli.costing import level_costs_lines
+    from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
     from outlive.failover.planner.actions import Fail
     from outlive.failover.snapshot import coverage_of, plan_input
     from outlive.roles.planned import write_plan
@@ -81,9 +93,17 @@ async def _plan(
             await write_plan(
                 _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
             )
-    document = plan_document(gathered, given, result, after, applied=apply)
+    priced = levels or (not apply and len(gathered.vms) <= AT_ONCE_VMS)
+    with progress("pricing levels"):
+        costs = await level_costs(gathered) if priced else ()
+    document = {**plan_document(gathered, given, result, after, applied=apply), "levels": costs}
     unit = gathered.settings.topology_choice.unit
-    output.show(document, lambda: plan_lines(document, result, after, wide=output.wide, unit=unit))
+
+    def lines() -> list[Any]:
+        shown = plan_lines(document, result, after, wide=output.wide, unit=unit)
+        return shown if apply and not costs else [*shown, *level_costs_lines(costs, len(gathered.required))]
+
+    output.show(document, lines)
     return None if after.covered == after.required else ExitCode.NO
 
 
