@@ -12,7 +12,10 @@ from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Report, progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from outlive.failover.analysis.coverage import CoverageResult
+    from outlive.failover.analysis.levels import LevelCost
     from outlive.failover.config import FailoverSettings
     from outlive.failover.planner.plan import PlanInput, PlanResult, Reserves
     from outlive.failover.planner.repack import RepackResult
@@ -52,7 +55,9 @@ async def make_plan(
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
 
+    from outlive.cli.costing import level_costs_lines
     from outlive.cli.settings import config_file, remember_slots
+    from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
 
     effort_s = _effort(effort)
     async with access.open(write=apply) as store:
@@ -61,7 +66,11 @@ async def make_plan(
             await remember_slots(access, store, config_file(config, access.directory), k)
         if repack:
             return await _repack(access, output, store, gathered, (repack, effort_s or REPACK_S, seed), apply=apply)
-        return await _plan(access, output, store, gathered, (effort_s, seed), apply=apply, levels=levels)
+        small = len(gathered.vms) <= AT_ONCE_VMS
+        choosing = levels or (k is None and not apply)
+        costs = await level_costs(gathered) if levels or (choosing and small) else ()
+        more = level_costs_lines(costs, len(gathered.required)) if choosing else []
+        return await _plan(access, output, store, gathered, (effort_s, seed), costs, more, apply=apply)
 
 
 async def _plan(
@@ -70,14 +79,14 @@ async def _plan(
     store: Store,
     gathered: Snapshot,
     search: tuple[float, int],
+    costs: Sequence[LevelCost],
+    more: list[Any],
     *,
     apply: bool,
-    levels: bool,
 ) -> ExitCode | None:
+    """``costs`` of each level, and ``more`` lines about them for people."""
     import msgspec
 
-    from outlive.cli.costing import level_costs_lines
-    from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
     from outlive.failover.planner.actions import Fail
     from outlive.failover.snapshot import coverage_of, plan_input
     from outlive.roles.planned import write_plan
@@ -93,17 +102,10 @@ async def _plan(
             await write_plan(
                 _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
             )
-    priced = levels or (not apply and len(gathered.vms) <= AT_ONCE_VMS)
-    with progress("pricing levels"):
-        costs = await level_costs(gathered) if priced else ()
     document = {**plan_document(gathered, given, result, after, applied=apply), "levels": costs}
     unit = gathered.settings.topology_choice.unit
 
-    def lines() -> list[Any]:
-        shown = plan_lines(document, result, after, wide=output.wide, unit=unit)
-        return shown if apply and not costs else [*shown, *level_costs_lines(costs, len(gathered.required))]
-
-    output.show(document, lines)
+    output.show(document, lambda: [*plan_lines(document, result, after, wide=output.wide, unit=unit), *more])
     return None if after.covered == after.required else ExitCode.NO
 
 
