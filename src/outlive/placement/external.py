@@ -9,6 +9,7 @@ everywhere, counts refuse negatives and fractions (docs/reference/placement.md#w
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar
@@ -127,7 +128,8 @@ class WireRequest(msgspec.Struct, frozen=True):
 
     spec: Wrapped[WireSpec] | None = None
     context: WireContext | None = None
-    hosts: list[WireHost] | None = None
+    hosts: msgspec.Raw = msgspec.Raw(b"null")
+    """A list of ``WireHost``."""
     weights: dict[str, float] | None = None
     pipeline: str | None = None
     options: WireOptions | None = None
@@ -150,7 +152,33 @@ _LATER: Final = (Unavailable, LimitExceeded)
 """Errors that may be gone when the caller asks again."""
 _host_name: Final = attrgetter("host")
 _request_decoder: Final = msgspec.json.Decoder(WireRequest)
+_hosts_decoder: Final = msgspec.json.Decoder(list[WireHost] | None)
 _answer_decoder: Final = msgspec.json.Decoder(WireAnswer)
+
+
+LISTS_KEPT: Final = 4
+"""Lists of hosts that are remembered."""
+LIST_BYTES: Final = 1024 * 1024
+"""The largest of them."""
+
+
+class HostLists:
+    """The lists of hosts that calls named lately: call after call names the same hosts, and reading thousands of names
+    takes longer than ranking them. A list that is known byte by byte gives the very same tuple again.
+    """
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[bytes, tuple[str, ...]]] = deque(maxlen=LISTS_KEPT)
+
+    def names(self, raw: bytes) -> tuple[str, ...]:
+        """The distinct hosts of a list in order; errors of the decoder."""
+        for known, names in self._known:
+            if known == raw:
+                return names
+        names = tuple(dict.fromkeys(name or "" for name in map(_host_name, _hosts_decoder.decode(raw) or ())))
+        if len(raw) <= LIST_BYTES:
+            self._known.appendleft((raw, names))
+        return names
 
 
 class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,13 +193,14 @@ class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # -- reading a request -------------------------------------------------------------------------------------
 
 
-def decode_request(body: bytes) -> PlacementRequest:
+def decode_request(body: bytes, lists: HostLists | None = None) -> PlacementRequest:
     """The request of a body; ``BadRequest`` says what is wrong with it.
 
-    Weights must name exactly the hosts. Without a pipeline the flavor decides.
+    Weights must name exactly the hosts. Without a pipeline the flavor decides. ``lists`` remembers what was read.
     """
     try:
         message = _request_decoder.decode(body)
+        names = (lists or HostLists()).names(bytes(message.hosts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(
             f"failed to decode request body: {error}", remedy="see docs/reference/placement.md#wire"
@@ -179,7 +208,7 @@ def decode_request(body: bytes) -> PlacementRequest:
     spec = _data(message.spec) or WireSpec()
     flavor = _data(spec.flavor) or WireFlavor()
     extra_specs = flavor.extra_specs or {}
-    hosts, weights = _candidates(message)
+    hosts, weights = _candidates(names, message.weights or {})
     hints = readable_hints(spec.scheduler_hints)
     context = message.context or WireContext()
     return PlacementRequest(
@@ -232,15 +261,11 @@ def _data(wrapped: Wrapped[T] | None) -> T | None:
     return wrapped.data if wrapped is not None else None
 
 
-def _candidates(message: WireRequest) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Distinct hosts in order, and their weights; no weights when all are zero."""
-    names = list(map(_host_name, message.hosts or ()))
-    weights = message.weights or {}
-    if names == list(weights):
-        # As Nova sends it. The names of the weights are distinct, and hashed already.
-        hosts, aligned = tuple(weights), tuple(weights.values())
+def _candidates(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The hosts, and their weights; no weights when all are zero."""
+    if hosts == tuple(weights):
+        aligned = tuple(weights.values())  # as Nova sends it
     else:
-        hosts = tuple(dict.fromkeys(name or "" for name in names))
         try:
             aligned = tuple([weights[host] for host in hosts])
         except KeyError as error:

@@ -61,6 +61,8 @@ class Fleet:
         self._available_revision = (-1, -1)
         self._sizes: dict[tuple[str, str], Sizes] = {}
         self._sizes_revision = -1
+        self._named: tuple[Sequence[str], int, BoolVector] | None = None
+        """What ``named`` was asked last, when, and its answer."""
         self._rows: dict[str, int] = {}
         self._hosts: list[Hypervisor | None] = []
         self._facts: list[HostFacts | None] = []
@@ -194,11 +196,16 @@ class Fleet:
         return self._rows.get(name)
 
     def named(self, names: Sequence[str]) -> BoolVector:
-        """The rows of these known hosts (a new mask); other names are passed over."""
+        """The rows of these known hosts; other names are passed over. Shared: copy to change."""
+        if self._named is not None and self._named[0] is names and self._named[1] == self.static_revision:
+            return self._named[2]
         mask = np.zeros(self.size + 1, dtype=np.bool_)
         rows: Mapping[str, int] = self._rows
         mask[np.fromiter(map(rows.get, names, repeat(-1)), dtype=np.intp, count=len(names))] = True
-        return mask[:-1] & self.live
+        known = mask[:-1] & self.live
+        known.setflags(write=False)
+        self._named = (names, self.static_revision, known)
+        return known
 
     def facts_at(self, row: int) -> HostFacts | None:
         """What filters read of the host of a row."""

@@ -20,7 +20,7 @@ from outlive.base.logging import get_logger, request_context
 from outlive.base.random import Random
 from outlive.placement.capacity import CapacityTable, CapacityView, HostCapacity
 from outlive.placement.engine import Engine
-from outlive.placement.external import ExternalAnswer, answer, decode_request, refusal
+from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
 from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
@@ -131,6 +131,7 @@ class PlacementService:
         self.engine = Engine(fleet, pipelines, clock=clock)
         self._clock = clock
         self._random = random
+        self._lists = HostLists()
         self._lock = ReadWriteLock(self.settings.waiting_calls)
         self._figures = PlacementMetrics(self.settings, metrics)
         self._durations = (
@@ -201,7 +202,7 @@ class PlacementService:
         """Answer Nova's call; never raises for what is in the body."""
         started = self._clock.monotonic()
         try:
-            request = decode_request(body)
+            request = decode_request(body, self._lists)
             with request_context(greq=request.global_request_id, req=request.request_id):
                 ranking = await self.rank(request)
                 hosts = self._hosts(ranking)
