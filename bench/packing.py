@@ -139,7 +139,7 @@ def openb() -> list[Figure]:
 
 async def _openb_inputs(folder: Path) -> tuple[PlanInput, PlanInput]:
     from outlive.cli.access import Access
-    from outlive.cli.looking import look
+    from outlive.cli.snapshot import look
     from outlive.failover.snapshot import plan_input
 
     with tempfile.TemporaryDirectory() as state:

@@ -17,6 +17,7 @@ from outlive.failover.certificate.document import Certificate, encode_certificat
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
+from outlive.failover.reconciler.plan_writes import write_plan
 from outlive.failover.reconciler.writes import SlotWriter
 from outlive.failover.snapshot import gather, plan_input
 from outlive.resources import (
@@ -36,7 +37,6 @@ from outlive.resources import (
 from outlive.resources.codec import encode
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX
 from outlive.resources.state import DUMPED, State, decode_state, encode_state
-from outlive.roles.planned import write_plan
 from outlive.roles.settings import RoleSettings
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore

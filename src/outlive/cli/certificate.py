@@ -14,8 +14,8 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, Refused
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
-from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Report, progress
+from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,8 @@ import typer
 
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
-from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output, progress
+from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.explain.fleet import FleetExplanation

@@ -11,11 +11,11 @@ from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
-from outlive.cli.covering import coverage_document, coverage_lines
+from outlive.cli.coverage import coverage_document, coverage_lines
 from outlive.cli.explain import explain
-from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output, progress
-from outlive.cli.planning import make_plan
+from outlive.cli.plan import make_plan
+from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.survive import tolerance
 from outlive.cli.views import views
 
@@ -31,8 +31,8 @@ async def coverage(
     config: Config = None,
 ) -> ExitCode | None:
     """Which VMs have the slots that they need; exit code 1 if any has not."""
-    from outlive.cli.costing import levels_document, levels_lines
-    from outlive.cli.picturing import check_picture, picture_coverage
+    from outlive.cli.coverage import levels_document, levels_lines
+    from outlive.cli.snapshot import check_picture, picture_coverage
     from outlive.failover.analysis.costs import costs_of
     from outlive.failover.snapshot import coverage_of, refusals
 

@@ -193,7 +193,7 @@ async def _level_costs(
 ) -> tuple[tuple[LevelCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
     from outlive.base.ids import SystemIds
-    from outlive.cli.looking import look
+    from outlive.cli.snapshot import look
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
     from outlive.inventory.places import after
     from outlive.resources import Hypervisor, VirtualMachine
@@ -242,7 +242,7 @@ def _report(
     costs: Sequence[LevelCost],
     vms: int,
 ) -> None:
-    from outlive.cli.costing import level_costs_lines
+    from outlive.cli.coverage import level_costs_lines
     from outlive.resources.reasons import render
 
     counts = plan.counts()

@@ -10,8 +10,8 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.looking import look
 from outlive.cli.output import Output
+from outlive.cli.snapshot import look
 
 if TYPE_CHECKING:
     from outlive.placement.ranking import RankingDocument

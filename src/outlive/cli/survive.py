@@ -10,8 +10,8 @@ import typer
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import single
-from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Form, Output
+from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.questions import Question
@@ -52,7 +52,7 @@ async def survive(
 ) -> ExitCode | None:
     """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
     from outlive.cli.output import progress
-    from outlive.cli.picturing import check_picture, picture_survival
+    from outlive.cli.snapshot import check_picture, picture_survival
     from outlive.failover.analysis import survival as assurance
 
     check_picture(html)

@@ -11,8 +11,8 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Output, progress
+from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.whatif.altered import Altered

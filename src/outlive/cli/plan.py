@@ -8,8 +8,8 @@ import typer
 
 from outlive.base.errors import Conflict, ExitCode, Usage
 from outlive.cli.access import Access
-from outlive.cli.looking import Config, Slots, look
 from outlive.cli.output import Report, progress
+from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ async def make_plan(
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
 
-    from outlive.cli.costing import level_costs_lines
+    from outlive.cli.coverage import level_costs_lines
     from outlive.cli.settings import config_file, remember_slots
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
 
@@ -88,8 +88,8 @@ async def _plan(
     import msgspec
 
     from outlive.failover.planner.actions import Fail
+    from outlive.failover.reconciler.plan_writes import write_plan
     from outlive.failover.snapshot import coverage_of, plan_input
-    from outlive.roles.planned import write_plan
 
     effort_s, seed = search
     with progress("planning") as bar:
@@ -170,7 +170,7 @@ def plan_document(
     gathered: Snapshot, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
-    from outlive.cli.covering import coverage_document
+    from outlive.cli.coverage import coverage_document
     from outlive.failover.planner.plan import reserves
 
     document = {
@@ -202,7 +202,7 @@ def plan_lines(
 ) -> list[Any]:
     """The same for people."""
     from outlive.base.wording import count_of
-    from outlive.cli.covering import coverage_lines
+    from outlive.cli.coverage import coverage_lines
 
     head = [
         f"{count_of(document['missing'], 'VM')} {'misses' if document['missing'] == 1 else 'miss'} slots: "
@@ -224,7 +224,7 @@ def repack_document(
     result: RepackResult, before: CoverageResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """Moves for programs, and the coverage before and after."""
-    from outlive.cli.covering import coverage_document
+    from outlive.cli.coverage import coverage_document
 
     return {
         "applied": applied,
@@ -237,7 +237,7 @@ def repack_document(
 
 def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
     """The same for people."""
-    from outlive.cli.covering import coverage_lines
+    from outlive.cli.coverage import coverage_lines
     from outlive.resources.reasons import CoverageReason
 
     was = document["before"]

@@ -18,6 +18,7 @@ from outlive.failover.check import CheckInput, check
 from outlive.failover.observation import StoreVMs
 from outlive.failover.planner.plan import plan
 from outlive.failover.planner.repack import repack
+from outlive.failover.reconciler.plan_writes import write_plan
 from outlive.failover.reconciler.writes import SlotWriter, write_moves
 from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Snapshot, plan_input, repack_input
@@ -34,7 +35,6 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
-from outlive.roles.planned import write_plan
 from outlive.roles.settings import RoleSettings
 from outlive.roles.snapshot import gather
 from outlive.store.memory import MemoryStore
