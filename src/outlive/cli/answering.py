@@ -28,7 +28,9 @@ def _verdict(answer: Answer) -> str:
     if answer.most is not None:
         least = "at least " if answer.limit else ""
         return f"{answer.question}: {least}{answer.most} VMs, and everybody is covered"
-    word = "yes, and everybody is covered" if answer.possible else "no"
+    word = "no" if answer.proven else "no plan was found that covers everybody, which does not show that there is none"
+    if answer.possible:
+        word = "yes, and everybody is covered"
     left = []
     if answer.unplaced:
         left.append(f"without a host: {count_of(len(answer.unplaced), 'VM')}")

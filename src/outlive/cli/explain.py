@@ -29,19 +29,26 @@ async def explain(
 ) -> ExitCode | None:
     """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
     from outlive.cli.output import Form
-    from outlive.failover.analysis.explain.fleet import explain_fleet
+    from outlive.failover.analysis.explain.fleet import agreed, explain_fleet
     from outlive.failover.analysis.explain.placement import explainer_of
+    from outlive.failover.analysis.whatif.altered import as_it_is
+    from outlive.failover.analysis.whatif.questions import whole_remedy
 
     if (vm is None) == (not fleet):
         raise Usage("which VM?", remedy="name one VM, or give --fleet for all")
     async with access.open() as store:
         gathered = await look(access, store, config, k)
+        now = await as_it_is(store, gathered, k=k) if fleet else None
     explainer = explainer_of(gathered, now=access.clock.now())
-    if vm is None:
+    if now is not None:
         with progress("looking for what helps"):
             groups = explain_fleet(explainer)
+            if groups.needs_hosts:
+                zones = {one.id: one.zone for one in gathered.vms}
+                groups = agreed(groups, await whole_remedy(now), zones=zones, hosts=now.hosts.keys())
         output.show(groups, lambda: fleet_lines(groups, wide=output.wide))
         return None if groups.covered == groups.required else ExitCode.NO
+    assert vm is not None, "either a VM or the fleet is asked about"
     told = explainer.explain(vm, shown=SHOWN if output.form is Form.TABLE else None)
     output.show(told, lambda: vm_lines(told))
     return None if told.covered else ExitCode.NO
@@ -83,6 +90,8 @@ def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
         more = group.count - len(names)
         named = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
         rows.append((group.count, group.reason, group.who, group.text, named))
+    if told.everybody:
+        lines.append(_sentence(told.everybody))
     if rows:
         lines += ["", table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
     return lines
@@ -90,5 +99,5 @@ def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
 
 def _sentence(text: str) -> str:
     """With a capital, unless it begins with the name of a VM, and with a full stop."""
-    begins = text.startswith(("of ", "there ", "all ", "no "))
+    begins = text.startswith(("of ", "there ", "all ", "no ", "a plan ", "with "))
     return f"{text[0].upper()}{text[1:]}." if begins else f"{text}."

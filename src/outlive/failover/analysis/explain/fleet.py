@@ -7,7 +7,7 @@ for with the planner, by doubling and halving (docs/reference/failover.md#explai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from outlive.failover.analysis.explain.model import AddHosts, Answer, Kind, NewH
 from outlive.failover.analysis.explain.search import adding, new_names
 from outlive.failover.analysis.explain.trials import Serving
 from outlive.failover.analysis.explain.vm import Explainer
+from outlive.failover.analysis.whatif.answers import WholeRemedy
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Fail, Need
 from outlive.failover.planner.selection import service_rank
@@ -33,6 +34,7 @@ RUNS: Final = 24
 """Trials for one group."""
 HOSTS_TRIED: Final = 1_024
 """Most hosts that are tried to add for one group."""
+PLAN_ANEW: Final = "a plan that places slots anew covers them: `outlive failover plan --apply`"
 SMALL: Final = 3
 """Groups of so many VMs are explained one by one, since something cheaper than a host may help."""
 
@@ -64,6 +66,41 @@ class FleetExplanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     text: str
     groups: tuple[Group, ...]
     """The largest first."""
+    everybody: str = ""
+    """What covers everybody at once, where somebody needs more than the next cycle gives."""
+
+    @property
+    def needs_hosts(self) -> bool:
+        """Whether hosts are proposed for any group."""
+        return any(group.remedy.kind is Kind.ADD_HOSTS for group in self.groups)
+
+
+def agreed(
+    told: FleetExplanation, whole: WholeRemedy, *, zones: Mapping[str, str], hosts: Set[str]
+) -> FleetExplanation:
+    """The explanation with what the planner says of the whole fleet, as what-if says it: each group is served by adding
+    to what is there, and the planner may place everybody anew. ``zones``: VM → zone; ``hosts``: the names taken."""
+    if whole.hosts is None:
+        return told
+    short = {one.zone: one.hosts for one in whole.by}
+    groups = [_agreed(group, whole, short.get(zones.get(group.vms[0], ""), 0), hosts) for group in told.groups]
+    return msgspec.structs.replace(told, groups=tuple(groups), everybody=whole.text)
+
+
+def _agreed(group: Group, whole: WholeRemedy, short: int, hosts: Set[str]) -> Group:
+    if group.remedy.kind is not Kind.ADD_HOSTS:
+        return group
+    if not short:
+        anew = remedy(Kind.REPLAN, text=PLAN_ANEW)
+        return msgspec.structs.replace(group, remedy=anew, text=anew.text, covers=group.count)
+    (before,) = (action for action in group.remedy.actions if isinstance(action, AddHosts))
+    add = msgspec.structs.replace(before, count=short, names=new_names(hosts, short))
+    return msgspec.structs.replace(
+        group,
+        remedy=remedy(Kind.ADD_HOSTS, (add,)),
+        covers=group.count,
+        text=f"{add.text()}: with these a plan covers all of its zone",
+    )
 
 
 class _Left(NamedTuple):

@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     """Kinds of remedies, cheapest first."""
 
     CYCLE = "wait-for-a-cycle"
+    REPLAN = "plan-anew"
     REPACK = "move-a-membership"
     FREE = "free-room"
     READY = "make-ready"
@@ -36,6 +37,7 @@ class Kind(enum.StrEnum):
 
 COSTS = {
     Kind.CYCLE: 0,
+    Kind.REPLAN: 5,
     Kind.REPACK: 10,
     Kind.FREE: 20,
     Kind.READY: 30,

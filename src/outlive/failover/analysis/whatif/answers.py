@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from outlive.base.wording import count_of, listing
 from outlive.failover.analysis.coverage import CoverageResult, Reserved, Uncovered
 from outlive.failover.analysis.drain.steps import Leave, Obstacle, Step
 
@@ -88,6 +89,28 @@ class Short(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     like: str
 
 
+class WholeRemedy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What gives everybody all slots, as the planner finds it: planning anew, or hosts besides."""
+
+    hosts: int | None
+    """Hosts that are short; 0: a plan without any does; ``None``: no number up to the limits was found."""
+    by: tuple[Short, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.hosts == 0:
+            return "a plan covers everybody: `outlive failover plan --apply`"
+        if self.hosts is None:
+            return "no number of further hosts was found, within the limits, with which a plan covers everybody"
+        each = [
+            f"{count_of(one.hosts, 'more host')} like {one.like}" + (f" in zone {one.zone}" if one.zone else "")
+            for one in self.by
+            for one in self.by
+        ]
+        return f"with {listing(each)} a plan covers everybody"
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer; every member is always there."""
 
@@ -95,7 +118,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     possible: bool
     """For emptying hosts: whether there is an order; else whether everybody has a place and full coverage."""
     proven: bool = True
-    """Of a no to emptying hosts: whether it is certain."""
+    """Of a no: whether it is certain, and not only what the planner found."""
     coverage: Pair[Numbers]
     tolerance: Pair[Tolerated]
     moves: tuple[Landed, ...] = ()

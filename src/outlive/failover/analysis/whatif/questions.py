@@ -13,14 +13,25 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.patterns import compile_pattern
+from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.analysis.coverage import CoverageResult
 from outlive.failover.analysis.drain.inputs import drain_input, why_not
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.analysis.whatif.altered import Altered, empty_copies, without_unit
-from outlive.failover.analysis.whatif.answers import Answer, Landed, Numbers, Pair, Short, Tolerated, Unplaced
+from outlive.failover.analysis.whatif.answers import (
+    Answer,
+    Landed,
+    Numbers,
+    Pair,
+    Short,
+    Tolerated,
+    Unplaced,
+    WholeRemedy,
+)
 from outlive.failover.analysis.whatif.restarts import added, lost
+from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanResult, plan
@@ -222,6 +233,7 @@ async def _answered(question: str, now: Altered, change: Change) -> Answer:
     return Answer(
         question=question,
         possible=not outcome.left_out,
+        proven=not outcome.left_out or is_impossible(after.gathered),
         coverage=Pair(
             before=Numbers.of(before.coverage),
             planned=Numbers.of(replanned.coverage),
@@ -234,6 +246,42 @@ async def _answered(question: str, now: Altered, change: Change) -> Answer:
         short_hosts=short,
         short_by=by,
     )
+
+
+async def whole_remedy(now: Altered) -> WholeRemedy:
+    """What covers everybody by the needs as they are, found as the answers of all questions are."""
+
+    async def unchanged(base: Altered) -> Outcome:
+        return Outcome(after=await planned(base))
+
+    hosts, by = await _short(now, unchanged, await unchanged(now))
+    return WholeRemedy(hosts=hosts, by=by)
+
+
+def is_impossible(gathered: Snapshot) -> bool:
+    """Whether no plan can cover everybody on these hosts, by counting alone.
+
+    A VM needs a unit of failure for itself and one for each slot; and slots hold at least what ``bound`` says, in the
+    room that hosts have beside their VMs.
+    """
+    hosts = [host for host in gathered.observation.hosts if not host.closed]
+    units = {gathered.topology.unit(host.name) for host in hosts}
+    needing = [vm for vm in gathered.vms if gathered.required.get(vm.id, 0) > 0]
+    if any(len(units - {gathered.topology.unit(vm.host)}) < gathered.required[vm.id] for vm in needing):
+        return True
+    least = bound(
+        BoundInput(
+            vms=gathered.vms, required=gathered.required, hosts=gathered.observation.hosts, topology=gathered.topology
+        )
+    )
+    room = [0, 0]
+    for free in free_capacity(gathered.fleet).values():
+        room[0] += max(0, free[0])
+        room[1] += max(0, free[1])
+    for slot in gathered.observation.slots:
+        room[0] += slot.cpu_milli
+        room[1] += slot.memory_bytes
+    return least.cpu_milli > room[0] or least.memory_bytes > room[1]
 
 
 # How many.
