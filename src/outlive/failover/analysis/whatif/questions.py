@@ -31,8 +31,8 @@ from outlive.failover.analysis.whatif.answers import (
     WholeRemedy,
 )
 from outlive.failover.analysis.whatif.restarts import added, lost
-from outlive.failover.keeping.placing import free_capacity
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.offers import free_capacity
 from outlive.failover.planner.actions import Fail
 from outlive.failover.planner.plan import PlanResult, plan
 from outlive.failover.planner.replan import replan
