@@ -159,6 +159,17 @@ HOST_WORLDS: Final = (
         start="new",
     ),
     World(
+        "recreated",
+        "a VM is deleted and made anew while its host is condemned",
+        faults=1,
+        kinds=("recreate",),
+        renewals=1,
+        proofs=(),
+        second_daemon=False,
+        recovery=False,
+        judges=("sense", "undefined"),
+    ),
+    World(
         "left-over",
         "a host registers for the first time, and a domain is on it",
         start="left-over",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.model.worlds import World
+from tests.model.worlds import NO_ENTRY, ORDER, World
 
 MOVE_WORLDS: Final = (
     World(
@@ -117,6 +117,19 @@ MOVE_WORLDS: Final = (
         kinds=("fail", "reboot"),
         runs=1,
         proofs=("cut",),
+    ),
+    World(
+        "restored-move",
+        "a VM is moved, and the store restored from a backup",
+        start="moving",
+        moves=True,
+        faults=1,
+        kinds=("restore",),
+        runs=1,
+        condemns=False,
+        proofs=(),
+        recovery=False,
+        judges=(*NO_ENTRY, *ORDER),
     ),
     World(
         "stranger",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlive.node.fencing.proofs import CutView, LiftView, OperatorView, PowerView, WatchdogView
+from outlive.node.fencing.proofs import CutView, FencedView, LiftView, OperatorView, PowerView, WatchdogView
 from outlive.node.fencing.states import AttemptView, CondemnView, TakeOverView
 from tests.model.keeping import Found, plain
 from tests.model.machines import fault
 from tests.model.parts import A_MEMBER, FENCERS, HOSTS, Doc, Fencer, Host, Outside, Write, replace
 from tests.model.rules import Rules
+from tests.model.working import paused
 from tests.model.worlds import World
 
 UUID = {"ok": "uuid-1", "foreign": "uuid-2", "cached": "uuid-1", "liar": "uuid-1", "slow": "uuid-1"}
@@ -205,7 +206,9 @@ def reads_power(
             yield f"{FENCERS[f]} reads: off, which is wrong this once", "", (replace(fencer, readings=times), left)
 
 
-def proves(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside: Outside) -> Iterator[Found]:
+def proves(
+    rules: Rules, world: World, f: int, fencer: Fencer, doc: Doc, other: Doc, outside: Outside
+) -> Iterator[Found]:
     """It records a proof, if the step lets it."""
     if fencer.write is not None or fencer.known is None or fencer.known.record is None or not fencer.epoch:
         return
@@ -218,6 +221,7 @@ def proves(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside:
         "epoch": fencer.epoch,
         "demanded": world.demanded,
         "incarnation": str(outside.incarnation),
+        "paused": paused(outside, doc, other),
     }
     views = []
     if "power" in world.proofs and fencer.readings:
@@ -246,13 +250,13 @@ def proves(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside:
     for kind, view in views:
         if kind in {one.kind for one in fencer.known.record.fence.findings} and kind != "cut":
             continue
-        if kind == "cut" and fencer.known.record.cut.through >= fencer.epoch:
+        if kind == "cut" and fencer.known.record.cut.through >= fencer.epoch and fencer.known.record.cut.scope:
             continue
         outcome = rules.attempt(f"safety.prove.{kind}", view)
         if outcome.refused is None:
             yield (
                 f"{FENCERS[f]} sends the {kind} proof of epoch {fencer.epoch}",
-                "",
+                "sense: an isolation is recorded by what a backup says" if kind == "cut" and view.paused else "",
                 (_write(f"{kind} proof", f, rules, fencer, outcome.record),),
             )
         elif outcome.refused.precondition == "that-epoch":
@@ -279,7 +283,10 @@ def cuts(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside: O
     """The order to shut the host out is sent; it takes effect; what is shut out is read back."""
     if "cut" not in world.proofs or fencer.write is not None:
         return
-    if fencer.epoch and not fencer.cut:
+    announced = fencer.known is not None and fencer.known.record is not None
+    announced = announced and fencer.known.record.cut.through >= fencer.epoch
+    announced = announced or not rules.keeps("isolation-announced-before-it-is-ordered")
+    if fencer.epoch and not fencer.cut and announced:
         yield f"{FENCERS[f]} orders that {HOSTS[0]} be shut out", "", (replace(fencer, cut="written"), a, outside)
         if world.scope == a.cut or not world.cut_works:
             yield f"{FENCERS[f]} reads back: {HOSTS[0]} is shut out", "", (replace(fencer, cut="unwritten"), a, outside)
@@ -314,39 +321,26 @@ def cuts(rules: Rules, world: World, f: int, fencer: Fencer, a: Host, outside: O
         )
 
 
-def finds(rules: Rules, world: World, f: int, fencer: Fencer, a: Host) -> Iterator[Found]:
-    """It finds a host that lives shut out, as no record says, orders that anew, reads it back, and writes it down."""
-    if fencer.write is not None or fencer.known is None or fencer.known.record is None:
+def announces(
+    rules: Rules, world: World, f: int, fencer: Fencer, doc: Doc, other: Doc, outside: Outside
+) -> Iterator[Found]:
+    """It writes down that an order to isolate the host follows."""
+    if fencer.write is not None or fencer.known is None or fencer.known.record is None or not fencer.epoch:
         return
     record = fencer.known.record
-    name = HOSTS[0]
-    if not fencer.found and record.state == "Held" and record.cut.through < record.epoch:
-        if a.cut or not world.cut_works:
-            ordered = replace(fencer, found="ordered", found_epoch=record.epoch)
-            yield f"{FENCERS[f]} finds {name} shut out, and orders that for epoch {record.epoch}", "", (ordered, a)
-            unordered = replace(ordered, found="unordered")
-            yield f"{FENCERS[f]} reads back: {name} is shut out", "", (unordered, a)
+    if fencer.cut or record.cut.through >= fencer.epoch:
         return
-    if fencer.found == "ordered":
-        if world.cut_works:
-            shut = replace(a, cut=world.scope, cut_epoch=max(a.cut_epoch, fencer.found_epoch))
-            yield f"{name} is shut out of {', '.join(world.scope)}", "", (fencer, shut)
-        if not world.cut_works or (a.cut == world.scope and a.cut_epoch >= fencer.found_epoch):
-            yield f"{FENCERS[f]} reads back: {name} is shut out", "", (replace(fencer, found="read"), a)
-    if fencer.found:
-        view = CutView(
-            host=name,
-            record=record,
-            observer=FENCERS[f],
-            epoch=fencer.found_epoch,
-            scope=world.scope,
-            written=world.scope if fencer.found in ("ordered", "read") else (),
-            read_back=world.scope if fencer.found in ("read", "unordered") else (),
-        )
-        outcome = rules.attempt("safety.find-cut", view)
-        if outcome.refused is None:
-            sent = _write("found cut", f, rules, replace(fencer, found="", found_epoch=0), outcome.record)
-            yield f"{FENCERS[f]} sends that {name} is cut off, as it was found", "", (sent, a)
+    waits = paused(outside, doc, other)
+    view = FencedView(host=HOSTS[0], record=record, observer=FENCERS[f], epoch=fencer.epoch, paused=waits)
+    outcome = rules.attempt("safety.isolate", view)
+    if outcome.refused is None:
+        note = ""
+        if "cut" in record.distrusted:
+            note = "sense: a host has to boot for an isolation that counts for nothing"
+        elif waits:
+            note = "sense: a host is isolated by what a backup says"
+        sent = _write("announcement", f, rules, fencer, outcome.record)
+        yield f"{FENCERS[f]} writes down that it is about to isolate {HOSTS[0]}", note, (sent,)
 
 
 def _lifted(rules: Rules, a: Host, through: int) -> Host:
@@ -355,15 +349,19 @@ def _lifted(rules: Rules, a: Host, through: int) -> Host:
     return replace(a, cut=(), cut_epoch=0)
 
 
-def lifts(rules: Rules, world: World, f: int, fencer: Fencer, a: Host) -> Iterator[Found]:
+def lifts(
+    rules: Rules, world: World, f: int, fencer: Fencer, a: Host, doc: Doc, other: Doc, outside: Outside
+) -> Iterator[Found]:
     """It lets the host in again: first in the record, then in truth."""
     if "cut" not in world.proofs or fencer.write is not None or fencer.known is None or fencer.known.record is None:
         return
     record = fencer.known.record
     if not record.cut.through or fencer.lift:
         return
-    view = LiftView(host=HOSTS[0], record=record, observer=FENCERS[f], epoch=record.cut.through)
+    waits = paused(outside, doc, other)
+    view = LiftView(host=HOSTS[0], record=record, observer=FENCERS[f], epoch=record.cut.through, paused=waits)
     outcome = rules.attempt("safety.lift-cut", view)
     if outcome.refused is None:
         sent = _write("lift", f, rules, fencer, outcome.record)
-        yield f"{FENCERS[f]} sends that nothing of {HOSTS[0]} is cut off any more", "", (sent, a)
+        note = "sense: an isolation ends by what a backup says" if waits else ""
+        yield f"{FENCERS[f]} sends that nothing of {HOSTS[0]} is cut off any more", note, (sent, a)

@@ -91,11 +91,12 @@ def look(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, doc: Do
     yield f"The daemon of {HOSTS[n]} reads Membership/{HOSTS[n]}", "", (changed,)
 
 
-def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iterator[Found]:
+def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, outside: Outside) -> Iterator[Found]:
     """It takes the row whose case it is."""
     if not alive(daemon, host) or daemon.phase != "join" or daemon.write is not None:
         return
     assert daemon.known is not None
+    record = daemon.known.record
     view = JoinView(
         host=HOSTS[n],
         record=daemon.known.record,
@@ -107,6 +108,7 @@ def join(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> Iter
         domains=here(rules, host),
         gate_closed=host.closed,
         was_running=daemon.was_running,
+        isolated=host.cut != () and record is not None and record.incarnation != str(outside.incarnation),
         guard=guard_of(world, host),
     )
     if not rules.keeps("destroy-verified-before-rejoin"):
@@ -261,6 +263,9 @@ def answered(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> 
     said = f"The daemon of {HOSTS[n]} hears that its {write.what} was applied"
     if write.what.startswith("J"):
         note = _begun_twice(write.what, known, host)
+        isolated = host.cut != () and host.cut_epoch >= record.epoch - (write.what != "J2")
+        if write.what in ("J2", "J3", "J4") and isolated and "restore" not in world.kinds:  # else it may be on its way
+            note = f"sense: {HOSTS[n]} is a member again in the boot in which it was isolated"
         if write.what == "J0" and host.domain is not None:
             note = "sense: a host registers with a domain that nobody else knows of"
         yield said, note, _joined(rules, world, write, changed, host, age)

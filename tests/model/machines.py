@@ -124,6 +124,9 @@ def users(rules: Rules, world: World, vm: Vm, slot: Slot, outside: Outside) -> I
     if slot.consumer is None and (left := fault(outside, "taken", world)) is not None:
         taken = replace(slot, version=slot.version + 1, consumer=Consumer(vm="w", fence="earlier"))
         yield "The slot is claimed for another VM, w", "", (vm, taken, left)
+    if vm.holders and (left := fault(outside, "recreate", world)) is not None:
+        new = Vm(version=vm.version + 1, assigned=Assigned(hypervisor=HOSTS[1]))
+        yield f"{VM} is deleted, and made anew on {HOSTS[1]}", "", (new, slot, left)
     if vm.assigned is not None and (left := fault(outside, "reassign", world)) is not None:
         other = Assigned(hypervisor=HOSTS[1])
         yield f"{VM} is assigned to {HOSTS[1]}", "", (replace(vm, version=vm.version + 1, assigned=other), slot, left)

@@ -9,12 +9,22 @@ from outlive.resources import Assigned
 from tests.model.keeping import Found, here
 from tests.model.parts import HOSTS, VM, Daemon, Doc, Host, Outside, Vm, replace
 from tests.model.rules import Rules
-from tests.model.working import can_work, condemned, has_entry, me, members, new_run_id, reach, send_write
+from tests.model.working import can_work, condemned, has_entry, me, members, new_run_id, paused, reach, send_write
 from tests.model.worlds import World
 
 
 def _move_view(
-    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, run: str
+    rules: Rules,
+    world: World,
+    n: int,
+    daemon: Daemon,
+    host: Host,
+    vm: Vm,
+    a: Doc,
+    b: Doc,
+    run: str,
+    *,
+    is_paused: bool = False,
 ) -> MoveView:
     domain = host.domain
     return MoveView(
@@ -30,6 +40,7 @@ def _move_view(
         run_id=run,
         here=bool(here(rules, host)),
         runs=domain is not None and domain.state == "running",
+        paused=is_paused,
     )
 
 
@@ -40,7 +51,9 @@ def enter(
     if not can_work(daemon, host) or daemon.vm_write is not None or daemon.run or host.runs >= world.runs:
         return
     run, counted = new_run_id(rules, n, host)
-    outcome = rules.attempt("safety.move.enter", _move_view(rules, world, n, daemon, host, vm, a, b, run))
+    waits = paused(outside, a, b)
+    view = _move_view(rules, world, n, daemon, host, vm, a, b, run, is_paused=waits)
+    outcome = rules.attempt("safety.move.enter", view)
     if outcome.refused is not None:
         return
     note = condemned(daemon)
@@ -54,6 +67,8 @@ def enter(
         note = "sense: a host enters itself for a VM that nobody can send to it"
     elif world.stranger:
         note = "sense: a VM is sent to two hosts at once"
+    elif waits:
+        note = "sense: a VM is moved by what a backup says"
     sent = send_write("enter", n, daemon, vm, holders=outcome.holders)
     sent = replace(sent, run=run, incoming=True, holders=None, held_in=str(outside.incarnation))
     if not rules.keeps("entry-before-create"):
@@ -73,7 +88,9 @@ def read(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm)
     yield f"The daemon of {HOSTS[n]} reads {VM}", "", (replace(daemon, read=vm),)
 
 
-def send(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc) -> Iterator[Found]:
+def send(
+    rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
+) -> Iterator[Found]:
     """The source starts the transfer."""
     domain = host.domain
     if not can_work(daemon, host) or domain is None or domain.state != "running" or daemon.vm_write is not None:
@@ -81,8 +98,10 @@ def send(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm,
     seen = vm if rules.keeps("fresh-read-before-send") else daemon.read
     if seen is None:
         return
+    waits = paused(outside, a, b)
+    view = _move_view(rules, world, n, daemon, host, seen, a, b, domain.run, is_paused=waits)
     try:
-        outcome = rules.attempt("safety.move.send", _move_view(rules, world, n, daemon, host, seen, a, b, domain.run))
+        outcome = rules.attempt("safety.move.send", view)
     except StopIteration:
         yield f"The source {HOSTS[n]} sends {VM} to nobody: the step has no run to name", "undefined", (daemon, host)
         return
@@ -93,6 +112,8 @@ def send(rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm,
         note = "sense: a host sends a VM away that nobody asked it to"
     elif world.stranger:
         note = "sense: a VM is sent to two hosts at once"
+    elif waits:
+        note = "sense: a VM is moved by what a backup says"
     sending = replace(host, domain=replace(domain, state="sending", peer=outcome.run_id))
     yield (
         f"The daemon of {HOSTS[n]} starts the transfer to {outcome.run_id}",

@@ -165,12 +165,9 @@ class Fencer(Value, frozen=True):
     """``sent``, ``done``."""
     readings: tuple[float, ...] = ()
     cut: str = ""
-    """``written``, ``read``."""
+    """``announced``, ``written``, ``read``, ``unwritten`` (read back, and never ordered)."""
     lift: int = 0
     """The epoch of a cut that it is about to lift."""
-    found: str = ""
-    """A cut that no record knows: ``ordered`` anew, ``read`` back after that, ``unordered`` (only read back)."""
-    found_epoch: int = 0
 
 
 class Recovery(Value, frozen=True):
@@ -181,7 +178,7 @@ class Recovery(Value, frozen=True):
     slot: Slot | None = None
     fence: str = ""
     write: Write | None = None
-    settled: bool = True
+    paused: bool = False
 
 
 class Outside(Value, frozen=True):

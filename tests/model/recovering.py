@@ -27,7 +27,7 @@ from tests.model.parts import (
     replace,
 )
 from tests.model.rules import Rules
-from tests.model.working import members, reach
+from tests.model.working import members, paused, reach
 from tests.model.worlds import World
 
 NAMES = {A_MEMBER: f"Membership/{HOSTS[0]}", B_MEMBER: f"Membership/{HOSTS[1]}", THE_VM: VM, THE_SLOT: SLOT}
@@ -49,14 +49,13 @@ def look(
         return
     first = next(one for one in views if one.host == touched[0].hypervisor)
     fence = first.record.fence.id or f"{first.host}.reboot"
-    settled = all(one.record.incarnation == str(outside.incarnation) for one in views)
-    settled = settled and not (world.missed and a.record is None)
+    waits = paused(outside, a, b) or (world.missed and a.record is None)
     seen = Recovery(
         vm=replace(vm, dropped=()),
         members=(replace(a, version=0, age=0), replace(b, version=0, age=0)),
         slot=slot,
         fence=fence,
-        settled=settled,
+        paused=waits,
     )
     yield f"Recovery reads {VM}, its slot and the memberships", "", (seen,)
 
@@ -116,7 +115,7 @@ def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
         target=HOSTS[1],
         slot=SLOT,
         consumer=recovery.slot.consumer,
-        settled=recovery.settled,
+        paused=recovery.paused,
     )
     outcome = rules.attempt("safety.assign", view)
     if outcome.refused is not None:
@@ -126,7 +125,7 @@ def assign(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
         note = "sense: a VM that nobody wants takes a slot"
     elif recovery.slot.consumer is None or recovery.slot.consumer.vm != VM:
         note = "promise: a VM goes where its slot is not claimed for it, and another may go there as well"
-    elif not recovery.settled:
+    elif recovery.paused:
         note = "sense: a VM is moved because of an entry that a backup brought back"
     content = replace(vm, assigned=outcome.assigned, holders=())
     write = Write("assignment", "recovery", THE_VM, vm.version, content)
@@ -146,9 +145,12 @@ def drop(rules: Rules, world: World, recovery: Recovery) -> Iterator[Found]:
         members=members(*recovery.members),
         reach=reach(rules),
         target="",
+        paused=recovery.paused,
     )
     if rules.attempt("safety.drop", view).refused is None:
         note = "sense: a VM that is wanted loses its holders and goes nowhere" if vm.wanted else ""
+        if recovery.paused and not vm.wanted:
+            note = "sense: a VM loses its holders by what a backup says"
         write = Write("drop", "recovery", THE_VM, vm.version, replace(vm, holders=()))
         yield f"Recovery sends: {VM}, which nobody wants, has no holders", note, (replace(recovery, write=write),)
 
@@ -271,7 +273,7 @@ def _writer(world: World, write: Write, before: Doc, after: Doc) -> str:
         if before.age < world.silence:
             return "sense: a host is condemned that has just renewed"
         return "writer: a host is condemned that is not held" if old.state != "Held" else ""
-    if write.what in ("lift", "found cut", "word"):
+    if write.what in ("lift", "word"):
         return ""
     return "writer: a fencer changes the membership of a host that nobody condemned" if old.state != "Revoked" else ""
 

@@ -35,6 +35,7 @@ SHELL_RULES: dict[str, str] = {
     "sight-of-exactly-that-version": "a fencer counts from when it first saw the very version that it condemns",
     "remember-before-use": "an epoch is on the host's own disk before it is used",
     "ports-count-in-a-cut": "a cut counts only if the VM's ports are shut out as well as its disks",
+    "isolation-announced-before-it-is-ordered": "the Membership says that an order to isolate the host follows",
     "lift-names-its-epoch": "an order to lift a cut is about one epoch and touches no later cut",
     "run-ids-are-new": "every attempt to run a VM has an id of its own",
     "destroy-verified-before-rejoin": "all domains are seen to be gone before the write by which a dead host returns",

@@ -71,7 +71,7 @@ def actions(rules: Rules, world: World) -> list[Action]:
             continue
         add(keeping.start, (daemon, host, NET), (daemon, host, NET), n)
         add(keeping.look, (daemon, host, member), (daemon,), n)
-        add(keeping.join, (daemon, host), (daemon, host), n)
+        add(keeping.join, (daemon, host, OUTSIDE), (daemon, host), n)
         add(keeping.renew, (daemon, host), (daemon,), n)
         add(keeping.self_clean, (daemon, host, member), (daemon,), n)
         add(keeping.leave, (daemon, host, THE_VM, OUTSIDE), (daemon,), n)
@@ -92,7 +92,7 @@ def actions(rules: Rules, world: World) -> list[Action]:
         if world.moves:
             add(moving.enter, (*everything, OUTSIDE), (daemon, host), n)
             add(moving.read, (daemon, host, THE_VM), (daemon,), n)
-            add(moving.send, everything, (daemon, host), n)
+            add(moving.send, (*everything, OUTSIDE), (daemon, host), n)
             add(moving.adopt, everything, (daemon,), n)
             add(moving.decline, (daemon, host), (daemon, host), n)
             add(moving.resume, everything, (host,), n)
@@ -114,12 +114,11 @@ def actions(rules: Rules, world: World) -> list[Action]:
             four = (fencer, A_HOST, B_HOST, OUTSIDE)
             add(fencing.off, four, four, f)
             add(fencing.reads_power, four, (fencer, OUTSIDE), f)
-        add(fencing.proves, (fencer, A_HOST, OUTSIDE), (fencer,), f)
+        add(fencing.proves, (fencer, A_MEMBER, B_MEMBER, OUTSIDE), (fencer,), f)
         if "cut" in world.proofs:
             add(fencing.cuts, (fencer, A_HOST, OUTSIDE), (fencer, A_HOST, OUTSIDE), f)
-            add(fencing.lifts, (fencer, A_HOST), (fencer, A_HOST), f)
-        if world.finds:
-            add(fencing.finds, (fencer, A_HOST), (fencer, A_HOST), f)
+            add(fencing.announces, (fencer, A_MEMBER, B_MEMBER, OUTSIDE), (fencer,), f)
+            add(fencing.lifts, (fencer, A_HOST, A_MEMBER, B_MEMBER, OUTSIDE), (fencer, A_HOST), f)
         found.append(_arrival(rules, world, fencer, A_MEMBER, "write"))
     if "operator" in world.proofs:
         add(fencing.asserts, (A_MEMBER, A_HOST, OUTSIDE), (OUTSIDE,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlive.node.membership.holders import CreateView, HoldView, Me, ReholdView, ReleaseView
-from outlive.node.membership.states import MemberView, Reach, cut_off
+from outlive.node.membership.states import MemberView, Reach
 from outlive.node.membership.steps import RenewView
 from outlive.resources import Holder
 from tests.model.keeping import Found, alive, guard_of, here, listed
@@ -68,9 +68,9 @@ def new_run_id(rules: Rules, n: int, host: Host) -> tuple[str, Host]:
     return f"run-{n + 1}.{host.runs + 1}", replace(host, runs=host.runs + 1)
 
 
-def settled(outside: Outside, *docs: Doc) -> bool:
-    """Whether every host has joined under the store's present incarnation."""
-    return all(one.record is None or one.record.incarnation == str(outside.incarnation) for one in docs)
+def paused(outside: Outside, *docs: Doc) -> bool:
+    """Whether some host has not registered under the store's present incarnation."""
+    return any(one.record is not None and one.record.incarnation != str(outside.incarnation) for one in docs)
 
 
 def hold(
@@ -91,7 +91,7 @@ def hold(
         gate_open=not host.shut,
         run_id=run,
         here=bool(here(rules, host)),
-        settled=settled(outside, a, b),
+        paused=paused(outside, a, b),
     )
     outcome = rules.attempt("safety.hold", view)
     if outcome.refused is not None:
@@ -222,17 +222,6 @@ def _send_release(n: int, daemon: Daemon, vm: Vm, holders: tuple[Holder, ...], r
     return replace(sent, declined="")
 
 
-def was_cut_off(rules: Rules, n: int, daemon: Daemon, domain: Domain | None, vm: Vm) -> bool:
-    """Whether the daemon's own membership says that it was cut off from what runs here."""
-    assert daemon.known is not None
-    if domain is None or daemon.known.record is None:
-        return False
-    here = (MemberView(host=HOSTS[n], uid=daemon.known.uid, record=daemon.known.record),)
-    known = next((one for one in vm.holders if one.hypervisor == HOSTS[n] and one.run_id == domain.run), None)
-    run = known or Holder(hypervisor=HOSTS[n], member_uid=daemon.known.uid, epoch=domain.epoch, run_id=domain.run)
-    return cut_off(run, here, reach(rules))
-
-
 def rehold(
     rules: Rules, world: World, n: int, daemon: Daemon, host: Host, vm: Vm, a: Doc, b: Doc, outside: Outside
 ) -> Iterator[Found]:
@@ -256,12 +245,12 @@ def rehold(
         holders=vm.holders,
         run_id=run,
         runs=domain is not None,
-        cut_off=was_cut_off(rules, n, daemon, domain, vm),
-        settled=settled(outside, a, b),
     )
     outcome = rules.attempt("safety.rehold", view)
     if outcome.refused is None:
         note = condemned(daemon) if domain else "sense: an entry of which nothing is left is made new"
+        if not has_entry(vm, n, run):
+            note = "sense: a host goes on with a run that the VM's document does not know"
         yield (
             f"The daemon of {HOSTS[n]} sends the re-hold of {run} in epoch {daemon.epoch}",
             note,
@@ -270,7 +259,7 @@ def rehold(
                 host,
             ),
         )
-    elif outcome.refused.precondition in ("entry-still-mine", "not-taken-elsewhere"):
+    elif outcome.refused.precondition == "entry-still-mine":
         note = ""
         if vm.wanted and has_entry(vm, n, run, daemon.epoch):
             note = "sense: a host destroys a VM that it runs and holds"
@@ -291,7 +280,7 @@ def destroy(
     domain = host.domain
     if not can_work(daemon, host) or domain is None or daemon.phase != "member":
         return
-    if daemon.known is None or not settled(outside, daemon.known):
+    if daemon.known is None or paused(outside, daemon.known):
         return
     why = ""
     if not vm.wanted:
@@ -318,7 +307,7 @@ def register(
     now = str(outside.incarnation)
     if daemon.vm_write is not None or daemon.write is not None or known.record.incarnation == now:
         return
-    if host.creates:
+    if host.creates or host.cut:  # who joins a store that went back asks whether it is isolated, and stays out then
         return
     domain = host.domain
     if domain is not None and not has_entry(vm, n, domain.run, daemon.epoch):
@@ -330,13 +319,8 @@ def register(
             run_id=domain.run,
             runs=True,
             register=True,
-            cut_off=was_cut_off(rules, n, daemon, domain, vm),
-            settled=False,
         )
         outcome = rules.attempt("safety.rehold", view)
-        if outcome.refused is not None and outcome.refused.precondition == "not-taken-elsewhere":
-            gone = replace(host, domain=None)
-            yield f"The daemon of {HOSTS[n]} destroys {domain.run}, from which it was cut off", "", (daemon, gone)
         if outcome.refused is None:
             yield (
                 f"The daemon of {HOSTS[n]} registers {domain.run} again",

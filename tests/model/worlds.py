@@ -49,7 +49,7 @@ class World:
     ``pause``, ``glitch`` (one wrong reading), ``swap`` (another machine under the name), ``guest`` (it ends by itself),
     ``unwanted``, ``abort`` of a move, ``restore`` of a backup, ``disarm`` of the guard, ``intruder`` (a second daemon),
     ``late`` (a command that arrives late), ``fail`` (a create that the hypervisor refuses), ``leave``, ``forget`` (a
-    Membership is deleted)."""
+    Membership is deleted), ``recreate`` (the VM is deleted and made anew, elsewhere)."""
     timeout: int = 2
     watchdog: int = 1
     silence: int = 0
@@ -97,8 +97,6 @@ class World:
     demanded: int = 1
     moves: bool = False
     cuts: bool = False
-    finds: bool = False
-    """Whether fencers look for cuts that no record knows."""
     vouched: str = ""
     """What an operator speaks for: the uid of a Membership, or ``all`` that the first host lost; empty: for nothing."""
     careless: bool = False

@@ -19,10 +19,8 @@ from outlive.base.logging import get_logger
 from outlive.node.desired_state import DesiredState
 from outlive.node.drain import DrainController
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.membership.doubting import Doubting
-from outlive.node.membership.join import Entered
+from outlive.node.membership.join import JoinResult
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.membership.missing import Missing
 from outlive.node.membership.registration import Registration
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
@@ -48,8 +46,6 @@ class Daemon:
     shared: VmContext
     keeper: LeaseRenewer
     cleaner: Registration
-    missing: Missing
-    doubting: Doubting
     here: LocalDomains
     wishes: DesiredState
     informer: Informer[VirtualMachine]
@@ -60,7 +56,7 @@ class Daemon:
     drainer: DrainController
     gauge: HealthMonitor
     clock: Clock
-    swept: Entered | None = None
+    swept: JoinResult | None = None
     """The entrance after which entries without a domain are, or were, looked for."""
     sweep_due_s: float | None = None
     """When that is due (monotonic)."""
@@ -166,8 +162,11 @@ class Daemon:
             self.looked_in = self.wishes.incarnation
             self.shared.faults.forget()
             self.workers.poke_all()
-        await self.missing.look(self.wishes.cluster, self.keeper.record, standing=self.keeper.held)
-        await self.doubting.look(self.wishes.cluster)
+        went_back = self.keeper.entered is not None and self.keeper.entered.unannounced
+        if went_back and self.wishes.cluster is not None and self.wishes.cluster.paused:
+            self.shared.faults.activate(FaultCode.STORE_WENT_BACK, self._subject)
+        else:
+            self.shared.faults.clear(FaultCode.STORE_WENT_BACK, self._subject)
         await self.keeper.write_down()
         if not self.keeper.held:
             return

@@ -13,7 +13,7 @@ from outlive.node.fencing.legacy_recovery import FENCE_RECOVER
 from outlive.node.fencing.peer_confirmation import FENCE_AGREE
 from outlive.node.fencing.policy import VALIDATE_PROFILE
 from outlive.node.fencing.power import FENCE_POWER
-from outlive.node.fencing.proofs import FIND_CUT, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
+from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
 from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.health import LEAVE_HOST, SCORE_HOST
@@ -54,7 +54,7 @@ FENCER_STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (
     PROVE_WATCHDOG,
     PROVE_CUT,
     PROVE_OPERATOR,
-    FIND_CUT,
+    ISOLATE,
     LIFT_CUT,
 )
 LEASE_STATE: Final = Decision(

@@ -32,7 +32,7 @@ async def lost_memberships(store: Store, host: str, *, but: str = "") -> dict[st
 async def is_missing(store: Store, host: str) -> bool:
     """Whether the host said that a restored store does not know it."""
     found = await read(store, Cluster, CLUSTER)
-    return found is not None and host in found.status.missing(found.status.store_incarnation)
+    return found is not None and found.status.pause is not None and host in found.status.pause.waits_for
 
 
 async def attest(store: Store, clock: Clock, host: str, membership: str = "", *, name: str, reason: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
+from outlive.node.membership.pause import PauseGate
 from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
@@ -52,6 +53,7 @@ class RecoveryActions:
         store: Store,
         observer: RecoveryObserver,
         report: RecoveryReporter,
+        pause: PauseGate,
         *,
         vms: Informer[VirtualMachine],
         reservations: Informer[Reservation],
@@ -61,6 +63,7 @@ class RecoveryActions:
         self._store = store
         self._observer = observer
         self._report = report
+        self._pause = pause
         self._vms = vms
         self._reservations = reservations
         self._decisions = decisions
@@ -90,7 +93,7 @@ class RecoveryActions:
         vm = await self._fresh(VirtualMachine, action.vm)
         slot = await self._claim(action, vm) if action.slot else None
         vm = await self._label(vm, action.host)
-        outcome = self._decisions.use(_ASSIGN, self._assign_view(vm, action, slot), subject=vm.name)
+        outcome = self._decisions.use(_ASSIGN, await self._assign_view(vm, action, slot), subject=vm.name)
         if outcome.refused is not None:
             raise Refused(outcome.refused)
         record = records.assigned(
@@ -108,7 +111,7 @@ class RecoveryActions:
         written = await self._swap_status(vm, status)
         await self._report.assigned(vm, written, action, outcome.proofs)
 
-    def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
+    async def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
         return AssignView(
             vm=vm.name,
             fence=action.fence,
@@ -121,12 +124,12 @@ class RecoveryActions:
             slot=slot.name if slot is not None else "",
             slot_uid=slot.metadata.uid if slot is not None else "",
             consumer=slot.status.consumer if slot is not None else None,
-            settled=not self._observer.unsettled(),
+            paused=self._observer.paused() or await self._pause.paused(),
         )
 
     async def _claim(self, action: Action, vm: VirtualMachine) -> Reservation:
         """The slot with the VM as its consumer, as the store acknowledged it."""
-        refusal = ASSIGN.attempt(self._assign_view(vm, action, None)).refused  # as yet of no slot
+        refusal = ASSIGN.attempt(await self._assign_view(vm, action, None)).refused  # as yet of no slot
         if refusal is not None:
             raise Refused(refusal)
         return await self._take(action.slot, action.vm, action.fence)
@@ -197,7 +200,7 @@ class RecoveryActions:
 
     async def _drop(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
-        outcome = self._decisions.use(_DROP, self._assign_view(vm, action, None), subject=vm.name)
+        outcome = self._decisions.use(_DROP, await self._assign_view(vm, action, None), subject=vm.name)
         if outcome.refused is not None:
             raise Refused(outcome.refused)
         status = vm.status

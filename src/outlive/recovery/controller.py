@@ -25,10 +25,11 @@ from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events
 from outlive.failover.vms import view_of_resource
+from outlive.node.membership.pause import PauseGate
 from outlive.node.ports.faults import Faults, NoFaults
 from outlive.recovery.act import RecoveryActions, Refused
 from outlive.recovery.faults import StandingFaults
-from outlive.recovery.hosts import Incarnation, LostHosts, incarnation_of
+from outlive.recovery.hosts import LostHosts, StorePause, incarnation_of
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.places import Places, in_vain
 from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
@@ -74,7 +75,7 @@ class RecoveryController:
         actions: RecoveryActions,
         places: Places,
         lost: LostHosts,
-        incarnation: Incarnation,
+        pause: StorePause,
         report: RecoveryReporter,
         *,
         decisions: DecisionLog,
@@ -88,7 +89,7 @@ class RecoveryController:
         self._actions = actions
         self._places = places
         self._lost = lost
-        self._incarnation = incarnation
+        self._pause = pause
         self._report = report
         self._decisions = decisions
         self._clock = clock
@@ -100,7 +101,7 @@ class RecoveryController:
 
     async def run(self) -> None:
         """Look, plan and act, for ever."""
-        self._incarnation.begin()
+        self._pause.begin()
         self._wake.set()
         ends = [
             self._informers.memberships.subscribe(self._member_changed),
@@ -153,8 +154,8 @@ class RecoveryController:
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             (f"host {name}", partial(self._lost.put_right, name)) for name in self._lost.wrong()
         ]
-        if self._incarnation.wrong():
-            work.append(("incarnation", self._incarnation.put_right))
+        if self._pause.wrong():
+            work.append(("pause", self._pause.put_right))
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
@@ -299,6 +300,7 @@ class RecoveryControllers:
         faults = faults or NoFaults()
         report = RecoveryReporter(events, metrics, faults, clock)
         cluster_store = cluster_store or store
+        pause = PauseGate(cluster_store, clock, ids)
         observer = RecoveryObserver(
             informers,
             clock,
@@ -314,6 +316,7 @@ class RecoveryControllers:
                 store,
                 observer,
                 report,
+                pause,
                 vms=informers.vms,
                 reservations=informers.reservations,
                 decisions=decisions,
@@ -321,7 +324,7 @@ class RecoveryControllers:
             ),
             Places(placement, free, ids, caller),
             LostHosts(store, informers),
-            Incarnation(cluster_store, informers, observer, faults, clock),
+            StorePause(cluster_store, informers, pause, faults, clock),
             report,
             decisions=decisions,
             clock=clock,

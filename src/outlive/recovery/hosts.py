@@ -9,18 +9,24 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound
+from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
+from outlive.base.wording import listing
+from outlive.node.membership.pause import PauseGate
 from outlive.node.ports.faults import Faults
-from outlive.recovery.view import CLUSTER, RecoveryInformers, RecoveryObserver
+from outlive.recovery.view import CLUSTER, RecoveryInformers
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
+from outlive.resources.cluster import Pause
+from outlive.resources.reasons.faults import FaultCode, fault_message
 from outlive.store import Store, answered
+from outlive.store.access import compare_and_swap, read
 
-RESTORED_FAULT: Final = "store-restored"
-RESTORED_DELTA: Final = 30
-JOINING_S: Final = 30.0
-"""So long hosts that have never joined any store may take to join before somebody is told."""
+NAMED: Final = 5
+"""Hosts that a report names."""
+WHY: Final = {
+    "restored": "the store was restored from a backup",
+    "went-back": "the store went back behind what it had acknowledged, and nobody said that it was restored",
+}
 
 _replace = msgspec.structs.replace
 _log = get_logger("recovery")
@@ -73,87 +79,67 @@ class LostHosts:
         _log.info("recovery.host_lost" if wanted else "recovery.host_back", host=name, fence=wanted)
 
 
-class Incarnation:
-    """Keeps ``Cluster.status.storeIncarnation`` as the store says, and a fault while hosts have not joined since."""
+class StorePause:
+    """Writes the store's own incarnation into ``Cluster.status``, ends the pause, and reports it while it lasts."""
 
     def __init__(
-        self, store: Store, informers: RecoveryInformers, observer: RecoveryObserver, faults: Faults, clock: Clock
+        self, store: Store, informers: RecoveryInformers, gate: PauseGate, faults: Faults, clock: Clock
     ) -> None:
         """``store``: in the name of the controller that owns the status of ``Cluster``."""
-        self._clock = clock
-        self._since: float | None = None
-        """When hosts were first seen that have not joined."""
         self._store = store
         self._informers = informers
-        self._observer = observer
+        self._gate = gate
         self._faults = faults
-        self._told: bool | None = None
-        """Whether it stands; ``None``: whoever led before may have told it, or ended it."""
-        self._seen = ""
-        """What this controller has written down last, or found: a backup may be older than that."""
+        self._clock = clock
+        self._reported: bool | None = None
+        """Whether the fault is active; ``None``: whoever led before may have raised it, or ended it."""
 
     def begin(self) -> None:
-        """This controller leads, perhaps once more: somebody else may have told anything meanwhile."""
-        self._told = None
+        """This controller leads, perhaps once more: somebody else may have reported anything meanwhile."""
+        self._reported = None
 
     def wrong(self) -> bool:
-        """Whether something is to be written or told."""
-        news = self._has_changed()
-        if not news:
-            self._seen = self._says() or self._seen
-        return news or bool(self._late()) != self._told
-
-    def _has_changed(self) -> bool:
-        known, says = self._informers.clusters.get(CLUSTER), self._says()
-        return known is not None and says != "" and known.status != known.status.became(says, self._seen)
-
-    def _late(self) -> tuple[str, ...]:
-        """Hosts that have not joined and by now should have, or that joined a store of the past.
-
-        One that is about to join for the first time has no incarnation: nothing was restored for its sake.
-        """
-        unsettled = self._observer.unsettled()
-        if not unsettled:
-            self._since = None
-            return ()
-        now = self._clock.monotonic()
-        since = self._since = self._since if self._since is not None else now
-        members = (self._observer.member(name) for name in unsettled)
-        past = any(one is not None and one.record.incarnation for one in members)
-        return unsettled if past or now - since > JOINING_S else ()
-
-    def _says(self) -> str:
-        return incarnation_of(self._store)
-
-    def _written(self) -> str:
+        """Whether something is to be written or reported."""
         known = self._informers.clusters.get(CLUSTER)
-        return known.status.store_incarnation if known is not None else ""
+        if known is None:
+            return False
+        return not known.status.knows(incarnation_of(self._store)) or known.paused or self._reported is not False
 
     async def put_right(self) -> None:
-        """Write it, and raise or end the fault."""
-        if self._has_changed():
-            await self._write(self._says())
-        unsettled = self._late()
-        subject = ObjectRef(kind="Cluster", name=CLUSTER)
-        if unsettled and not self._told:
-            message = f"the store was restored: {len(unsettled)} hosts have not joined since, and nothing is recovered"
-            remedy = f"start their daemons, or set confirmedIncarnation of Cluster/default to {self._written()}"
-            await self._faults.raise_(RESTORED_FAULT, subject, message, remedy=remedy, delta=RESTORED_DELTA)
-        elif self._told is not False and not unsettled:
-            await self._faults.end(RESTORED_FAULT, subject)
-        self._told = bool(unsettled)
+        """Write it, look whether the pause is over, and raise or end the fault. Errors of the store."""
+        says, at = incarnation_of(self._store), as_datetime(self._clock.now())
+        members = self._informers.memberships.items()
+        registered = any(one.record.incarnation not in ("", says) for one in members)
 
-    async def _write(self, says: str) -> None:
-        try:
-            async with answered(f"Cluster/{CLUSTER}"):
-                cluster = await self._store.get(Cluster, CLUSTER, fresh=True)
-        except NotFound:
+        def change(cluster: Cluster | None) -> Cluster | None:
+            if cluster is None or cluster.status.knows(says):
+                return None
+            status = cluster.status
+            if status.store_incarnation == "" and not registered:  # the first one: nothing was restored
+                return _replace(cluster, status=_replace(status, store_incarnation=says))
+            return _replace(cluster, status=status.became(says, Pause(since=at)))
+
+        before = self._informers.clusters.get(CLUSTER)
+        cluster = await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
+        if cluster is None:
             return
-        status = cluster.status.became(says, self._seen)
-        if status == cluster.status:
-            return
-        async with answered(f"Cluster/{CLUSTER}"):
-            written = await self._store.replace_status(_replace(cluster, status=status))
-        self._informers.clusters.note(written, replaced=cluster.metadata.resource_version)
-        self._seen = says
-        _log.info("recovery.store_incarnation", incarnation=says, before=cluster.status.store_incarnation)
+        if before is None or cluster.status.store_incarnation != before.status.store_incarnation:
+            _log.info("recovery.store_incarnation", incarnation=cluster.status.store_incarnation)
+        paused = await self._gate.paused()
+        subject = ObjectRef(kind="Cluster", name=CLUSTER)
+        if paused:
+            cluster = await read(self._store, Cluster, CLUSTER) or cluster
+            pause = cluster.status.pause or Pause()
+            hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
+            fields = {"why": WHY[pause.reason], "hosts": hosts, "incarnation": cluster.status.store_incarnation}
+            message = fault_message(FaultCode.STORE_RESTORED, CLUSTER, fields)
+            await self._faults.raise_(
+                FaultCode.STORE_RESTORED,
+                subject,
+                message.text,
+                remedy=message.remedy,
+                delta=FaultCode.STORE_RESTORED.delta,
+            )
+        elif self._reported is not False:
+            await self._faults.end(FaultCode.STORE_RESTORED, subject)
+        self._reported = paused

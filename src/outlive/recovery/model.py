@@ -144,8 +144,9 @@ class RecoveryView(Part, frozen=True, kw_only=True):
     """Only for VMs with ``offers``."""
     default_selector: str = ""
     """How hosts are chosen for VMs that do not say."""
-    unsettled: tuple[str, ...] = ()
-    """Hosts that have not joined since the store was restored; empty: the store is settled."""
+    paused: bool = False
+    waits_for: tuple[str, ...] = ()
+    """Hosts that a paused cluster waits for, as far as they are known."""
     incarnation: str = ""
     """The store's, for the remedy."""
     start_limit_s: float = 60.0

@@ -114,10 +114,10 @@ class _Planner:
         if not_fenced:
             return self._held_by_hosts(vm, not_fenced)
         if not vm.wanted:
-            kind = ActionKind.DROP if vm.holders or vm.unfinished else ActionKind.WAIT
-            return _action(vm, kind, PlanReason.NOT_WANTED)
-        if self._view.unsettled:
-            hosts, incarnation = self._view.unsettled, self._view.incarnation
+            drops = (vm.holders or vm.unfinished) and not self._view.paused
+            return _action(vm, ActionKind.DROP if drops else ActionKind.WAIT, PlanReason.NOT_WANTED)
+        if self._view.paused:
+            hosts, incarnation = self._view.waits_for, self._view.incarnation
             return _action(
                 vm,
                 ActionKind.HOLD,

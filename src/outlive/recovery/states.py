@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.transitions import Transitions, follow
+from outlive.node.membership.holders import PAUSED
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
 from outlive.recovery.model import Action
 from outlive.resources import (
@@ -93,8 +94,8 @@ class AssignView(Part, frozen=True, kw_only=True):
     slot_uid: str = ""
     consumer: Consumer | None = None
     """Of that slot, as the store acknowledged it."""
-    settled: bool = True
-    """Every host has joined under the store's present incarnation, or an operator vouches for it."""
+    paused: bool = False
+    """Whether the cluster is paused, read fresh after this version of the VM."""
 
 
 class AssignOutcome(Outcome, frozen=True, kw_only=True):
@@ -126,6 +127,8 @@ def _assign(view: AssignView) -> AssignOutcome:
     )
 
 
+_NOT_PAUSED: Final = Precondition[AssignView]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
+
 ASSIGN: Final = ProtocolStep(
     "safety.assign",
     "A VM whose holders are all fenced is assigned to another host",
@@ -133,11 +136,7 @@ ASSIGN: Final = ProtocolStep(
     AssignOutcome,
     (
         Precondition[AssignView]("wanted", lambda view: view.wanted, lambda view: f"nobody wants {view.vm} to run"),
-        Precondition[AssignView](
-            "store-settled",
-            lambda view: view.settled,
-            lambda view: "the store was restored from a backup, and not every host has joined again since",
-        ),
+        _NOT_PAUSED,
         Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
         Precondition[AssignView](
             "slot-claimed",
@@ -168,6 +167,7 @@ DROP: Final = ProtocolStep(
         Precondition[AssignView](
             "not-wanted", lambda view: not view.wanted, lambda view: f"somebody wants {view.vm} to run"
         ),
+        _NOT_PAUSED,
         Precondition[AssignView]("holders-fenced", lambda view: not _not_fenced(view), _why_not_fenced),
     ),
     lambda view: DropOutcome(proofs=_assign(view).proofs),

@@ -214,13 +214,15 @@ class RecoveryObserver:
         names = {slot.status.host for slot in shown} | {vm.assigned for vm in states}
         names |= {holder.host for vm in states for holder in vm.holders}
         cluster = self._informers.clusters.get(CLUSTER)
+        pause = cluster.status.pause if cluster is not None else None
         return RecoveryView(
             vms=states,
             gone=tuple(gone),
             slots=tuple(map(_slot_state, shown)),
             hosts=tuple(self.host(name, unattended) for name in sorted(names) if name),
-            unsettled=self.unsettled(),
-            incarnation=self._incarnation() or (cluster.status.store_incarnation if cluster is not None else ""),
+            paused=self.paused(),
+            waits_for=pause.waits_for if pause is not None else (),
+            incarnation=cluster.status.store_incarnation if cluster is not None else "",
             start_limit_s=START_LIMIT_S,
             default_selector=cluster.spec.default_selector if cluster is not None else "",
         )
@@ -358,20 +360,13 @@ class RecoveryObserver:
         fencing = host.spec.fencing if host is not None else FencingSpec()
         return profile_of(policy, fencing, armed=armed)
 
-    def unsettled(self) -> tuple[str, ...]:
-        """Hosts that may run VMs that a restored store does not know of; none where the store was not restored.
+    def paused(self) -> bool:
+        """Whether the cluster is paused, by the cache; whoever writes reads it again.
 
-        What the store says of itself counts before what is written down, so that nothing happens in between. That a
-        host is dead or was stopped counts only if it was found, or said, since: it may have come back after the backup.
+        What the store says of itself counts before what is written down, so that nothing happens in between.
         """
         cluster = self._informers.clusters.get(CLUSTER)
-        incarnation = self._incarnation() or (cluster.status.store_incarnation if cluster is not None else "")
-        if cluster is None or not incarnation or cluster.spec.confirmed_incarnation == incarnation:
-            return ()
-        known = {one.name: one.record.incarnation for one in self._informers.memberships.items()}
-        found = [name for name, joined in known.items() if joined != incarnation]
-        missed = [name for name in cluster.status.missing(incarnation) if known.get(name) != incarnation]
-        return tuple(dict.fromkeys((*found, *missed)))
+        return cluster is not None and (cluster.paused or not cluster.status.knows(self._incarnation()))
 
     def state(self, vm: VirtualMachine) -> VmState:
         """A VM as the plan sees it."""

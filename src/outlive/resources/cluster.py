@@ -89,30 +89,39 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     default_selector: Literal["", "mem", "memprov", "memfree", "load", "vcpus", "vms"] = ""
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     confirmed_incarnation: str = ""
-    """The store's incarnation that an operator vouches for: recovery goes on though hosts have not joined again."""
+    """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is
+    over."""
+
+
+class Pause(Part, frozen=True, kw_only=True):
+    """The store went back to an earlier state: nothing is started, moved, recovered or let in until all hosts spoke."""
+
+    reason: Literal["restored", "went-back"] = "restored"
+    """``went-back``: a host misses a write that the store had acknowledged, and nobody said that it was restored."""
+    since: datetime | None = None
+    waits_for: tuple[str, ...] = ()
+    """Hosts that have not registered what they run, as far as they were counted, and those that the backup lacks."""
 
 
 class ClusterStatus(Part, frozen=True, kw_only=True):
     """Facts about the cluster as a whole."""
 
     store_incarnation: str = ""
-    """Changes when the store was restored from a backup."""
+    """Changes when the store was restored from a backup, together with ``pause``."""
     former_incarnations: tuple[str, ...] = ()
-    """Those that it had before, the latest first, as far as they are known; the latest sixteen."""
+    """Those that it had before, the latest first; the latest sixteen."""
     schema_version: int = 0
-    missing_hosts: dict[str, str] = {}
-    """Hosts that run and have no Membership since the store was restored, and the incarnation in which they said so."""
+    pause: Pause | None = None
 
-    def became(self, incarnation: str, before: str = "") -> ClusterStatus:
-        """Of a store that is this one now. ``before``: what somebody knows it to have been, which no backup may say."""
+    def knows(self, incarnation: str) -> bool:
+        """Whether the store is, or once was, the one that says this of itself; one that says nothing is known."""
+        return incarnation in ("", self.store_incarnation, *self.former_incarnations)
+
+    def became(self, incarnation: str, pause: Pause) -> ClusterStatus:
+        """Of a store that is another one now: the cluster is paused."""
         known = (self.store_incarnation, *self.former_incarnations)
-        known = known if before in known else (before, *known)
-        former = tuple(dict.fromkeys(one for one in known if one not in ("", incarnation)))
-        return msgspec.structs.replace(self, store_incarnation=incarnation, former_incarnations=former[:FORMER_LIMIT])
-
-    def missing(self, incarnation: str) -> tuple[str, ...]:
-        """Hosts that miss themselves in this incarnation."""
-        return tuple(host for host, said in self.missing_hosts.items() if said == incarnation)
+        former = tuple(dict.fromkeys(one for one in known if one not in ("", incarnation)))[:FORMER_LIMIT]
+        return msgspec.structs.replace(self, store_incarnation=incarnation, former_incarnations=former, pause=pause)
 
 
 class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
@@ -124,16 +133,27 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
             fields={
                 "spec": ("users", "import"),
                 "status": ("controller",),
+                "status.storeIncarnation": ("controller", "daemon"),
                 "status.formerIncarnations": ("controller", "daemon"),
-                "status.missingHosts": ("daemon",),
+                "status.pause": ("controller", "daemon"),
             },
             labels="refused",
         ),
-        columns=(("Incarnation", ".status.storeIncarnation", 0), ("Maintenance", ".spec.maintenance", 0)),
+        columns=(
+            ("Incarnation", ".status.storeIncarnation", 0),
+            ("Paused", ".status.pause.reason", 0),
+            ("Maintenance", ".spec.maintenance", 0),
+        ),
     )
 
     spec: ClusterSpec = ClusterSpec()
     status: ClusterStatus = ClusterStatus()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the store went back and not every host has registered since, nor was confirmed to be lost."""
+        confirmed = self.spec.confirmed_incarnation
+        return self.status.pause is not None and (confirmed == "" or confirmed != self.status.store_incarnation)
 
 
 class ElectionRecord(Part, frozen=True, kw_only=True):

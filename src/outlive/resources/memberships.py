@@ -45,13 +45,11 @@ class Cut(Part, frozen=True, kw_only=True):
     """What a host has been cut off from, with proof, while it may still run."""
 
     through: int = 0
-    """The highest epoch that is cut off."""
+    """The highest epoch that was ordered to be isolated: it is written before the first order is sent."""
     scope: tuple[str, ...] = ()
-    """``disk:<id>`` and ``port:<id>``, sorted."""
+    """``disk:<id>`` and ``port:<id>``, sorted: what was read back."""
     proof: Proof | None = None
     """What proved it; kept for as long as the cut is, whatever becomes of the fence that made it."""
-    found: bool = False
-    """It was found, and nobody knows who was given what since it was made: nothing that it shuts out goes on here."""
 
 
 class GuardRecord(Part, frozen=True, kw_only=True):

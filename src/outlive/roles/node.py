@@ -20,15 +20,14 @@ from outlive.node.daemon import Daemon
 from outlive.node.desired_state import DesiredState
 from outlive.node.drain import DrainController
 from outlive.node.fencing.fencer import Fencer
+from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, ProfileError, ProfileInput
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.membership.doubting import Doubting
 from outlive.node.membership.guard import GuardArming
 from outlive.node.membership.join import JoinProcedure
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.membership.missing import Missing
+from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.registration import Registration
-from outlive.node.membership.settling import Settling
 from outlive.node.migration.migration import Migrations
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.node.ports.guard import GuardPort
@@ -222,13 +221,19 @@ class NodeRole:
         here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
         wishes = DesiredState(stores.daemon, self.host)
         records = VmRecords(clock)
-        missing = Missing(stores.daemon, self.host)
+        pause = PauseGate(stores.daemon, clock, self._ids)
+        isolation = Isolation(ports.cut, stores.daemon) if ports.cut is not None else None
+
+        async def isolated(epoch: int) -> bool:
+            return isolation is not None and await isolation.isolates(self.host, epoch)
+
         entrance = JoinProcedure(
             stores.daemon,
             here,
             ports.machine,
             ports.guard,
-            missing,
+            pause,
+            isolated,
             host=self.host,
             nonce=nonce,
             decisions=self.decisions,
@@ -277,7 +282,7 @@ class NodeRole:
             move=stores.move,
             keeper=keeper,
             here=here,
-            settling=Settling(stores.daemon, keeper),
+            pause=pause,
             guard=ports.guard,
             storage=ports.storage,
             wishes=wishes,
@@ -312,7 +317,7 @@ class NodeRole:
             clock=clock,
             decisions=self.decisions,
             faults=self.faults,
-            settling=shared.settling,
+            isolated=isolated,
             done=cleaned,
             known=shared.known,
         )
@@ -320,8 +325,6 @@ class NodeRole:
             shared=shared,
             keeper=keeper,
             cleaner=cleaner,
-            missing=missing,
-            doubting=Doubting(stores.daemon, keeper, host=self.host, clock=clock, faults=self.faults),
             here=here,
             wishes=wishes,
             informer=informer,

@@ -95,8 +95,18 @@ class Operator:
                 await self._replaced(host, member)
             elif not member.former and self._waits_for_lost(host.name):
                 await self._do("confirm-off", {"host": host.name, "lost": True, "looks": True, "reason": "I looked"})
+        await self._reboot_isolated()
         if world.truth.restored and self._patient(VOUCH_AFTER_S):
             await self._vouch()
+
+    async def _reboot_isolated(self) -> None:
+        """A host that was isolated says that it has to boot."""
+        for fault in self._world.store.all_of(Fault):
+            if fault.code == FaultCode.HOST_ISOLATED and not fault.ended:
+                host = self._world.hosts.get(fault.subject.name)
+                if host is not None and host.lives:
+                    await self._do("power-off", {"hosts": (host.name,)})
+                    await self._do("power-on", {"hosts": (host.name,)})
 
     def _patient(self, seconds: float) -> bool:
         """Whether the cluster has had so long by itself."""
@@ -135,8 +145,7 @@ class Operator:
         world = self._world
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
-        asked = any(fault.code == FaultCode.STORE_IN_DOUBT and not fault.ended for fault in world.store.all_of(Fault))
-        if (unheard or asked) and idle and not self._vouched():
+        if unheard and idle and not self._vouched():
             await self._do("confirm-incarnation", {})
 
     def _vouched(self) -> bool:

@@ -72,9 +72,9 @@ def _membership(before: Membership | None, after: Membership | None) -> list[Tol
     elif len(new.fence.findings) > len(old.fence.findings):
         found = new.fence.findings[-1]
         told.append(Told(subject=host, text=f"a first proof against {host}, by {found.kind}: {found.evidence}"))
-    if new.cut.through > old.cut.through:
+    if new.cut.scope and (new.cut.through, new.cut.scope) != (old.cut.through, old.cut.scope):
         told.append(Told(subject=host, text=f"{host} is shut out of {len(new.cut.scope)} disks and ports"))
-    elif old.cut.through and not new.cut.through:
+    elif old.cut.scope and not new.cut.through:
         told.append(Told(subject=host, text=f"{host} is let in again"))
     told += _fence(host, before, after)
     if new.guard.armed != old.guard.armed:

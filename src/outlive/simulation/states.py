@@ -270,7 +270,7 @@ def _membership_facts(world: Seen, name: str) -> dict[str, Any]:
         "attempt": record.fence.attempt,
         "reason": record.fence.reason,
         "armed": record.guard.armed,
-        "cut": record.cut.through > 0,
+        "cut": bool(record.cut.scope),
         "distrusted": record.distrusted,
     }
 

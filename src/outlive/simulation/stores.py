@@ -20,6 +20,7 @@ from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.resources import Cluster, MemberRecord, Membership, ObjectRef, R, Resource
+from outlive.resources.cluster import Pause
 from outlive.resources.codec import decode, encode
 from outlive.simulation.process import Process, go
 from outlive.store import Store
@@ -219,7 +220,7 @@ class WorldStore(MemoryStore):
             marked = msgspec.structs.replace(
                 cluster,
                 metadata=msgspec.structs.replace(cluster.metadata, resource_version=version),
-                status=cluster.status.became(self.incarnation),
+                status=cluster.status.became(self.incarnation, Pause()),
             )
             self._decoded[("Cluster", "default")] = marked
             self._tables.table(Cluster).put("default", encode(marked))

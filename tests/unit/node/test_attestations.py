@@ -26,6 +26,7 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
 )
+from outlive.resources.cluster import Pause
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.roles.why import why
 from outlive.store.memory import MemoryStore
@@ -90,7 +91,7 @@ def test_what_a_living_host_says_that_it_runs_is_not_spoken_for() -> None:
 
 
 def test_of_a_host_that_a_restored_store_lacks_only_all_of_it_is_spoken_for() -> None:
-    status = ClusterStatus(store_incarnation="i", missing_hosts={"h1": "i"})
+    status = ClusterStatus(store_incarnation="i", pause=Pause(waits_for=("h1",)))
     store = store_of(Cluster(metadata=ObjectMeta(name="default"), status=status), vm("a", ("u1", 2)))
     assert "may run more than u1 ran" in str(refused(store, "u1"))
     _, record = said(store)

@@ -92,13 +92,13 @@ def test_wishes_are_read_again_though_one_reading_was_never_answered() -> None:
     tell(story, vms=VMS)
 
 
-def test_vm_starts_though_the_question_whether_the_store_is_settled_was_once_never_answered() -> None:
+def test_vm_starts_though_the_question_whether_the_cluster_is_paused_was_once_never_answered() -> None:
     async def story(world: World) -> None:
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 10)
         role: Any = world.hosts["kvm-1"].daemon.role
-        settling = role.daemon.shared.settling
-        settling._store = DeafOnce(settling._store)
+        pause = role.daemon.shared.pause
+        pause._store = DeafOnce(pause._store)
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 30)
         assert world.running("vm-1") == ("kvm-1",)

@@ -12,7 +12,7 @@ from tests.support.node_worlds import at, condemn, faults, holders, host_of, rec
 
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import LEAVE, LeaveView
-from outlive.resources import HOST_LABEL, Cut, Fault, Membership, ObjectMeta, ObjectRef, Proof, SilentPeer
+from outlive.resources import HOST_LABEL, Cut, Fault, Membership, ObjectMeta, ObjectRef, SilentPeer
 from outlive.runtime.faults import REPORTER_LABEL, FaultRecorder
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
@@ -148,22 +148,22 @@ def test_host_says_that_nothing_is_left_only_in_a_membership_that_it_renewed_aft
     tell(story)
 
 
-@pytest.mark.parametrize("found", [False, True])
-def test_condemned_host_goes_on_with_what_it_was_cut_off_from_unless_nobody_knows_since_when(found: bool) -> None:
+def test_condemned_host_that_was_isolated_stays_out_in_the_same_boot_and_says_that_it_has_to_boot() -> None:
     async def story(world: World) -> None:
-        before = world.hosts["kvm-1"].hypervisor.domains["vm-1"].run_id
-        vm, member = vm_of(world), world.store.look(Membership, "kvm-1")
+        member = world.store.look(Membership, "kvm-1")
         assert member is not None
-        scope = tuple(sorted([*(f"disk:{one}" for one in vm.spec.disks), *(f"port:{one}" for one in vm.spec.ports)]))
-        proof = Proof(kind="cut", evidence="read back", epoch=1)
-        cut = Cut(through=1, scope=scope, proof=proof, found=found)
-        changed = msgspec.structs.replace(member.record, cut=cut)
+        changed = msgspec.structs.replace(member.record, cut=Cut(through=1))
         await world.store.replace(msgspec.structs.replace(member, record=changed))
         await condemn(world)
         await at(world, 20)
-        assert record(world).epoch == 2
-        after = world.hosts["kvm-1"].hypervisor.domains["vm-1"].run_id
-        assert (after == before) is not found
+        assert (record(world).state, record(world).epoch) == ("Revoked", 1)
+        assert "host-isolated.kvm-1" in faults(world)
+        assert world.running("vm-1") == ("kvm-1",)
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await at(world, 110)
+        assert (record(world).state, record(world).epoch, record(world).dead_through) == ("Held", 2, 1)
+        assert "host-isolated.kvm-1" not in faults(world)
 
     tell(story)
 

@@ -39,30 +39,11 @@ def test_a_run_that_is_held_no_more_is_not_held_again() -> None:
     assert refused.precondition == "entry-still-mine"
 
 
-@pytest.mark.parametrize(
-    ("others", "settled", "refused"),
-    [
-        ((), True, False),
-        ((), False, True),
-        (("b", ""), True, True),
-        (("b", "incoming"), True, False),
-    ],
-)
-def test_a_run_that_was_cut_off_goes_on_only_if_the_whole_store_says_that_nobody_else_has_it(
-    others: tuple[str, ...], settled: bool, refused: bool
-) -> None:
-    more = (msgspec.structs.replace(_holder(others[0]), role=others[1]),) if others else ()
-    view = _rehold(_holder(), *more)
-    assert REHOLD.attempt(view).refused is None
-    found = REHOLD.attempt(msgspec.structs.replace(view, cut_off=True, settled=settled)).refused
-    assert (found.precondition if found else "") == ("not-taken-elsewhere" if refused else "")
-
-
-def test_nothing_is_held_before_every_host_has_registered_in_a_restored_store() -> None:
-    view = HoldView(vm="v", me=ME, assigned="a", reach=REACH, run_id="r2", settled=False)
+def test_nothing_is_held_while_the_cluster_is_paused() -> None:
+    view = HoldView(vm="v", me=ME, assigned="a", reach=REACH, run_id="r2", paused=True)
     refused = HOLD.attempt(view).refused
     assert refused is not None
-    assert refused.precondition == "store-settled"
+    assert refused.precondition == "not-paused"
 
 
 @pytest.mark.parametrize(("sent_to", "declined"), [("", ""), ("r7", ""), ("", "r7"), ("r7", "r6")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 from tests.support.node_worlds import (
     assigned,
     at,
@@ -27,11 +26,20 @@ from outlive.node.fencing.proofs import (
     PowerView,
     WatchdogView,
 )
-from outlive.node.membership.doubting import in_doubt, predecessor
-from outlive.node.membership.join import Entered
+from outlive.node.membership.pause import waits_for
 from outlive.node.membership.steps import LEAVE, LeaveView
-from outlive.resources import Cluster, Cut, FenceRecord, GuardRecord, Holder, MemberRecord, Membership, ObjectMeta
-from outlive.resources.cluster import ClusterStatus
+from outlive.resources import (
+    Cluster,
+    Cut,
+    FenceRecord,
+    GuardRecord,
+    Holder,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+)
+from outlive.resources.cluster import ClusterStatus, Pause
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -96,7 +104,7 @@ def test_a_host_that_leaves_has_nothing_left_to_register() -> None:
     assert (left.state, left.incarnation) == ("Released", "new")
 
 
-def test_host_that_saw_the_store_go_back_starts_nothing_before_the_store_says_that_it_is_another_one() -> None:
+def test_host_that_misses_a_write_in_a_store_that_nobody_says_was_restored_has_the_cluster_paused() -> None:
     async def story(world: World) -> None:
         before = world.store.incarnation
         await world.do("store-snapshot", {})
@@ -105,20 +113,27 @@ def test_host_that_saw_the_store_go_back_starts_nothing_before_the_store_says_th
         assert world.running("vm-1") == ("kvm-2",)
         await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
         await world.do("store-restore", {})
-        new = await _says(world, before)
+        await _says(world, before)
         await at(world, 60)
-        assert (record(world).epoch, record(world).incarnation) == (2, before)
+        status = _cluster(world).status
+        assert status.store_incarnation not in (before, world.store.incarnation)
+        assert status.former_incarnations[0] == before
+        assert status.pause is not None
+        assert status.pause.reason == "went-back"
+        assert record(world).incarnation == status.store_incarnation
+        assert _waits(world) == ("kvm-2",)
         assert not [text for text in told_of(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
-        await _says(world, new)
+        assert "store-went-back.kvm-1" in faults(world)
         await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
         await at(world, 100)
+        assert _waits(world) == ()
         assert world.running("vm-1") == ("kvm-2",)
         assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
 
     tell(story)
 
 
-def test_host_whose_store_went_back_and_never_says_so_waits_for_an_operators_word() -> None:
+def test_cluster_goes_on_by_itself_once_every_host_has_registered_in_a_store_that_went_back() -> None:
     async def story(world: World) -> None:
         before = world.store.incarnation
         await world.do("store-snapshot", {})
@@ -128,17 +143,47 @@ def test_host_whose_store_went_back_and_never_says_so_waits_for_an_operators_wor
         await at(world, 10)
         await world.do("guest-crash", {"vms": ["vm-1"]})
         await at(world, 60)
-        assert world.running("vm-1") == ()
-        assert "store-in-doubt.kvm-1" in faults(world)
-        cluster = world.store.look(Cluster, "default")
-        assert cluster is not None
-        spec = _replace(cluster.spec, confirmed_incarnation=before)
-        await world.store.replace(_replace(cluster, spec=spec))
-        await at(world, 100)
         assert world.running("vm-1") == ("kvm-1",)
-        assert "store-in-doubt.kvm-1" not in faults(world)
+        assert _cluster(world).status.pause is None
 
     tell(story)
+
+
+def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missing_host_is_lost() -> None:
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
+        await at(world, 5)
+        await world.do("store-restore", {})
+        await at(world, 10)
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        pause = _cluster(world).status.pause
+        assert pause is not None
+        assert (pause.reason, pause.waits_for) == ("restored", ("kvm-2",))
+        await world.do("confirm-incarnation", {})
+        await at(world, 100)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    tell(story)
+
+
+def test_hosts_are_waited_for_that_have_not_registered_in_this_store_whatever_the_backup_says_of_them() -> None:
+    def member(incarnation: str, **how: Any) -> MemberRecord:
+        return _replace(CONDEMNED, incarnation=incarnation, **how)
+
+    cluster = Cluster(metadata=ObjectMeta(name="default"), status=ClusterStatus(store_incarnation="now", pause=Pause()))
+    members = {
+        "back": member("then", state="Held"),
+        "dead": member("then", dead_through=2),
+        "left": member("then", state="Released", dead_through=2),
+        "here": member("now", state="Held"),
+        "off": member("now", dead_through=2),
+    }
+    assert waits_for(cluster, members, ["back", "here", "new"]) == ("back", "dead", "left", "new")
+    lacked = _replace(cluster, status=_replace(cluster.status, pause=Pause(waits_for=("lacked", "here"))))
+    assert waits_for(lacked, {"here": members["here"]}, []) == ("lacked",)
 
 
 def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
@@ -166,7 +211,6 @@ def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_h
     """What it remembers is later than the backup, and its membership speaks of the present store: somebody proved."""
 
     async def story(world: World) -> None:
-        before = world.store.incarnation
         await world.do("store-snapshot", {})
         for _ in range(2):
             await world.do("power-off", {"hosts": ["kvm-2"]})
@@ -176,7 +220,6 @@ def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_h
         assert record(world, "kvm-2").epoch == 3
         await world.do("power-off", {"hosts": ["kvm-2"]})
         await world.do("store-restore", {})
-        await _says(world, world.store.incarnation, former=(before,))
         await condemn(world, "kvm-2", dead="power")
         found = world.store.look(Membership, "kvm-2")
         assert found is not None
@@ -189,61 +232,8 @@ def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_h
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
 
-def test_host_that_is_certain_of_it_writes_down_which_store_came_between_two_restored_backups() -> None:
-    """The backup is from before both, so that it knows of neither; another host was found dead since the second one."""
-
-    async def story(world: World) -> None:
-        first = world.store.incarnation
-        await world.do("store-snapshot", {})
-        await world.do("store-restore", {})
-        between = world.store.incarnation
-        await world.clock.sleep(30.0)
-        assert {record(world, host).incarnation for host in ("kvm-1", "kvm-2")} == {between}
-        await world.do("power-off", {"hosts": ["kvm-2"]})
-        await world.do("store-restore", {})
-        assert _former(world) == (first,)
-        await condemn(world, "kvm-2", dead="power")
-        found = world.store.look(Membership, "kvm-2")
-        assert found is not None
-        await world.store.replace(_replace(found, record=_replace(found.record, incarnation=world.store.incarnation)))
-        await world.do("power-on", {"hosts": ["kvm-2"]})
-        await world.clock.sleep(90.0)
-        assert _former(world) == (between, first)
-        assert world.running("vm-2") == ("kvm-2",)
-        assert not faults(world)
-
-    tell(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
-
-
-@pytest.mark.parametrize(
-    ("says", "former", "doubt", "before"),
-    [
-        ("then", (), True, ""),
-        ("known", (), True, ""),
-        ("then", ("known",), False, ""),
-        ("now", (), False, "known"),
-        ("now", ("known",), False, ""),
-        ("", (), False, ""),
-    ],
-)
-def test_what_the_store_says_counts_only_if_it_cannot_be_from_the_backup(
-    says: str, former: tuple[str, ...], doubt: bool, before: str
-) -> None:
-    member = Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, state="Held", incarnation="now"))
-    entered = Entered(membership=member, row="J3", restored=True, superseded="then", known="known")
-    status = ClusterStatus(store_incarnation=says, former_incarnations=former)
-    assert in_doubt(entered, status) is doubt
-    assert predecessor(entered, member.record, status) == before
-
-
-def test_host_that_has_not_registered_in_the_restored_store_says_nothing_of_what_came_before() -> None:
-    member = Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, state="Held", incarnation="then"))
-    entered = Entered(membership=member, row="J3", restored=True, superseded="then", known="known")
-    assert predecessor(entered, member.record, ClusterStatus(store_incarnation="now")) == ""
-
-
-def test_host_that_enters_anew_while_it_registers_what_it_runs_begins_that_anew() -> None:
-    """What it had read of itself was from before it was cut off, and others may have been given its VM since."""
+def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_it_has_booted() -> None:
+    """What it had read of itself was from before it was condemned, and others may have been given its VM since."""
 
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-1"].daemon.role
@@ -255,20 +245,22 @@ def test_host_that_enters_anew_while_it_registers_what_it_runs_begins_that_anew(
             await world.clock.sleep(0.1)
         await world.clock.sleep(0.2)  # its domains are being listed
         await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 0.0})
-        vm = vm_of(world)
-        scope = (*(f"disk:{one}" for one in vm.spec.disks), *(f"port:{one}" for one in vm.spec.ports))
         uid = _member(world, "kvm-2").metadata.uid
         taken = Holder(hypervisor="kvm-2", member_uid=uid, epoch=1, run_id="theirs", seen="running")
         await set_status(world, holders=(taken,), assigned=assigned("kvm-2"))
         await condemn(world)
         found = _member(world, "kvm-1")
-        await world.store.replace(
-            _replace(found, record=_replace(found.record, cut=Cut(through=1, scope=scope, found=True)))
-        )
+        await world.store.replace(_replace(found, record=_replace(found.record, cut=Cut(through=1))))
         await world.clock.sleep(20.0)
-        assert record(world).epoch == 2
+        assert (record(world).state, record(world).epoch) == ("Revoked", 1)
+        assert "host-isolated.kvm-1" in faults(world)
         assert not [text for text in told_of(world, "vm-1", "hold") if "kvm-1 epoch 2" in text]
-        assert "kvm-1" not in world.running("vm-1")
+        await world.do("power-off", {"hosts": ["kvm-1"]})
+        await world.do("power-on", {"hosts": ["kvm-1"]})
+        await world.clock.sleep(90.0)
+        assert (record(world).state, record(world).epoch) == ("Held", 2)
+        assert "host-isolated.kvm-1" not in faults(world)
+        assert world.running("vm-1") == ()
 
     tell(story, violations=True)
 
@@ -290,19 +282,18 @@ def _member(world: World, host: str) -> Membership:
     return found
 
 
-def _former(world: World) -> tuple[str, ...]:
-    cluster = world.store.look(Cluster, "default")
-    assert cluster is not None
-    return cluster.status.former_incarnations
+async def _says(world: World, incarnation: str) -> None:
+    """The store has this written down of itself, and no pause."""
+    status = _replace(_cluster(world).status, store_incarnation=incarnation, former_incarnations=(), pause=None)
+    await world.store.replace_status(_replace(_cluster(world), status=status))
 
 
-async def _says(world: World, incarnation: str, former: tuple[str, ...] = ()) -> str:
-    """The store has this written down of itself; what it had before."""
-    cluster = world.store.look(Cluster, "default")
-    assert cluster is not None
-    status = _replace(cluster.status, store_incarnation=incarnation, former_incarnations=former)
-    await world.store.replace_status(_replace(cluster, status=status))
-    return cluster.status.store_incarnation
+def _waits(world: World) -> tuple[str, ...]:
+    """Hosts that the paused cluster waits for."""
+    cluster = _cluster(world)
+    members = {one.name: one.record for one in world.store.all_of(Membership)}
+    hosts = [one.name for one in world.store.all_of(Hypervisor)]
+    return waits_for(cluster, members, hosts) if cluster.paused else ()
 
 
 async def _made_since_the_backup(world: World) -> None:
@@ -400,15 +391,12 @@ async def _not_in_the_backup(world: World) -> None:
 async def _restored_without(world: World) -> None:
     await world.do("store-restore", {})
     await world.do("delete-host", {"host": "kvm-2"})
-    cluster = _cluster(world)
-    status = _replace(cluster.status, store_incarnation=world.store.incarnation)  # what a controller writes
-    await world.store.replace_status(_replace(cluster, status=status))
 
 
 def test_nothing_starts_once_a_host_that_is_not_in_the_backup_has_spoken_until_somebody_vouches() -> None:
     async def story(world: World) -> None:
         await _not_in_the_backup(world)
-        assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+        assert _waits(world) == ("kvm-2",)
         await world.do("request", {"vm": "vm-1", "verb": "stop"})
         await at(world, 40)
         await world.do("request", {"vm": "vm-1", "verb": "start"})
@@ -456,7 +444,7 @@ def test_host_that_was_not_in_the_backup_is_not_missed_any_more_once_it_has_regi
         await at(world, 60)
         assert record(world, "kvm-2").state == "Held"
         assert record(world, "kvm-2").incarnation == world.store.incarnation
-        assert _cluster(world).status.missing_hosts == {}
+        assert _waits(world) == ()
         assert "host-unknown.kvm-2" not in faults(world)
 
     tell(story)
@@ -470,14 +458,14 @@ def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_wh
         await at(world, 15)
         await _restored_without(world)
         await at(world, 30)
-        assert _cluster(world).status.missing_hosts == {}
+        assert _waits(world) == ()
         await world.do("start-daemon", {"hosts": ["kvm-2"]})
         await at(world, 60)
-        assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+        assert _waits(world) == ("kvm-2",)
         await world.do("apply-host", {"host": "kvm-2"})
         await at(world, 100)
         assert record(world, "kvm-2").incarnation == world.store.incarnation
-        assert _cluster(world).status.missing_hosts == {}
+        assert _waits(world) == ()
 
     tell(story)
 
@@ -502,19 +490,19 @@ def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_
         assert world.running("vm-2") == ("kvm-1",), "for the others the store is settled"
         await world.do("heal", {"network": "store", "hosts": ["kvm-2"]})
         await at(world, 110)
-        assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+        assert _waits(world) == ("kvm-2",)
         await world.do("laggy-hypervisor", {"hosts": ["kvm-2"], "by": 3.0})
         await world.do("apply-host", {"host": "kvm-2"})
         for _ in range(400):
             found = world.store.look(Membership, "kvm-2")
             if found is not None and found.record.incarnation == world.store.incarnation:
                 break
-            assert _cluster(world).status.missing(world.store.incarnation) == ("kvm-2",)
+            assert _waits(world) == ("kvm-2",)
             await world.clock.sleep(0.1)
         assert [one.hypervisor for one in vm_of(world).status.holders] == ["kvm-2"]
         await world.do("request", {"vm": "vm-1", "verb": "start"})
         await at(world, 160)
-        assert _cluster(world).status.missing_hosts == {}
+        assert _waits(world) == ()
         assert len(world.running("vm-1")) == 1
 
     tell(story, vms=(VmSpec(name="vm-1", host="kvm-1", disks=()), VmSpec(name="vm-2", host="kvm-1")))
@@ -555,6 +543,6 @@ def test_membership_that_is_deleted_in_a_store_that_was_not_restored_holds_up_no
     async def story(world: World) -> None:
         await world.do("delete-membership", {"host": "kvm-2"})
         await at(world, 30)
-        assert _cluster(world).status.missing_hosts == {}
+        assert _waits(world) == ()
 
     tell(story)

@@ -253,7 +253,7 @@ def test_among_the_hosts_of_placement_the_limit_is_hard_and_the_selector_chooses
 
 
 def test_nothing_is_recovered_while_hosts_have_not_joined_since_a_restored_backup() -> None:
-    found = plan([vm("a")], [slot("s1", "h1", "a")], live("h1"), unsettled=("h7",), incarnation="new")
+    found = plan([vm("a")], [slot("s1", "h1", "a")], live("h1"), paused=True, waits_for=("h7",), incarnation="new")
     assert (only(found).kind, only(found).reason.code) == (ActionKind.HOLD, "store-restored")
     assert "h7" in only(found).message.text
     assert "confirmedIncarnation" in only(found).message.remedy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from outlive import resources as r
+from outlive.resources.cluster import Pause
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.vms import Answer, MigrationPhase, RecoveryPhase
 
@@ -91,7 +92,10 @@ FULL: tuple[r.Resource, ...] = (
             confirmed_incarnation="i",
         ),
         status=r.ClusterStatus(
-            store_incarnation="i", schema_version=1, missing_hosts={"kvm-9": "i"}, former_incarnations=("h",)
+            store_incarnation="i",
+            schema_version=1,
+            former_incarnations=("h",),
+            pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
         ),
     ),
     r.Coverage(
@@ -249,7 +253,11 @@ FULL: tuple[r.Resource, ...] = (
             state="Revoked",
             dead_through=2,
             proof=PROOF,
-            cut=r.Cut(through=3, scope=("disk:d",), proof=PROOF, found=True),
+            cut=r.Cut(
+                through=3,
+                scope=("disk:d",),
+                proof=PROOF,
+            ),
             guard=r.GuardRecord(armed=True, timeout_s=5.0, watchdog_s=10.0),
             fence=r.FenceRecord(
                 id="h1.3.abc",

@@ -64,7 +64,7 @@ class FenceWriter:
         hypervisor = await read(self._store, Hypervisor, host)
         if cluster is None:
             return HostSettings(ClusterSpec(), hypervisor)
-        return HostSettings(cluster.spec, hypervisor, cluster.status.store_incarnation)
+        return HostSettings(cluster.spec, hypervisor, cluster.status.store_incarnation, cluster.paused)
 
     async def swap(self, on: Membership, record: MemberRecord) -> Membership:
         """Write exactly this version. ``Conflict``: it changed; ``Unknown``: it may still be written."""
@@ -116,8 +116,6 @@ class FencerContext:
     power_slots: asyncio.Semaphore
     cutting: Isolation | None
     rehearsals: Rehearsals
-    failing: dict[str, str]
-    """Hosts whose storage isolation could not be renewed, and why: a fault says so."""
 
 
 POWER_AT_ONCE: Final = 64

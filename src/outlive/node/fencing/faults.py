@@ -35,8 +35,6 @@ class Holds:
     def __init__(self) -> None:
         self.waits = False
         """My own host is to be fenced, and nobody else is there to do it."""
-        self.isolation: dict[str, str] = {}
-        """Hosts whose storage isolation could not be renewed, and why."""
         self._active: dict[FaultCode, tuple[float, dict[str, Value]]] = {}
 
     def found(self, code: FaultCode, now: float, fields: dict[str, Value] | None = None) -> None:
@@ -69,8 +67,6 @@ def fencing_faults(
         subject = ObjectRef(kind="Hypervisor", name=host)
         for code, fields in _of_host(record):
             yield ActiveFault(code, subject, fields)
-        if host in holds.isolation:
-            yield ActiveFault(FaultCode.CUT_FAILING, subject, {"why": holds.isolation[host]})
 
 
 def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]]]:
@@ -85,12 +81,13 @@ def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]
             unproven.pop("power", None)
     if is_open(record) and all(kind in unproven for kind in AWAITED):
         why = "; ".join(f"{one.kind}: {one.why}" for one in fence.unproven)
-        yield FaultCode.FENCE_UNCONFIRMED, {"why": why, "cut": int(record.cut.through >= fence.epoch)}
+        yield (
+            FaultCode.FENCE_UNCONFIRMED,
+            {"why": why, "cut": int(record.cut.scope != () and record.cut.through >= fence.epoch)},
+        )
     failing = [one.why for one in fence.unproven if one.failing]
     if is_open(record) and failing:
         yield FaultCode.CUT_FAILING, {"why": failing[0]}
-    if record.cut.found and record.cut.through > record.dead_through:
-        yield FaultCode.CUT_FOUND, {"scope": names(record.cut.scope)}
     off = any(one.kind == "power" for one in fence.findings)
     if record.state == "Revoked" and "power" in unproven and "power" not in record.distrusted and not off:
         yield FaultCode.POWER_UNREACHABLE, {"to": "off", "why": unproven["power"]}

@@ -22,7 +22,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.fencing.context import FencerContext, FenceWriter, Written
-from outlive.node.fencing.isolation import CUT_OFF, FenceCut
+from outlive.node.fencing.isolation import CUT_OFF, FenceIsolation
 from outlive.node.fencing.policy import HostSettings, operator_assertion
 from outlive.node.fencing.proofs import (
     GUARD_SLACK_S,
@@ -353,7 +353,7 @@ class Fence:
         if self._context.cutting is None:
             await self.nothing_by("cut", "nobody here can shut it out")
             return
-        await FenceCut(self._context, self._context.cutting, self).run()
+        await FenceIsolation(self._context, self._context.cutting, self).run()
 
     async def _by_operator(self) -> None:
         """An operator's assertion counts in maintenance too: somebody stands before the machine."""
@@ -396,7 +396,9 @@ class Fence:
         written = await self._context.writer.take(
             self.host,
             step,
-            lambda record: _replace(view(record, settings.demanded), incarnation=settings.incarnation),
+            lambda record: _replace(
+                view(record, settings.demanded), incarnation=settings.incarnation, paused=settings.paused
+            ),
             lambda record: record.dead_through >= self.epoch,
         )
         if written.refused is not None:

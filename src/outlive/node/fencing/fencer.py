@@ -23,9 +23,8 @@ from outlive.base.random import Random
 from outlive.node.fencing.context import POWER_AT_ONCE, FencerContext, FenceWriter
 from outlive.node.fencing.faults import FenceFaults, Holds
 from outlive.node.fencing.fence import Fence, Opened, Opening
-from outlive.node.fencing.finding import FoundCuts
 from outlive.node.fencing.forecast import Forecast
-from outlive.node.fencing.isolation import Isolation, ReturnedCuts
+from outlive.node.fencing.isolation import EndedIsolations, Isolation
 from outlive.node.fencing.peer_confirmation import Agreed, AgreeResult, PeerConfirmation, Publisher
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.power import PowerSequence
@@ -129,11 +128,9 @@ class Fencer:
             power_slots=asyncio.Semaphore(POWER_AT_ONCE),
             cutting=None if cut is None else Isolation(cut, store),
             rehearsals=self._rehearsals,
-            failing=self._holds.isolation,
         )
         self._faults = FenceFaults(host, self.watcher, self._holds, faults, clock, self._leads)
-        self._cuts = ReturnedCuts(self._context, self._leads)
-        self._found = FoundCuts(self._context, self._leads, self._rules.policies.incarnation)
+        self._cuts = EndedIsolations(self._context, self._leads)
         self._power_on = PowerOn(self._context, store, self._leads)
         self._suspicions = Suspicions(self.watcher, self._rules.looks)
         self._forecast = Forecast(
@@ -167,8 +164,7 @@ class Fencer:
             group.create_task(self._rehearsals.run(), name="fencer rehearses")
             group.create_task(self._faults.run(), name="fencer reports faults")
             group.create_task(self._trust(), name="fencer trusts again")
-            group.create_task(self._cuts.run(), name="fencer keeps out")
-            group.create_task(self._found.run(), name="fencer looks for cuts")
+            group.create_task(self._cuts.run(), name="fencer ends isolations")
             group.create_task(self._power_on.run(), name="fencer switches on")
             group.create_task(self._forecast.run(), name="fencer forecasts")
             try:

@@ -202,6 +202,8 @@ class HostSettings:
     hypervisor: Hypervisor | None
     incarnation: str = ""
     """The store's; only where it was read fresh."""
+    paused: bool = False
+    """Whether the cluster is paused; only where it was read fresh."""
 
     @property
     def fencing(self) -> FencingSpec:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from outlive.node.fencing.states import FenceOutcome
+from outlive.node.membership.holders import PAUSED
 from outlive.resources import Cut, FencePhase, MemberRecord, Part, Proof, ProofKind
 from outlive.runtime.steps import Precondition, ProtocolStep
 
@@ -41,6 +42,8 @@ class FencedView(Part, frozen=True, kw_only=True):
     """Kinds of proof that must agree."""
     incarnation: str = ""
     """The store's, read fresh; empty: nobody says."""
+    paused: bool = False
+    """Whether the cluster is paused, read fresh."""
 
 
 class PowerView(FencedView, frozen=True, kw_only=True):
@@ -96,19 +99,24 @@ def safe_after_s(record: MemberRecord, slack_s: float = GUARD_SLACK_S, clock_err
     return (guard.timeout_s + guard.watchdog_s + slack_s) * (1 + 2 * clock_error)
 
 
-def _common(kind: ProofKind) -> tuple[Precondition[Any], ...]:
-    return (
-        Precondition[FencedView](
-            "that-epoch",
-            lambda view: view.record.fence.epoch == view.epoch == view.record.epoch,
-            lambda view: f"{view.host} is in epoch {view.record.epoch}, and the proof is about epoch {view.epoch}",
-        ),
-        Precondition[FencedView](
-            "trusted",
-            lambda view: kind not in view.record.distrusted,
-            lambda view: f"a {kind} proof of {view.host} was contradicted before",
-        ),
+_THAT_EPOCH: Final = Precondition[Any](
+    "that-epoch",
+    lambda view: view.record.fence.epoch == view.epoch == view.record.epoch,
+    lambda view: f"{view.host} is in epoch {view.record.epoch}, and the proof is about epoch {view.epoch}",
+)
+_NOT_PAUSED: Final = Precondition[Any]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
+
+
+def _trusted(kind: ProofKind) -> Precondition[Any]:
+    return Precondition[FencedView](
+        "trusted",
+        lambda view: kind not in view.record.distrusted,
+        lambda view: f"a {kind} proof of {view.host} was contradicted before",
     )
+
+
+def _common(kind: ProofKind) -> tuple[Precondition[Any], ...]:
+    return (_THAT_EPOCH, _trusted(kind))
 
 
 def _proven(view: FencedView, kind: ProofKind, evidence: str) -> FenceOutcome:
@@ -156,26 +164,28 @@ def _by_cut(view: CutView) -> FenceOutcome:
     record = view.record
     proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
     others = tuple(one for one in record.fence.findings if one.kind != "cut")
-    found = record.cut.found and record.cut.through > record.dead_through
     scope = tuple(sorted(set(view.scope)))
-    cut = Cut(through=max(record.cut.through, view.epoch), scope=scope, proof=proof, found=found)
+    cut = Cut(through=max(record.cut.through, view.epoch), scope=scope, proof=proof)
     return FenceOutcome(record=_replace(record, cut=cut, fence=_replace(record.fence, findings=(*others, proof))))
 
 
-def _kept(record: MemberRecord) -> set[str]:
-    """What the host has to stay shut out of already."""
-    return set(record.cut.scope) if record.cut.through > record.dead_through else set()
-
-
-def _by_find(view: CutView) -> FenceOutcome:
-    """What a later epoch was cut off from meanwhile stays as it was written down."""
+def _announce(view: FencedView) -> FenceOutcome:
+    """What is isolated already, in this very epoch, stays as it was read back."""
     record = view.record
-    if record.cut.through > view.epoch:
+    if record.cut.through >= view.epoch:
         return FenceOutcome(record=record)
-    proof = Proof(kind="cut", evidence=view.evidence, epoch=view.epoch, by=view.observer, fence=record.fence.id)
-    cut = Cut(through=view.epoch, scope=tuple(sorted(_kept(record) | set(view.scope))), proof=proof, found=True)
-    return FenceOutcome(record=_replace(record, cut=cut))
+    return FenceOutcome(record=_replace(record, cut=Cut(through=view.epoch)))
 
+
+ISOLATE: Final = ProtocolStep(
+    "safety.isolate",
+    "A host is about to be isolated from disks and networks, and stays out until it has booted",
+    FencedView,
+    FenceOutcome,
+    (*_common("cut"), _NOT_PAUSED),
+    _announce,
+)
+"""Written before the first order is sent: an order that nobody knows of would isolate a host that is back."""
 
 PROVE_POWER: Final = ProtocolStep(
     "safety.prove.power",
@@ -252,7 +262,8 @@ PROVE_CUT: Final = ProtocolStep(
     CutView,
     FenceOutcome,
     (
-        *_common("cut"),
+        _THAT_EPOCH,
+        _NOT_PAUSED,
         Precondition[CutView](
             "written",
             lambda view: len(view.scope) > 0 and set(view.scope) <= set(view.written),
@@ -266,32 +277,6 @@ PROVE_CUT: Final = ProtocolStep(
     ),
     _by_cut,
 )
-
-FIND_CUT: Final = ProtocolStep(
-    "safety.find-cut",
-    "A host that lives is found shut out, as nothing on record says",
-    CutView,
-    FenceOutcome,
-    (
-        Precondition[CutView](
-            "trusted",
-            lambda view: "cut" not in view.record.distrusted,
-            lambda view: f"a cut of {view.host} was contradicted before",
-        ),
-        Precondition[CutView](
-            "written",
-            lambda view: len(view.scope) > 0 and set(view.scope) | _kept(view.record) <= set(view.written),
-            lambda view: f"nobody was told to keep {view.host} out of {_missing(view, view.written)}",
-        ),
-        Precondition[CutView](
-            "read-back",
-            lambda view: set(view.scope) | _kept(view.record) <= set(view.read_back),
-            lambda view: f"that {view.host} is shut out of {_missing(view, view.read_back)} was not read back",
-        ),
-    ),
-    _by_find,
-)
-"""Of a cut that was made after the backup which a restored store is, or by a fence that the host came back from."""
 
 PROVE_OPERATOR: Final = ProtocolStep(
     "safety.prove.operator",
@@ -316,7 +301,7 @@ PROVE_OPERATOR: Final = ProtocolStep(
 
 
 class LiftView(FencedView, frozen=True, kw_only=True):
-    """A cut that may be in nobody's way any more; ``epoch`` is what it was made through."""
+    """An isolation that may be in nobody's way any more; ``epoch`` is what it was made through."""
 
 
 def _lift(view: LiftView) -> FenceOutcome:
@@ -325,18 +310,21 @@ def _lift(view: LiftView) -> FenceOutcome:
 
 LIFT_CUT: Final = ProtocolStep(
     "safety.lift-cut",
-    "What was shut out may come in again",
+    "What a host was isolated from may be used by it again",
     LiftView,
     FenceOutcome,
     (
         Precondition[LiftView](
-            "cut-epoch-dead",
-            lambda view: 0 < view.record.cut.through == view.epoch <= view.record.dead_through,
+            "booted-since",
             lambda view: (
-                f"{view.host} is cut off through epoch {view.record.cut.through}, and proven dead through "
-                f"{view.record.dead_through}: the cut through {view.epoch} is not what may be lifted"
+                0 < view.record.cut.through == view.epoch <= view.record.dead_through and view.epoch < view.record.epoch
+            ),
+            lambda view: (
+                f"{view.host} is isolated through epoch {view.record.cut.through}, is in epoch {view.record.epoch}, "
+                f"and is proven dead through {view.record.dead_through}: it stays isolated"
             ),
         ),
+        _NOT_PAUSED,
     ),
     _lift,
 )

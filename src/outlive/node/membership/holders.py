@@ -15,6 +15,8 @@ from outlive.node.membership.states import MemberView, Reach, fenced, of_holder,
 from outlive.resources import Holder, Part, Proof
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
 
+PAUSED: Final = "the cluster is paused: the store went back, and not every host has registered since what it runs"
+
 _replace = msgspec.structs.replace
 
 
@@ -46,8 +48,8 @@ class HoldView(Part, frozen=True, kw_only=True):
     """New for every attempt."""
     here: bool = False
     """Whether a domain of this VM exists on this host, or a create of it is under way."""
-    settled: bool = True
-    """Every host has joined under the store's present incarnation, or an operator vouches for it."""
+    paused: bool = False
+    """Whether the cluster is paused, read fresh after this version of the VM."""
 
 
 class HoldersOutcome(Outcome, frozen=True, kw_only=True):
@@ -113,11 +115,7 @@ HOLD: Final = ProtocolStep(
             lambda view: not view.here,
             lambda view: f"a domain of {view.vm} is on {view.me.host} already",
         ),
-        Precondition[HoldView](
-            "store-settled",
-            lambda view: view.settled,
-            lambda view: "the store was restored from a backup, and not every host has registered its VMs again since",
-        ),
+        Precondition[HoldView]("not-paused", lambda view: not view.paused, lambda view: PAUSED),
         Precondition[HoldView](
             "others-fenced",
             lambda view: not _not_fenced(others(view.holders, view.me), view.members, view.reach),
@@ -238,11 +236,6 @@ class ReholdView(Part, frozen=True, kw_only=True):
     register: bool = False
     """After a restored backup: the entry is added though it is missing, because the domain runs whatever anybody
     says, and an entry too many only makes everybody more careful."""
-    cut_off: bool = False
-    """Whether the run is one that this host was cut off from: others may have been given the VM on the strength of
-    that, and the domain here goes on from the past once it is let in again."""
-    settled: bool = True
-    """As in ``HoldView``."""
 
 
 def _rehold(view: ReholdView) -> HoldersOutcome:
@@ -272,17 +265,6 @@ def _still_mine(view: ReholdView) -> bool:
     )
 
 
-def _owners(view: ReholdView) -> tuple[Holder, ...]:
-    """Entries of other hosts that do not only wait for it."""
-    return tuple(one for one in view.holders if one.hypervisor != view.me.host and one.role != "incoming")
-
-
-def _why_taken(view: ReholdView) -> str:
-    others = _owners(view)
-    may = f"{others[0].hypervisor} holds it too" if others else "the store was restored, and may not know who has it"
-    return f"run {view.run_id} of {view.vm} was cut off, and {may}: destroy it"
-
-
 REHOLD: Final = ProtocolStep(
     "safety.rehold",
     "A host takes a running VM over into its new epoch",
@@ -296,9 +278,6 @@ REHOLD: Final = ProtocolStep(
             "entry-still-mine",
             lambda view: view.register or _still_mine(view),
             lambda view: f"run {view.run_id} of {view.vm} is not held in epoch {view.old_epoch} any more: destroy it",
-        ),
-        Precondition[ReholdView](
-            "not-taken-elsewhere", lambda view: not view.cut_off or (view.settled and not _owners(view)), _why_taken
         ),
         Precondition[ReholdView](
             "membership-held", lambda view: view.me.held, lambda view: f"{view.me.host} does not hold its membership"
@@ -335,6 +314,8 @@ class MoveView(Part, frozen=True, kw_only=True):
     """Run of the target to which the domain here was sent last, as this very process knows."""
     declined: str = ""
     """Run of the target of which its host says that it ended before it ever ran."""
+    paused: bool = False
+    """Whether the cluster is paused, read fresh after this version of the VM."""
 
 
 def _of(view: MoveView, host: str) -> list[Holder]:
@@ -357,6 +338,9 @@ _MEMBER: Final = Precondition[MoveView](
 _GATE: Final = Precondition[MoveView](
     "gate-open", lambda view: view.gate_open, lambda view: f"the guard of {view.me.host} has shut the gate"
 )
+
+
+_NOT_PAUSED: Final = Precondition[MoveView]("not-paused", lambda view: not view.paused, lambda view: PAUSED)
 
 
 def _enter(view: MoveView) -> HoldersOutcome:
@@ -388,6 +372,7 @@ ENTER: Final = ProtocolStep(
         Precondition[MoveView](
             "nothing-here", lambda view: not view.here, lambda view: f"a domain of {view.vm} is on {view.me.host}"
         ),
+        _NOT_PAUSED,
         _NO_STRANGERS,
     ),
     _enter,
@@ -421,6 +406,7 @@ SEND: Final = ProtocolStep(
             lambda view: any(one.role == "incoming" for one in _of(view, view.target)),
             lambda view: f"{view.target} has not entered itself for {view.vm}",
         ),
+        _NOT_PAUSED,
         _NO_STRANGERS,
     ),
     lambda view: SendOutcome(run_id=next(one.run_id for one in _of(view, view.target) if one.role == "incoming")),

@@ -1,17 +1,18 @@
-"""How a daemon gets into its membership, and back: rows J0 to J4 with what they need done before.
+"""How a daemon enters its Membership, and returns to it: rows J0 to J4 with what must be done before each.
 
-Looks, decides by ``join``, empties the host where the row says so, writes, and only after the store has acknowledged
-the epoch writes it down on the host's own disk; nothing uses it before. Nobody else's machine and no forgotten
-membership is ever written over. A store that knows an earlier epoch of this boot than the host used was restored from a
-backup: the host then enters with an epoch that was never used. So it does where the backup does not know it at all,
-once its ``Hypervisor`` is in the store; a Membership that is gone from a store that was not restored is for people to
-judge.
+It reads, decides by ``join``, empties the host where the row says so, writes, and writes the epoch down on the host's
+own disk once the store has acknowledged it; nothing uses an epoch before. Neither another machine's Membership nor a
+forgotten one is ever overwritten. A store that knows an earlier epoch of this boot than the host used went back: the
+host has the cluster paused, and enters with an epoch that was never used. So it does where the backup lacks it, once
+its ``Hypervisor`` is in the store. A Membership that is gone from a store that was not restored is for an operator to
+judge; the one that ``outlive.node.fencing.attestation`` creates in its place is dead and of no machine: whoever comes
+with that name empties itself first, and then says itself that nothing is left of what it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from outlive.base.logging import get_logger
 from outlive.node.desired_state import CLUSTER
 from outlive.node.fencing.policy import fence_order
 from outlive.node.membership.guard import record_of
-from outlive.node.membership.missing import Missing
+from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import JoinOutcome, JoinView, Remembered, join
 from outlive.node.ports.guard import GuardPort
@@ -40,7 +41,8 @@ GONE: Final = "membership-gone"
 """Fault of a host whose Membership somebody deleted."""
 CANNOT_JOIN: Final = "host-cannot-join"
 NOT_EMPTY: Final = "host-not-empty"
-"""Faults of a host that cannot join, for any reason or because it is not empty."""
+ISOLATED: Final = "host-isolated"
+"""Faults of a host that cannot join: for any reason, because it is not empty, or because it was isolated."""
 UNKNOWN_HOST: Final = "host-unknown"
 """Fault of a host that is not in the store."""
 DISK_LIMIT_S: Final = 10.0
@@ -54,7 +56,7 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.membership")
 
 
-class Entered(msgspec.Struct, frozen=True, kw_only=True):
+class JoinResult(msgspec.Struct, frozen=True, kw_only=True):
     """A membership that this daemon holds."""
 
     membership: Membership
@@ -63,10 +65,8 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch before, where domains of it may still be here (``J3``)."""
     restored: bool = False
     """Whether the store had gone back behind what this host knows."""
-    superseded: str = ""
-    """Incarnation that the store had when it went back, as far as it said so; it must have another one by now."""
-    known: str = ""
-    """Incarnation in which the host was a member before: the store has another one if it says that it had this one."""
+    unannounced: bool = False
+    """Whether nobody else had said so."""
     contradicted: str = ""
     """The kind of proof that this host shows to have been wrong."""
 
@@ -98,7 +98,8 @@ class JoinProcedure:
         here: LocalDomains,
         machine: MachinePort,
         guard: GuardPort,
-        missing: Missing,
+        pause: PauseGate,
+        isolated: Callable[[int], Awaitable[bool]],
         *,
         host: str,
         nonce: str,
@@ -106,12 +107,14 @@ class JoinProcedure:
         clock: Clock,
         limit_s: float,
     ) -> None:
+        """``isolated``: whether storage or network isolates an epoch of this host now."""
         self._store = store
         self._clock = clock
         self._here = here
         self._machine = machine
         self._guard = guard
-        self._missing = missing
+        self._pause = pause
+        self._isolated = isolated
         self._host = host
         self._nonce = nonce
         self._decisions = decisions
@@ -121,13 +124,15 @@ class JoinProcedure:
         self._emptied = 0
         self._restored = False
         """Whether a try that did not get to its end found that the store had gone back."""
+        self._unannounced = False
+        """Whether this host had to say itself that the store went back."""
         self._disk = asyncio.Lock()
         """Held by whoever changes what is on the host's disk."""
         self._noted = ""
         """Incarnation that was last written down."""
 
-    async def enter(self, *, restored: bool) -> Entered | None:
-        """One try; ``None``: look again at once.
+    async def enter(self, *, restored: bool, known: str = "") -> JoinResult | None:
+        """One try; ``None``: look again at once. ``known``: the incarnation that this daemon was registered in last.
 
         ``Refused``: this daemon must not run. ``Blocked``: not now. Errors of the store, as they come.
         """
@@ -138,8 +143,17 @@ class JoinProcedure:
         nobodys = takes_nobodys(view)
         self._restored = restored = not nobodys and (restored or self._restored or forgotten or _goes_back(view))
         view = taken(view) if nobodys else claimed(view)
+        says = await self._says()
+        if restored:
+            await self._report(view, remembered, known)
         if forgotten or (restored and self._was_member_since_boot(view)):
             view = lifted(view)
+        if (
+            view.record is not None
+            and view.record.boot_id == view.boot_id
+            and says not in ("", view.record.incarnation)
+        ):
+            view = _replace(view, isolated=await self._isolated(view.record.epoch))
         outcome = self._decisions.use(JOIN, view, subject=self._host)
         if outcome.destroy_first:
             await self._empty()
@@ -150,25 +164,36 @@ class JoinProcedure:
         if outcome.row == "J3" and not (nobodys or restored):
             await self._heed_order(view.record, view.uid)
         record = emptied(outcome.record, remembered, self._host) if nobodys else outcome.record
-        incarnation = record.incarnation or await self._says()
+        incarnation = record.incarnation or says
         written = await self._write(found, record)
         entered = Remembered(uid=written.metadata.uid, epoch=written.record.epoch, incarnation=incarnation)
         if entered != remembered:
             async with self._disk:
                 await self._on_disk(self._machine.remember(entered))
         self._noted = entered.incarnation
-        self._restored = False
+        unannounced, self._unannounced, self._restored = self._unannounced, False, False
         self._ran.clear()  # what it holds from now on goes on: whoever looks after its end looks anew
         old = view.record.epoch if outcome.row == "J3" and view.record is not None else 0
-        return Entered(
+        return JoinResult(
             membership=written,
             row=outcome.row,
             old_epoch=old,
             restored=restored,
-            superseded=_superseded(view, remembered) if restored else "",
-            known=remembered.incarnation if remembered is not None else "",
+            unannounced=unannounced,
             contradicted=outcome.contradicted or "",
         )
+
+    async def _report(self, view: JoinView, remembered: Remembered | None, known: str) -> None:
+        """Have the cluster paused: the store misses what it acknowledged to this host.
+
+        A Membership of another uid was put there by somebody, and says nothing of the whole store.
+        """
+        if view.record is None or (remembered is not None and remembered.uid != view.uid):
+            return
+        old = {view.record.incarnation, known, remembered.incarnation if remembered is not None else ""}
+        cluster = await self._read(Cluster, CLUSTER)
+        self._unannounced |= cluster is not None and cluster.status.store_incarnation in old
+        await self._pause.report(self._host, old, stamps=True)
 
     async def _says(self) -> str:
         """What the store says that it is: a host that never registered is to know it again before it has."""
@@ -188,15 +213,13 @@ class JoinProcedure:
     async def forgotten(self, record: MemberRecord | None, remembered: Remembered | None) -> bool:
         """Whether the store was restored from a backup that does not know this host, which is to be in it by now.
 
-        It has then said that it is missing, so that nobody starts what it runs before it has registered that.
+        The cluster is then paused until it has registered, so that nobody starts what it runs.
         ``Blocked`` where nobody has put the host's ``Hypervisor`` back yet.
         """
         if record is not None or remembered is None or not remembered.incarnation:
             return False
-        cluster = await self._read(Cluster, CLUSTER)
-        if cluster is None or cluster.status.store_incarnation in ("", remembered.incarnation):
+        if not await self._pause.report(self._host, {remembered.incarnation}, stamps=False):
             return False
-        await self._missing.speak(remembered.incarnation)
         if await self._read(Hypervisor, self._host) is None:
             raise unknown_host(self._host)
         return True
@@ -344,13 +367,6 @@ def _goes_back(view: JoinView) -> bool:
     return remembered.uid != view.uid or remembered.epoch > record.epoch
 
 
-def _superseded(view: JoinView, remembered: Remembered | None) -> str:
-    """Of the whole store. A membership of another uid may have been put back by itself."""
-    if view.record is None or remembered is None or remembered.uid != view.uid:
-        return ""
-    return view.record.incarnation
-
-
 def lifted(view: JoinView) -> JoinView:
     """As if the store knew what the host knows, and the host had been condemned since: a new epoch follows."""
     known = view.remembered.epoch if view.remembered is not None else 0
@@ -379,6 +395,8 @@ def _refusal(outcome: JoinOutcome, view: JoinView) -> Exception:
             return Refused(why, remedy="give this machine another name, or delete the Membership of the old one")
         case "never-a-member":
             return Blocked(GONE, why, gone_remedy(view.host))
+        case "not-isolated":
+            return Blocked(ISOLATED, why, f"reboot {view.host}: it joins again then, and is let in again")
         case "nothing-runs":
             return Blocked(NOT_EMPTY, why, "stop the domains on it before it registers")
     return Blocked(CANNOT_JOIN, why, "see docs/concepts/safety.md")

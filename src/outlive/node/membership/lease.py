@@ -21,7 +21,7 @@ from outlive.base.logging import get_logger
 from outlive.node.desired_state import DesiredState
 from outlive.node.membership.guard import UNARMED, GuardArming
 from outlive.node.membership.holders import Me
-from outlive.node.membership.join import GONE, Blocked, Entered, JoinProcedure, gone_remedy
+from outlive.node.membership.join import GONE, Blocked, JoinProcedure, JoinResult, gone_remedy
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RENEW, LeaseState, LeaseView, RenewView, lease_state
 from outlive.node.ports.guard import GuardPort
@@ -71,7 +71,7 @@ class LeaseRenewer:
         faults: FaultSet,
         write_limit_s: float,
     ) -> None:
-        self.entered: Entered | None = None
+        self.entered: JoinResult | None = None
         """How the host came in last."""
         self._store = store
         self._entrance = entrance
@@ -214,7 +214,8 @@ class LeaseRenewer:
         self._lose()
         while True:
             try:
-                entered = await self._entrance.enter(restored=restored)
+                known = self._member.record.incarnation if self._member is not None else ""
+                entered = await self._entrance.enter(restored=restored, known=known)
             except Blocked as blocked:
                 self._say(blocked)
             except Refused:
@@ -266,17 +267,18 @@ class LeaseRenewer:
             timer.cancel()
             self._resting = None
 
-    async def _begin(self, entered: Entered) -> None:
+    async def _begin(self, entered: JoinResult) -> None:
         record = entered.membership.record
         _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
         self._unblock()
-        before = self._member.record.incarnation if self._member is not None else ""
-        self.entered = _replace(entered, known=before or entered.known)  # the disk may not have taken the last one
+        self.entered = entered
         self._member = entered.membership
         self._acknowledged_seq = self._sent_seq = record.seq
         self._acknowledged_guard = record.guard
         self._sends.clear()
         self._registered = ""
+        if entered.unannounced:
+            _log.error("membership.store_went_back", host=self._host)
         self._held = True
         for callback in self._epochs:
             callback()

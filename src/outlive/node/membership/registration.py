@@ -9,7 +9,7 @@ Workers destroy nothing that they do not know until this is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -20,13 +20,10 @@ from outlive.base.logging import get_logger
 from outlive.node.desired_state import DesiredState
 from outlive.node.membership.holders import REHOLD, Me, ReholdView, is_mine
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.membership.settling import Settling
-from outlive.node.membership.states import MemberView, cut_off
-from outlive.node.membership.steps import SELF_CLEAN, CleanedView
+from outlive.node.membership.steps import SELF_CLEAN, CleanedView, isolated_why
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.records import VmRecords
-from outlive.node.vm.states import reach_of
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
@@ -62,11 +59,14 @@ class Registration:
         clock: Clock,
         decisions: DecisionLog,
         faults: FaultSet,
-        settling: Settling,
+        isolated: Callable[[int], Awaitable[bool]],
         done: Callable[[bool], None],
         known: Callable[[str], bool],
     ) -> None:
-        """``known``: whether the store as it is now has had a document of that virtual machine."""
+        """``isolated``: whether storage or network isolates an epoch of this host now.
+
+        ``known``: whether the store as it is now has had a document of that virtual machine.
+        """
         self._store = store
         self._records = records
         self._here = here
@@ -77,7 +77,7 @@ class Registration:
         self._clock = clock
         self._decisions = decisions
         self._faults = faults
-        self._settling = settling
+        self._isolated = isolated
         self._done = done
         self._known = known
         self._whole_since: int | None = None
@@ -125,9 +125,16 @@ class Registration:
         assert record is not None
         entered = self._keeper.entered
         incarnation = self._wishes.incarnation
+        paused = self._wishes.cluster is not None and self._wishes.cluster.paused
         register = (entered is not None and entered.restored) or (
-            record.incarnation != "" and self._unregistered(record)
+            (paused or record.incarnation != "") and self._unregistered(record)
         )
+        subject = ObjectRef(kind="Hypervisor", name=self._host)
+        if self._unregistered(record) and await self._isolated(record.epoch):
+            # others may have been given what it is isolated from, and a store that went back does not say so
+            self._faults.activate(FaultCode.HOST_ISOLATED, subject, why=isolated_why(self._host))
+            return False
+        self._faults.clear(FaultCode.HOST_ISOLATED, subject)
         await self._here.look_once_started()
         left = sorted(self._here.creating)
         for vm, domain in sorted(self._here.domains.items()):
@@ -169,8 +176,6 @@ class Registration:
         if domain.state is DomainState.STARTING:
             return False  # it may yet run, and is looked at again
         stays, passed = domain.state in TAKEN_OVER, False
-        cut = record.cut.through > record.dead_through
-        settled = not cut or (not record.cut.found and await self._settling.settled())
         refused = ""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
@@ -193,8 +198,6 @@ class Registration:
                 run_id=domain.run_id,
                 runs=stays,
                 register=register,
-                cut_off=cut and self._cut_off(now, domain, entry, me, record),
-                settled=settled,
             )
             outcome = self._decisions.use(_REHOLD, view, subject=name)
             refused = outcome.refused.precondition if outcome.refused is not None else ""
@@ -220,11 +223,6 @@ class Registration:
         """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""
         domain = self._here.domains.get(vm)
         return domain is not None and domain.run_id == run_id
-
-    def _cut_off(self, vm: VirtualMachine, domain: Domain, entry: Holder | None, me: Me, record: MemberRecord) -> bool:
-        """Whether this host was cut off from that run, by its entry or, where the store has none, by its domain."""
-        run = entry or Holder(hypervisor=me.host, member_uid=me.uid, epoch=domain.epoch, run_id=domain.run_id)
-        return cut_off(run, (MemberView(host=me.host, uid=me.uid, record=record),), reach_of(vm))
 
     async def _prove(self, old_epoch: int, left: tuple[str, ...]) -> bool:
         """Say that nothing of the old epoch is left; whether the store acknowledged it."""

@@ -45,6 +45,8 @@ class JoinView(Part, frozen=True, kw_only=True):
     """Whether the guard closed the gate, and killed, at any time since the record's epoch began on this host."""
     was_running: bool = False
     """Whether a domain of the record's epoch was still there when the daemon first looked after that epoch."""
+    isolated: bool = False
+    """Whether storage says that it isolates the epoch that this host remembers, in a store that went back."""
     guard: GuardRecord = GuardRecord()
     trust_word: str = ""
     """What the operator has said so far to have distrusted kinds of proof trusted again."""
@@ -197,6 +199,18 @@ _DEAD: Final = Precondition[JoinView](
 )
 
 
+def isolated_why(host: str) -> str:
+    """Why the host stays out."""
+    return f"{host} was isolated from disks and networks in this boot: others may be using them"
+
+
+_NOT_ISOLATED: Final = Precondition[JoinView](
+    "not-isolated",
+    lambda view: not view.isolated and _record(view).cut.through < _record(view).epoch,
+    lambda view: isolated_why(view.host),
+)
+
+
 def _join(
     row: str, doc: str, preconditions: tuple[Precondition[JoinView], ...], effect: object
 ) -> ProtocolStep[JoinView, JoinOutcome]:
@@ -214,13 +228,13 @@ J2: Final = _join(
 J3: Final = _join(
     "J3",
     "A host comes back after it was condemned",
-    (_RECORD, _SAME_BOOT, _NOT_DEAD, _NOT_FORGOTTEN),
+    (_RECORD, _SAME_BOOT, _NOT_DEAD, _NOT_FORGOTTEN, _NOT_ISOLATED),
     _after_revocation,
 )
 J4: Final = _join(
     "J4",
     "A host comes back although it was proven dead",
-    (_RECORD, _SAME_BOOT, _DEAD, _NOTHING_RUNS),
+    (_RECORD, _SAME_BOOT, _DEAD, _NOT_ISOLATED, _NOTHING_RUNS),
     _proven_dead,
 )
 

@@ -149,6 +149,7 @@ class MigrationRecords:
         gate_open: bool = True,
         runs: bool = False,
         sent_to: str = "",
+        paused: bool = False,
     ) -> MoveView:
         """The virtual machine as the steps of a move look at it."""
         shared, move = self._shared, vm.status.migration
@@ -168,6 +169,7 @@ class MigrationRecords:
             runs=runs,
             sent_to=sent_to,
             declined=move.declined if move is not None else "",
+            paused=paused,
         )
 
     def late(self, memory: VmMemory, limit_s: float | None = None) -> bool:

@@ -101,7 +101,8 @@ class MigrationSource:
             memory.phase_since_s = shared.clock.monotonic()
             return LOOK_S
         members = await self._move.members(vm)
-        outcome = shared.decisions.use(_SEND, self._move.view(vm, members), subject=name)
+        paused = await shared.pause.paused()
+        outcome = shared.decisions.use(_SEND, self._move.view(vm, members, paused=paused), subject=name)
         if outcome.refused is not None:
             if move.phase is MigrationPhase.TRANSFERRING or self._move.late(memory):
                 return await self._move.abort(name, move, reason(MigrationReason.TARGET_LOST))

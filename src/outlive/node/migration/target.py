@@ -105,7 +105,11 @@ class MigrationTarget:
     async def _enter(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
         shared, name = self._shared, vm.name
         held_in = shared.wishes.incarnation
-        members = await self._move.members(vm)
+        fresh = await shared.records.read(shared.daemon, name)
+        if fresh is None:
+            return LOOK_S
+        members = await self._move.members(fresh)
+        paused = await shared.pause.paused()
         if not await shared.keeper.stands():
             return LOOK_S
         report = await shared.guard.report()
@@ -116,7 +120,9 @@ class MigrationTarget:
             nonlocal why
             if any(one.run_id == run_id for one in now.status.holders) or now.status.migration != move:
                 return None
-            view = self._move.view(now, members, run_id=run_id, gate_open=report.gate_open)
+            if now.metadata.resource_version != fresh.metadata.resource_version:
+                return None  # all that was looked at was looked at after that version was read
+            view = self._move.view(now, members, run_id=run_id, gate_open=report.gate_open, paused=paused)
             outcome = shared.decisions.use(_ENTER, view, subject=name)
             why = outcome.refused.why if outcome.refused is not None else ""
             return None if why else _replace(now.status, holders=outcome.holders)

@@ -14,7 +14,7 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.node.desired_state import DesiredState
 from outlive.node.membership.lease import LeaseRenewer
-from outlive.node.membership.settling import Settling
+from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.storage import StoragePort
@@ -83,7 +83,7 @@ class VmContext:
     move: Store
     keeper: LeaseRenewer
     here: LocalDomains
-    settling: Settling
+    pause: PauseGate
     guard: GuardPort
     storage: StoragePort
     wishes: DesiredState

@@ -229,7 +229,7 @@ class VmStarter:
         members = shared.own_member() + await shared.records.members(
             shared.daemon, others(vm.status.holders, me), but=shared.host
         )
-        settled = await shared.settling.settled()
+        paused = await shared.pause.paused()
         if not await shared.keeper.stands():
             shared.keeper.renew_soon()
             return SOON_S
@@ -254,7 +254,7 @@ class VmStarter:
                 gate_open=report.gate_open,
                 run_id=run_id,
                 here=name in shared.here.names(),
-                settled=settled,
+                paused=paused,
             )
             outcome = shared.decisions.use(_HOLD, view, subject=name)
             refusal = outcome.refused

@@ -28,13 +28,13 @@ class FaultCode(enum.StrEnum):
     POWER_UNREACHABLE = "power-unreachable"
     PROOF_CONTRADICTED = "proof-contradicted"
     CUT_FAILING = "cut-failing"
-    CUT_FOUND = "cut-found"
     # daemons
     MEMBERSHIP_GONE = "membership-gone"
     HOST_UNKNOWN = "host-unknown"
     HOST_NOT_EMPTY = "host-not-empty"
     HOST_CANNOT_JOIN = "host-cannot-join"
-    STORE_IN_DOUBT = "store-in-doubt"
+    HOST_ISOLATED = "host-isolated"
+    STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
     DRAIN_INCOMPLETE = "drain-incomplete"
@@ -114,11 +114,6 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "{subject} may reach its VMs' disks and networks again: {why}",
         "see to it that {subject} is off, at once",
     ),
-    FaultCode.CUT_FOUND: FaultEntry(
-        10,
-        "{subject} was found shut out of {scope}, and nothing on record said so; VMs that have these run elsewhere",
-        "empty {subject} (outlive drain {subject}) and reboot it: until then it can run no VM that has these",
-    ),
     FaultCode.MEMBERSHIP_GONE: FaultEntry(
         25,
         "{why}",
@@ -132,12 +127,14 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.HOST_NOT_EMPTY: FaultEntry(25, "{why}", "{remedy}"),
     FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
-    FaultCode.STORE_IN_DOUBT: FaultEntry(
+    FaultCode.HOST_ISOLATED: FaultEntry(
+        25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
+    ),
+    FaultCode.STORE_WENT_BACK: FaultEntry(
         25,
-        "{subject} saw the store go back, and nobody says that {incarnation} is what it became then: "
-        "{subject} starts nothing that others may be running",
-        "once the store has its new incarnation, and every host has joined again, set confirmedIncarnation of "
-        "Cluster/default to it",
+        "the store went back behind what it had acknowledged to {subject}, and nobody had said so: the cluster is "
+        "paused until every host has registered what it runs",
+        "find out who restored the store, and from which backup; start the daemons of the hosts that it waits for",
     ),
     FaultCode.UNKNOWN_VM: FaultEntry(
         10,
@@ -162,8 +159,9 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.STORE_RESTORED: FaultEntry(
         30,
-        "the store was restored: {hosts} hosts have not joined since, and nothing is recovered",
-        "start their daemons, or set confirmedIncarnation of Cluster/default to {incarnation}",
+        "{why}: the cluster is paused until every host has registered what it runs, and waits for {hosts}",
+        "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
+        "fence HOST --confirm-off; or, for all of them, set confirmedIncarnation of Cluster/default to {incarnation}",
     ),
     FaultCode.POWER_NOT_REHEARSED: FaultEntry(
         10,

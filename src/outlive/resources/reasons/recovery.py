@@ -96,7 +96,7 @@ TABLE: Final[Table] = {
         "its daemon",
     ),
     HoldReason.STORE_RESTORED: Template(
-        "the store was restored from a backup, and {count} hosts have not joined since: {hosts}",
+        "the cluster is paused, because the store went back to an earlier state, and waits for {count} hosts: {hosts}",
         "start their daemons; or, once you know that they run nothing, set confirmedIncarnation of Cluster/default to "
         "{incarnation}",
     ),
