@@ -3,11 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.cycles import check_rules
 from tests.support.failover import GIB, Cloud
 from tests.support.loops import run
 
 from outlive.base.errors import Unavailable
 from outlive.failover.ports import Inline
+from outlive.failover.protection import Demands
 from outlive.failover.reconciler import decider
 from outlive.failover.reconciler.reconciler import PASS_VMS
 from outlive.runtime.decisions import Decision
@@ -66,4 +68,27 @@ def test_a_computer_that_fails_ends_the_cycle_and_is_counted(monkeypatch: pytest
         assert await cloud.covered() == {"v00": True}
 
     monkeypatch.setattr(decider, "INLINE_OBJECTS", -1)
+    run(story())
+
+
+def test_slots_are_planned_anew_when_more_are_needed_than_can_be_added():
+    """Slots made for one slot a VM leave hardly any second one; a plan for two covers everybody on these hosts."""
+
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        for number in range(10):
+            await cloud.host(f"h{number}", cpu=32_000, memory=128 * GIB)
+        for number in range(60):
+            await cloud.vm(f"v{number:02}", f"h{number % 10}", cpu=2_000, memory=8 * GIB)
+        await cloud.cycle()
+        assert set((await cloud.covered()).values()) == {True}
+        cache = cloud.failover_run.cache
+        cache._demands = Demands({"*": 2})
+        await cache.rebuild()
+        for _ in range(3):
+            await cloud.cycle()
+        covered = await cloud.covered()
+        assert (len(covered), sum(covered.values())) == (60, 60)
+        await check_rules(cloud)
+
     run(story())

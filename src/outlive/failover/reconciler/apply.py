@@ -165,6 +165,27 @@ class Changes:
                 await run.do(together)
         return run.outcome
 
+    # Slots that are planned anew
+
+    async def switch(
+        self, actions: Sequence[Action], requests: Mapping[str, str], request_id: str, hold: Hold = nullcontext
+    ) -> Outcome:
+        """Let VMs join new slots and then leave their old ones, stage by stage, up to the first that is not allowed.
+
+        While a VM is in both, its own slots may clash with each other, so a stage is checked with the old ones left.
+        """
+        run = _Assignment(self, requests, request_id, checked=True)
+        for stage in _stages(actions):
+            async with hold():
+                if not run.is_allowed(stage):
+                    _log.info("replan.stopped", vm=stage[0].vm)
+                    break
+                for together in _together(stage):
+                    await run.do(together)
+                if run.outcome.failed or run.outcome.left:
+                    break
+        return run.outcome
+
     # Members that change slots
 
     async def move(self, moves: Sequence[Move], hold: Hold = nullcontext) -> int:
@@ -243,7 +264,11 @@ class Changes:
 class _Assignment:
     """One list of actions."""
 
-    def __init__(self, changes: Changes, requests: Mapping[str, str], request_id: str) -> None:
+    def __init__(
+        self, changes: Changes, requests: Mapping[str, str], request_id: str, *, checked: bool = False
+    ) -> None:
+        """``checked``: whether the actions were found to be allowed together (``is_allowed``)."""
+        self._checked = checked
         self.outcome = Outcome()
         self._changes = changes
         self._cache = changes._cache
@@ -272,6 +297,30 @@ class _Assignment:
                     await self._leave_slot(first)
                 case _:
                     assert_never(first)
+
+    def is_allowed(self, actions: Sequence[Action]) -> bool:
+        """Whether these may all be done: the rules hold for everybody once the VMs have left what they leave."""
+        cache, index = self._cache, self._cache.index
+        with index.trial():
+            for action in actions:
+                if isinstance(action, Leave) and action.slot in cache.slots and index.has_vm(action.vm):
+                    index.leave(action.vm, action.slot)
+            for action in actions:
+                vm = self._still(action) if isinstance(action, Join | Open) else None
+                if isinstance(action, Open):
+                    if vm is None or not self._changes.may_open(vm, action):
+                        return False
+                    index.add_slot(SlotView(name=action.slot_key, host=action.host))
+                    index.join(action.vm, action.slot_key)
+                elif isinstance(action, Join):
+                    name = self._names.get(action.slot, action.slot)
+                    if vm is None or not index.has_slot(name) or not index.has_vm(vm.id):
+                        return False
+                    bit = index.slot_bit(index.slot(name))
+                    if not index.separation.among(vm.id, index.admissible(index.vm(vm.id)) & bit):
+                        return False
+                    index.join(action.vm, name)
+        return True
 
     def _leave(self, action: Join | Open) -> None:
         """Decide about this VM again."""
@@ -331,7 +380,9 @@ class _Assignment:
         with self._cache.index.trial():
             for join in joins:
                 vm = self._still(join)
-                if vm is not None and self._changes.may_join(vm, name) and self._cache.slots[name].host == join.host:
+                if vm is None or self._cache.slots[name].host != join.host:
+                    continue
+                if self._checked or self._changes.may_join(vm, name):
                     found.append(join)
                     self._cache.index.join(vm.id, name)
         return found
@@ -354,14 +405,8 @@ class _Assignment:
     async def _leave_slot(self, action: Leave) -> None:
         """Take a VM out of a slot that it has others instead of."""
         cache, name = self._cache, action.slot
-        slot, view, vm = self._changes._object(name), cache.written.get(name), cache.vms.get(action.vm)
-        if (
-            slot is None
-            or view is None
-            or vm is None
-            or action.vm not in view.members
-            or action.vm in self.outcome.left
-        ):
+        slot, view = self._changes._object(name), cache.written.get(name)
+        if slot is None or view is None or action.vm not in view.members or action.vm in self.outcome.left:
             return
         left = {member: host for member, host in view.members.items() if member != action.vm}
         try:
@@ -378,7 +423,7 @@ class _Assignment:
 
     async def _open(self, action: Open) -> None:
         vm = self._still(action)
-        if vm is None or not self._changes.may_open(vm, action):
+        if vm is None or not (self._checked or self._changes.may_open(vm, action)):
             self._leave(action)
             return
         new = NewSlot(
@@ -406,6 +451,18 @@ class _Assignment:
         self.outcome.opened.append(action.host)
         self._reporter.slot_created(slot.name, slot.metadata.uid, action.host, action.vm)
         _log.info("slot.created", slot=slot.name, host=action.host, vm=action.vm, complete=opened.complete)
+
+
+def _stages(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
+    """Joins and openings with the departures that follow them."""
+    stage: list[Action] = []
+    for action in actions:
+        if stage and isinstance(stage[-1], Leave) and not isinstance(action, Leave):
+            yield stage
+            stage = []
+        stage.append(action)
+    if stage:
+        yield stage
 
 
 def _together(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:

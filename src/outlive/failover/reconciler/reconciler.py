@@ -11,7 +11,7 @@ one completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -28,13 +28,13 @@ from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.observation import Observation
 from outlive.failover.offers import Wanted, gather_offers, wanted
-from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.actions import Fail, Leave
 from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, departure
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.planner.plan import PlanInput
+from outlive.failover.planner.reasons import Reason
 from outlive.failover.planner.repack import RepackInput, concerned
 from outlive.failover.planner.selection import (
-    Missing,
     PauseInput,
     SelectInput,
     SelectResult,
@@ -81,6 +81,8 @@ USUAL_S_PER_SLOT: Final = 0.02
 """What giving a slot is taken to last before any was given."""
 SCANNED: Final = 20
 """Slots whose members are looked at together."""
+REPLANNED_VMS: Final = 20_000
+"""Fleets of more VMs are not planned anew for the sake of a few."""
 QUIET_S: Final = 3.0
 """How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
 NO_BRAKE: Final = 2**62
@@ -138,8 +140,10 @@ class Reconciler:
         self._looked_up: set[str] = set()
         self._closed: set[str] = set()
         """Slots whose write failed since the last tick: nobody joins them."""
+        self._planned: int | None = None
+        """The revision of the cache at which planning anew changed nothing."""
         self._settled: int | None = None
-        """The number of changes of slots at which repacking found nothing to do."""
+        """The revision of the cache at which repacking found nothing to do."""
         self._cache.changed = self._notify
 
     # Events
@@ -511,11 +515,14 @@ class Reconciler:
         chosen = await self._select()
         bare = first and not self._cache.slots and bool(chosen.missing)
         if bare or self._is_bare(len(chosen.missing)):
-            outcome = await self._plan_all(chosen.missing)
+            outcome = await self._plan_fleet({one.vm for one in chosen.missing})
         else:
             limit_new = bool(self._config.limit_one_new_reservation_per_hypervisor)
             vms = [one.vm for one in chosen.selected if self._may_be_given(one.vm)]
             outcome = await self._give(vms, in_order=True, limit_new=limit_new)
+            if self._may_plan_anew(outcome):
+                planned = await self._plan_fleet(set(cache.index.missing()) & cache.vms.keys())
+                outcome.reused, outcome.created = outcome.reused + planned.reused, outcome.created + planned.created
         summary = Summary(
             total_vms=len(cache.vms) + len(cache.unplaced),
             total_slots=slots_kept + outcome.created,
@@ -587,21 +594,25 @@ class Reconciler:
         needing = sum(self._cache.required(vm) > 0 for vm in self._cache.vms.values())
         return missing > BARE_SHARE * needing
 
-    async def _plan_all(self, missing: Sequence[Missing]) -> Outcome:
-        """Plan for everybody who misses slots together, so that slots are packed as in a first plan."""
+    async def _plan_fleet(self, missing: Collection[str]) -> Outcome:
+        """Plan for everybody together, as a first plan does; slots that are there are planned anew where that helps."""
         context, cache = self._context, self._cache
-        wishes = await self._wishes(one.vm for one in missing)
-        requests = {wish.vm.id: context.ids.uuid() for wish in wishes}
+        anew = bool(cache.slots)
+        needing = {vm: need for vm, view in cache.vms.items() if (need := cache.required(view))}
+        if not anew:
+            needing = {vm: need for vm, need in needing.items() if vm in missing}
+        needing = {vm: need for vm, need in needing.items() if cache.vms[vm].host not in cache.locations.lost}
+        wishes = await self._wishes(needing, needing)
+        requests = {vm: context.ids.uuid() for vm in sorted(missing)}
         greq = global_request_id()
-        offers = await gather_offers(context.placement, self._caller, wishes, requests=requests, request_id=greq)
-        served = {wish.vm.id for wish in wishes}
-        vms = tuple(cache.vms.values())
-        required = {vm.id: need for vm in vms if (need := cache.required(vm)) and (vm.id in served)}
+        caller = msgspec.structs.replace(self._caller, beside_slots=not anew)
+        offers = await gather_offers(context.placement, caller, wishes, requests=requests, request_id=greq)
+        revision = cache.revision
         given = PlanInput(
-            vms=vms,
-            required=required,
-            priorities={vm: priority for vm in served if (priority := cache.priority(cache.vms[vm]))},
-            slots=tuple(cache.slots.values()),
+            vms=tuple(cache.vms.values()),
+            required=needing,
+            priorities={vm: priority for vm in needing if (priority := cache.priority(cache.vms[vm]))},
+            slots=tuple(cache.slots[name] for name in sorted(cache.slots)),
             sizes={wish.vm.id: wish.size for wish in wishes},
             classes={wish.vm.id: wish.offer_class for wish in wishes},
             reuse=offers.reuse,
@@ -610,12 +621,23 @@ class Reconciler:
             hosts=tuple(sorted(cache.locations.names)),
             topology=cache.topology(),
         )
-        answer = await self._decided(context.decider.plan(given))
-        outcome = await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
+        answer = await self._decided(context.decider.replan(given) if anew else context.decider.plan(given))
+        if any(isinstance(action, Leave) for action in answer.actions):
+            outcome = await self._changes.switch(answer.actions, requests, greq, lambda: self._lock)
+        else:
+            outcome = await self._changes.assign(answer.actions, requests, greq, lambda: self._lock)
+        self._planned = revision if revision == cache.revision else None
         _log.info("plan.done", missing=answer.missing, created=outcome.created, reused=outcome.reused)
-        for vm in sorted(served - outcome.left.keys()):
+        for vm in sorted(requests.keys() - outcome.left.keys()):
             self._report.note_fail(vm, outcome.fails.get(vm))
         return outcome
+
+    def _may_plan_anew(self, outcome: Outcome) -> bool:
+        """Whether somebody got nothing beside the slots that are there, and planning these anew might help."""
+        cache = self._cache
+        stuck = any(fail.reason in (Reason.RULES, Reason.NO_CAPACITY) for fail in outcome.fails.values())
+        allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= REPLANNED_VMS
+        return stuck and allowed and bool(cache.slots) and self._planned != cache.revision
 
     async def _repack(self) -> None:
         """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
