@@ -52,6 +52,7 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.simulation.field_writers import WriterStore
@@ -236,6 +237,7 @@ class Cloud:
             ids=self.ids,
             source=self.source,
             protection=msgspec.convert(dict(self.protection), ProtectionSettings),
+            faults=FaultRecorder(self.own, self.clock, "failover"),
         )
         self.reconciler = self.failover_run.reconciler
         self.informers.hypervisors.subscribe(self._host_changed)

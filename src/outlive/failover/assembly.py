@@ -33,6 +33,7 @@ from outlive.resources import R, Reservation
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
@@ -74,6 +75,7 @@ class Failover:
         ids: Ids,
         source: VMSource | None = None,
         protection: ProtectionSettings = ProtectionSettings(),
+        faults: FaultRecorder | None = None,
     ) -> None:
         """``source`` is a database; without one VMs are our own objects, from ``informers.vms``."""
         if placement.needs_candidates:
@@ -105,6 +107,7 @@ class Failover:
             Context(
                 cache=self.cache,
                 source=source,
+                faults=faults,
                 placement=placement,
                 free=lambda: free_amounts(fleet),
                 writer=writer(shown=self.cache),

@@ -9,49 +9,12 @@ whole listing at once, ``Locations`` follows hosts and VMs change by change; bot
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 
 import msgspec
 
 from outlive.failover.model import HostView, VmView
-
-
-class Unplaced(enum.StrEnum):
-    """Why it cannot be said where a VM is that is to run."""
-
-    HOST_UNKNOWN = "host-of-vm-unknown"
-    """The host that the source names is not there."""
-    DISPUTED = "location-disputed"
-    """Another host than the source's reports it."""
-    NOT_REPORTED = "vm-not-reported"
-    """Its host is there and lists it neither as active nor as stopped."""
-
-    @property
-    def message(self) -> str:
-        """The sentence, with ``{host}`` for the source's host and ``{reported}`` for the one that reports the VM."""
-        return _MESSAGES[self][0]
-
-    @property
-    def remedy(self) -> str:
-        """What to do about it."""
-        return _MESSAGES[self][1]
-
-
-_MESSAGES = {
-    Unplaced.HOST_UNKNOWN: (
-        "the VM is recorded on {host}, and there is no such host",
-        "register the host again, or correct where the VM is recorded",
-    ),
-    Unplaced.DISPUTED: (
-        "the VM is recorded on {host}, and {reported} reports it",
-        "find out where it runs, and correct the record or the host",
-    ),
-    Unplaced.NOT_REPORTED: (
-        "the VM is recorded on {host}, and no host reports it",
-        "see whether it runs on {host}; start it, or record that it is stopped",
-    ),
-}
+from outlive.resources.reasons.coverage import CoverageReason
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -66,7 +29,7 @@ class OnHypervisors(msgspec.Struct, frozen=True, kw_only=True):
     """The VMs whose location is known, the others with their reason, and what the two sides disagree about."""
 
     vms: tuple[VmView, ...] = ()
-    unplaced: dict[str, Unplaced] = {}
+    unplaced: dict[str, CoverageReason] = {}
     """VM of the source that is to run and whose location is not known → why."""
     sightings: dict[str, str] = {}
     """VM → the host that reports it as active; of several the first by name, a lost one last."""
@@ -184,15 +147,15 @@ class Locations:
         own = vm.host in self._of.get(vm.id, ())
         return locate(vm, first, on_own_host=own, trust_hosts=self._trust_hosts, lost=first in self.lost)
 
-    def unplaced(self, vm: VmView) -> Unplaced | None:
+    def unplaced(self, vm: VmView) -> CoverageReason | None:
         """Why a VM without location counts as exposed; ``None`` for one that is stopped."""
         if vm.id in self._of:
-            return Unplaced.DISPUTED if vm.host in self._on else Unplaced.HOST_UNKNOWN
+            return CoverageReason.DISPUTED if vm.host in self._on else CoverageReason.HOST_UNKNOWN
         if vm.stopped:
             return None
         if vm.host not in self._on:
-            return Unplaced.HOST_UNKNOWN
-        return None if vm.id in self._stopped_on[vm.host] else Unplaced.NOT_REPORTED
+            return CoverageReason.HOST_UNKNOWN
+        return None if vm.id in self._stopped_on[vm.host] else CoverageReason.NOT_REPORTED
 
     def on(self, host: str) -> frozenset[str]:
         """The VMs that the host reports."""
@@ -219,7 +182,7 @@ class Locations:
     def merged(self, known: Mapping[str, VmView], located: Mapping[str, VmView]) -> OnHypervisors:
         """What the two sides disagree about. ``known``: what the source says; ``located``: VMs with a location."""
         sightings = {vm: self.first(vm) or "" for vm in self._of}
-        unplaced: dict[str, Unplaced] = {}
+        unplaced: dict[str, CoverageReason] = {}
         unknown = another = unlisted = 0
         for vm, view in known.items():
             if vm in located:

@@ -209,8 +209,8 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
         halves=False,
         writers=Writers(
             fields={
-                "": ("daemon", "fencer", "recovery", "controller"),
-                "acknowledged": ("users", "daemon", "fencer", "recovery", "controller"),
+                "": ("daemon", "fencer", "recovery", "controller", "failover"),
+                "acknowledged": ("users", "daemon", "fencer", "recovery", "controller", "failover"),
             },
             labels="refused",
         ),

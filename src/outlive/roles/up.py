@@ -53,6 +53,7 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
 from outlive.runtime.faults import ActiveFault, unrecorded
+from outlive.runtime.faults import FaultRecorder as StateFaults
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
@@ -139,6 +140,7 @@ class UpRole:
             ids=ids,
             source=ports.source,
             protection=settings.protection,
+            faults=StateFaults(store, clock, "failover"),
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(ports, ids)

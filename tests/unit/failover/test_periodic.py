@@ -11,6 +11,7 @@ from tests.support.loops import run
 
 from outlive.failover.model import VmView
 from outlive.resources import (
+    Fault,
     FlavorGroup,
     FlavorGroupSpec,
     GroupFlavor,
@@ -363,5 +364,37 @@ def test_a_vm_that_only_hosts_know_is_not_told_covered_by_slots_of_another_place
         told = await cloud.coverage("v")
         assert (told.covered, told.reason, told.host) == (False, "unlisted-and-moved", slot.host)
         assert list((await cloud.members()).values()) == [{"v": "h1"}]
+
+    run(story())
+
+
+def test_nobody_leaves_the_count_whose_host_is_gone_or_says_nothing_of_it():
+    async def story() -> None:
+        cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})
+        await six_hosts(cloud)
+        for name, host in (("here", "h1"), ("gone", "h2"), ("lost", "h3"), ("down", "h4")):
+            await cloud.vm(name, host)
+        await cloud.cycle()
+        assert await cloud.covered() == {"here": True, "gone": True, "lost": True, "down": True}
+        await cloud.memory.delete((await cloud.get_host("h2")).ref)
+        await cloud.instances("h3", lambda there: ())
+        await cloud.stop("down")
+        await cloud.cycle()
+        assert await cloud.covered() == {"here": True, "gone": False, "lost": False}
+        assert (await cloud.coverage("gone")).reason == "host-of-vm-unknown"
+        assert (await cloud.coverage("lost")).reason == "vm-not-reported"
+        assert cloud.failover_run.reporter.last_counts == {"known": 3, "protected": 3, "covered": 1}
+        assert cloud.metric("failover_vms", state="known") == 3
+        assert cloud.metric("failover_tolerance") == 0
+        await cloud.clock.sleep(61)
+        await cloud.cycle()
+        faults = {one.subject.name: one for one in (await cloud.memory.list(Fault)).items}
+        assert set(faults) == {"gone", "lost"}
+        assert faults["gone"].code == "vm-location-unknown"
+        assert "there is no such host" in faults["gone"].message
+        await cloud.instances("h3", lambda there: (*there, Instance(id="lost")))
+        await cloud.cycle()
+        assert (await cloud.coverage("lost")).covered
+        assert [one.subject.name for one in (await cloud.memory.list(Fault)).items if not one.ended] == ["gone"]
 
     run(story())

@@ -27,8 +27,9 @@ from outlive.failover.reconciler.writes import NewSlot, SlotWriter
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, serves
 from outlive.resources import Reservation
+from outlive.resources.reasons import Reason, render
+from outlive.resources.reasons.coverage import CoverageReason
 
-STORE_REASON = "store-failed"
 JOINS_TOGETHER = 64
 """VMs that one write lets into a slot at most."""
 REREADS = 3
@@ -484,6 +485,6 @@ def _together(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:
 
 
 def _store_failed(vm: str, doing: str, error: OutliveError) -> Fail:
-    return Fail(
-        vm=vm, reason=STORE_REASON, detail=f"{doing} failed: {error.message}", remedy="the next cycle tries again"
-    )
+    reason = Reason(CoverageReason.STORE_FAILED, {"doing": doing, "error": error.message})
+    said = render(reason)
+    return Fail(vm=vm, reason=reason.code, detail=said.text, remedy=said.remedy)

@@ -17,7 +17,7 @@ from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.locations import Locations, Unplaced
+from outlive.failover.locations import Locations
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import departure
 from outlive.failover.protection import Demands
@@ -26,6 +26,7 @@ from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_vie
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
 from outlive.failover.vms import failure_domains, host_view, vm_of_resource
 from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine
+from outlive.resources.reasons.coverage import CoverageReason
 from outlive.resources.taking import unschedulable
 from outlive.runtime.informer import Informer
 
@@ -92,7 +93,7 @@ class FleetCache:
         self.locations = Locations(trust_hosts=self._trust_hosts)
         self.vms: dict[str, VmView] = {}
         """VMs whose location is known, where they are."""
-        self.unplaced: dict[str, Unplaced] = {}
+        self.unplaced: dict[str, CoverageReason] = {}
         """VMs that are to run and whose location is not known."""
         self.strangers: set[str] = set()
         """VMs that a host reports and whose attributes, as known, do not fit that: they have to be looked up."""

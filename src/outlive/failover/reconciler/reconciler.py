@@ -32,7 +32,6 @@ from outlive.failover.planner.actions import Fail, Leave
 from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, departure
 from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.planner.plan import PlanInput
-from outlive.failover.planner.reasons import Reason
 from outlive.failover.planner.repack import RepackInput, concerned
 from outlive.failover.planner.selection import (
     PauseInput,
@@ -57,6 +56,8 @@ from outlive.failover.report.reporter import Reporter, Summary
 from outlive.failover.sizing import ResolvedSize, enough_for, groups_by_flavor, resolve_size
 from outlive.failover.vms import VmList
 from outlive.resources import FlavorGroupSpec, R
+from outlive.resources.reasons.coverage import CoverageReason
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 
 REQUEST_PREFIX: Final = "failover"
@@ -110,6 +111,8 @@ class Context:
     ids: Ids
     config: FailoverConfig
     settings: FailoverUpkeepSettings
+    faults: FaultRecorder | None = None
+    """Where VMs without a known location are reported as faults."""
     source: VMSource | None = None
     """Who lists the VMs; ``None``: they are our own objects, which the cache follows."""
     protection: ProtectionSettings = field(default_factory=ProtectionSettings)
@@ -128,7 +131,9 @@ class Reconciler:
         self._caller = Caller(profile=context.settings.profile)
         self._changes = Changes(self._cache, context.writer, context.reporter, judge=self._judge, free=context.free)
         self._serving = Serving(self._cache, context.decider)
-        self._report = CoverageReport(self._cache, context.coverage, context.reporter, context.clock, lock)
+        self._report = CoverageReport(
+            self._cache, context.coverage, context.reporter, context.clock, lock, context.faults
+        )
         self._wake = asyncio.Event()
         self._soon = asyncio.Event()
         """Set where most of the fleet misses slots: a tick plans for everybody together."""
@@ -635,7 +640,9 @@ class Reconciler:
     def _may_plan_anew(self, outcome: Outcome) -> bool:
         """Whether somebody got nothing beside the slots that are there, and planning these anew might help."""
         cache = self._cache
-        stuck = any(fail.reason in (Reason.RULES, Reason.NO_CAPACITY) for fail in outcome.fails.values())
+        stuck = any(
+            fail.reason in (CoverageReason.RULES, CoverageReason.NO_CAPACITY) for fail in outcome.fails.values()
+        )
         allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= REPLANNED_VMS
         return stuck and allowed and bool(cache.slots) and self._planned != cache.revision
 

@@ -23,12 +23,18 @@ from outlive.failover.protection import LevelSettings
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.coverage import CoverageWriter
 from outlive.failover.report.reporter import Reporter
-from outlive.resources import CoverageStatus
+from outlive.resources import CoverageStatus, ObjectRef
+from outlive.resources.reasons import Reason, render
+from outlive.resources.reasons.coverage import CoverageReason
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import ActiveFault, FaultRecorder
 
 TOGETHER = 500
 """VMs whose coverage is reported in one turn."""
-UNLISTED_REASON = "unlisted-and-moved"
-"""Why a VM is not covered that only hosts know, and somewhere else than its slots believe."""
+FAULT_AFTER_S = 60.0
+"""How long the location of a VM must be unknown before that is a fault: a move takes a while."""
+FAULTS = 50
+"""VMs of which a fault is raised at most; all of them are counted."""
 
 _log = get_logger("failover.report")
 
@@ -37,13 +43,21 @@ class CoverageReport:
     """Reports for the reconciler."""
 
     def __init__(
-        self, cache: FleetCache, writer: CoverageWriter, reporter: Reporter, clock: Clock, lock: asyncio.Lock
+        self,
+        cache: FleetCache,
+        writer: CoverageWriter,
+        reporter: Reporter,
+        clock: Clock,
+        lock: asyncio.Lock,
+        faults: FaultRecorder | None = None,
     ) -> None:
         self._cache = cache
         self._writer = writer
         self._reporter = reporter
         self._clock = clock
         self._lock = lock
+        self._faults = faults
+        self._unplaced_since: dict[str, float] = {}
         self._fails: dict[str, Fail] = {}
         """VM → why it has not got what it misses, as last decided."""
         self._faulty: list[str] = []
@@ -74,15 +88,11 @@ class CoverageReport:
         required = cache.required(known)
         if required <= 0:
             return CoverageStatus(required=0, covered=True, host=known.host)
-        reported = cache.locations.first(vm_id) or "no host"
-        return CoverageStatus(
-            required=required,
-            covered=False,
-            host=known.host,
-            reason=why.value,
-            message=why.message.format(host=known.host, reported=reported),
-            remedy=why.remedy.format(host=known.host, reported=reported),
-        )
+        return _uncovered(required, known.host, Reason(why, self._where(vm_id)))
+
+    def _where(self, vm: str) -> dict[str, str]:
+        """Where it is recorded, and who reports it."""
+        return {"host": self._cache.known[vm].host, "reported": self._cache.locations.first(vm) or "no host"}
 
     async def retract(self, vms: Iterable[str]) -> None:
         """Report those that are not covered any more, before they are given anything: giving takes time, and this
@@ -123,14 +133,8 @@ class CoverageReport:
         if host is None or last is None or not last.covered:
             return None
         if last.host and last.host != host:
-            return CoverageStatus(
-                required=last.required,
-                covered=False,
-                host=host,
-                reason=UNLISTED_REASON,
-                message=f"no VM source lists the VM, and it runs on {host}, not on {last.host}",
-                remedy="restore the VM source; the next cycle puts its slots right",
-            )
+            fields = {"reported": host, "host": last.host}
+            return _uncovered(last.required, host, Reason(CoverageReason.UNLISTED_AND_MOVED, fields))
         left = [name for name in last.slots if name in cache.slots and vm in cache.slots[name].members]
         return left_of(last, left) if len(left) < len(last.slots) else None
 
@@ -163,8 +167,24 @@ class CoverageReport:
             self._reporter.counted(known=known, protected=protected, covered=len(covered))
             await self._levels(levels, covered)
             await self._forget(braked=braked)
+            await self._record_faults()
         except OutliveError as error:
             _log.warning("coverage.not_written", error=str(error))
+
+    async def _record_faults(self) -> None:
+        """A fault for each VM that needs slots and whose location has not been known for a while."""
+        cache, now = self._cache, self._clock.monotonic()
+        self._unplaced_since = {vm: self._unplaced_since.get(vm, now) for vm in cache.unplaced}
+        if self._faults is None:
+            return
+        lasting = [vm for vm, since in self._unplaced_since.items() if now - since >= FAULT_AFTER_S]
+        active: list[ActiveFault] = []
+        for vm in sorted(vm for vm in lasting if cache.required(cache.known[vm]) > 0)[:FAULTS]:
+            said = render(Reason(cache.unplaced[vm], self._where(vm)))
+            fields = {"why": said.text, "remedy": said.remedy}
+            subject = ObjectRef(kind="VirtualMachine", name=vm)
+            active.append(ActiveFault(code=FaultCode.VM_LOCATION_UNKNOWN, subject=subject, fields=fields))
+        await self._faults.record(active)
 
     async def _levels(self, levels: Mapping[str, LevelSettings], covered: list[str]) -> None:
         """What each protection level covers and costs, where there are any."""
@@ -190,3 +210,10 @@ class CoverageReport:
                 others = [vm for vm in names if vm not in self._cache.vms and vm not in self._cache.unplaced]
                 statuses, gone = self._statuses(others)
                 await self._writer.publish(statuses, gone=gone)
+
+
+def _uncovered(required: int, host: str, reason: Reason) -> CoverageStatus:
+    said = render(reason)
+    return CoverageStatus(
+        required=required, covered=False, host=host, reason=reason.code, message=said.text, remedy=said.remedy
+    )

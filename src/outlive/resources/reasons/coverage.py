@@ -21,6 +21,15 @@ class CoverageReason(enum.StrEnum):
     RULES = "rules-exclude-all-hosts"
     NO_HOSTS = "no-hosts"
     WAITING = "waiting-for-a-cycle"
+    STORE_FAILED = "store-failed"
+    UNLISTED_AND_MOVED = "unlisted-and-moved"
+    HOST_UNKNOWN = "host-of-vm-unknown"
+    DISPUTED = "location-disputed"
+    NOT_REPORTED = "vm-not-reported"
+
+
+UNPLACED: Final = frozenset({CoverageReason.HOST_UNKNOWN, CoverageReason.DISPUTED, CoverageReason.NOT_REPORTED})
+"""Why it cannot be said where a VM is that is to run; fields ``host``, the recorded one, and ``reported``."""
 
 
 def _declared(fields: Mapping[str, Value]) -> str:
@@ -78,5 +87,22 @@ TABLE: Final[Table] = {
         _hosts, "add a host: {total} are too few to keep this VM, its slots and their members apart"
     ),
     CoverageReason.NO_HOSTS: Template("there are no hosts", "add hosts"),
+    CoverageReason.STORE_FAILED: Template("{doing} failed: {error}", "the next cycle tries again"),
+    CoverageReason.UNLISTED_AND_MOVED: Template(
+        "no VM source lists the VM, and it runs on {reported}, not on {host}",
+        "restore the VM source; the next cycle puts its slots right",
+    ),
+    CoverageReason.HOST_UNKNOWN: Template(
+        "the VM is recorded on {host}, and there is no such host",
+        "register the host again, or correct where the VM is recorded",
+    ),
+    CoverageReason.DISPUTED: Template(
+        "the VM is recorded on {host}, and {reported} reports it",
+        "find out where it runs, and correct the record or the host",
+    ),
+    CoverageReason.NOT_REPORTED: Template(
+        "the VM is recorded on {host}, and no host reports it",
+        "see whether it runs on {host}; start it, or record that it is stopped",
+    ),
     CoverageReason.WAITING: Template("it has not been its turn", "wait for a cycle, or raise failover.maxVMsToProcess"),
 }

@@ -39,6 +39,8 @@ class FaultCode(enum.StrEnum):
     HOST_DEGRADING = "host-degrading"
     DRAIN_INCOMPLETE = "drain-incomplete"
     FIGURES_STALE = "figures-stale"
+    # failover
+    VM_LOCATION_UNKNOWN = "vm-location-unknown"
     # recovery
     VM_HELD = "vm-held"
     VM_FAILED = "vm-failed"
@@ -153,6 +155,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "the hypervisor service of {subject} {how}, so its figures are old",
         "see to the hypervisor service of {subject}; virtual machines that run go on",
     ),
+    FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(10, "VM {subject} is covered by nothing: {why}", "{remedy}"),
     FaultCode.VM_HELD: FaultEntry(5, "{why}", "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
         10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
