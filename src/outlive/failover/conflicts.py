@@ -160,6 +160,7 @@ class ConflictIndex:
                     self._link(number, other)
                 self._slots_of[vm].append(number)
                 members[vm] = None
+                self.separation.joined(name, number)
             bit = self._bit[number]
             self._by_members.move(bit, 0, len(members))
             self._crowded[number] = sum(count > 1 for count in units.values())
