@@ -87,7 +87,7 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
     gathered = await look(access, kept, config, k)
     if gathered.settings.upkeep.vm_source != "resources":
         raise Refused(
-            "the VMs come from a database, so that no state tells what a certificate would be about",
+            "the VMs come from a database, so that there is no state for a certificate to be about",
             remedy="import them, and certify that state: outlive import database URL",
         )
     if gathered.observation.hosts:

@@ -54,7 +54,7 @@ def _decide(name: str, file: Path) -> ExitCode | None:
     return ExitCode.BAD_INPUT if is_error(answer) else None
 
 
-config = group("Show the settings in force, or the reference of all settings.")
+config = group("Show the effective settings, or the reference of all settings.")
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")]
 HIDDEN = "(hidden)"

@@ -122,7 +122,7 @@ def _sections(
 async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, list[Resource]]]:
     """What belongs to the object: a VM's coverage and slots, a host's VMs and slots, a slot's members."""
     if isinstance(item, VirtualMachine):
-        yield "Coverage", [told async for told in list_all(store, Coverage) if told.name == item.name]
+        yield "Coverage", [one async for one in list_all(store, Coverage) if one.name == item.name]
         yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
     elif isinstance(item, Hypervisor):
         yield "VMs", [vm async for vm in list_all(store, VirtualMachine) if _host(vm) == item.name]

@@ -46,9 +46,9 @@ async def fence(
         typer.Option("--membership", metavar="UID", help="With --confirm-off: about this lost membership of it."),
     ] = "",
     call_off: Annotated[
-        bool, typer.Option("--call-off", help="Take the order back: a host that is not off by then comes back.")
+        bool, typer.Option("--call-off", help="Retract the order: a host that is not off by then comes back.")
     ] = False,
-    name: Annotated[str, typer.Option("--name", help="Who says so; otherwise the login name.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Who asks; otherwise the login name.")] = "",
     yes: Yes = False,
 ) -> None:
     """Have a host declared dead, or assert that a condemned one is off."""
@@ -58,21 +58,21 @@ async def fence(
     if membership and not confirm_off:
         raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
     if call_off and (confirm_off or reason):
-        raise Usage("it takes an order back, and says nothing else", place="--call-off", remedy="give it alone")
+        raise Usage("it retracts an order and does nothing else", place="--call-off", remedy="give it alone")
     if not (call_off or reason):
-        raise Usage("nobody says why", place="--reason", remedy='add --reason "..."')
+        raise Usage("there is no reason", place="--reason", remedy='add --reason "..."')
     who = name or getpass.getuser()
     async with access.open(write=True) as store:
         if call_off:
-            told = await call_off_fence(store, access.clock, host)
+            message = await call_off_fence(store, access.clock, host)
         elif confirm_off:
             await find_host(store, host)
             what = f"what {host} ran as {membership}" if membership else host
             _ask(f"If {what} still runs, its VMs will be corrupted. Is it off, by your own eyes?", yes)
-            told = await assert_off(store, access.clock, host, name=who, reason=reason, membership=membership)
+            message = await assert_off(store, access.clock, host, name=who, reason=reason, membership=membership)
         else:
-            told = await request_fence(store, access.clock, host, name=who, reason=reason)
-        write(told + "\n")
+            message = await request_fence(store, access.clock, host, name=who, reason=reason)
+        write(message + "\n")
 
 
 async def maintenance_on(
@@ -82,7 +82,7 @@ async def maintenance_on(
     domain: SomeDomains = None,
     power: OnlyPower = False,
 ) -> None:
-    """Nobody is condemned from now on."""
+    """No host is condemned from now on."""
     from outlive.base.duration import duration_of_flag
     from outlive.node.operator import hosts_of_domains, set_maintenance, set_power_maintenance
 
@@ -98,7 +98,7 @@ async def maintenance_on(
 async def maintenance_off(
     access: Access, host: SomeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
-    """Silent hosts are condemned again; who would have been meanwhile is told."""
+    """Silent hosts are condemned again; shows who would have been meanwhile."""
     from outlive.node.operator import hidden, hosts_of_domains, set_maintenance, set_power_maintenance
 
     async with access.open(write=True) as store:
@@ -119,12 +119,12 @@ async def maintenance_status(access: Access) -> None:
 
 
 async def drain(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
-    """Empty a host: its VMs move away, and it takes no new ones."""
+    """Empty a host: its VMs move away, and it is not schedulable."""
     return await _set_drain(access, host, wait, drained=True)
 
 
 async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
-    """Let a host take VMs again; those that were moved away come home."""
+    """Make a host schedulable again; VMs that were moved away come home."""
     return await _set_drain(access, host, wait, drained=False)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LONGEST_S = 86_400.0
 """The longest search."""
 REPACK_S = 5.0
-"""How long repacking searches unless told."""
+"""How long repacking searches without ``--effort``."""
 CHANGES_LIMIT = 1_000_000
 """The most memberships that one repacking may change."""
 

@@ -1,6 +1,6 @@
 """``outlive simulate``: what happens when hosts fail, played by the product itself in virtual time.
 
-Either a scenario (a folder that tells a failure story) or an inventory of which something fails. Nothing real is
+Either a scenario (a folder with a failure story) or an inventory of which something fails. Nothing real is
 touched: hosts, power controllers, disks and networks are virtual, and the store is in memory, or (``--store``) in a
 directory that is made for it.
 """
@@ -51,18 +51,18 @@ def simulate(
         int | None, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same run; 1.")
     ] = None,
     why: Annotated[
-        str, typer.Option("--why", metavar="VM|HOST", help="Tell at the end how it came to run there, or to be dead.")
+        str, typer.Option("--why", metavar="VM|HOST", help="Show at the end how it came to run there, or to be dead.")
     ] = "",
     store: Annotated[
         Path | None,
         typer.Option("--store", metavar="NEWDIR", help="Keep the cluster on this machine's disk, not in memory."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Tell each event, also equal ones and asides.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show each event, also equal ones and asides.")] = False,
     write_expect: Annotated[
         bool, typer.Option("--write-expect", help=f"Write what came out to {PROPOSED}, for review.")
     ] = False,
 ) -> ExitCode | None:
-    """Play a failure in virtual time, and tell what happens to every VM.
+    """Play a failure in virtual time, and show what happens to every VM.
 
     Exit code 1 if a promise was broken, or a scenario ended otherwise than it expects.
     """

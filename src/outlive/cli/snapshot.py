@@ -26,7 +26,7 @@ Slots = Annotated[
 
 
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Snapshot:
-    """Everything that answers are made from, by the settings in force for this store."""
+    """Everything that answers are made from, by the effective settings of this store."""
     from outlive.cli.settings import config_file, settings_for
     from outlive.failover.observation import StoreVMs
     from outlive.roles.snapshot import gather

@@ -73,7 +73,7 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
     hosts = [host async for host in list_all(store, Hypervisor)]
     vms = [vm async for vm in list_all(store, VirtualMachine)]
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == "FailoverReservation"]
-    told = [one async for one in list_all(store, Coverage)]
+    reported = [one async for one in list_all(store, Coverage)]
     recorded = [event async for event in list_all(store, Event)]
     events = [event for event in recorded if event.type == "Warning"]
     elections = [election async for election in list_all(store, Election)]
@@ -88,11 +88,13 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "slots": len(slots),
         "flavors": len([flavor async for flavor in list_all(store, Flavor)]),
         "known": len(vms),
-        "protected": sum(1 for one in told if one.status.required > 0),
-        "covered": sum(1 for one in told if one.status.required > 0 and one.status.covered),
-        "unreportedVms": len({vm.name for vm in vms if vm.spec.power_state == "running"} - {one.name for one in told}),
-        "coverage": _coverage(told),
-        "fullProtection": _full_protection(recorded, told),
+        "protected": sum(1 for one in reported if one.status.required > 0),
+        "covered": sum(1 for one in reported if one.status.required > 0 and one.status.covered),
+        "unreportedVms": len(
+            {vm.name for vm in vms if vm.spec.power_state == "running"} - {one.name for one in reported}
+        ),
+        "coverage": _coverage(reported),
+        "fullProtection": _full_protection(recorded, reported),
         "health": health(faults),
         "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
         "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
@@ -131,13 +133,13 @@ def _unfinished(vm: VirtualMachine) -> bool:
     return recovery is not None and recovery.unfinished
 
 
-def _coverage(told: list[Coverage]) -> dict[str, Any]:
+def _coverage(reported: list[Coverage]) -> dict[str, Any]:
     """What failover last reported; VMs that it has not looked at yet are in no figure."""
-    uncovered = [one for one in told if not one.status.covered]
+    uncovered = [one for one in reported if not one.status.covered]
     return {
-        "reported": len(told),
-        "required": sum(1 for one in told if one.status.required > 0),
-        "covered": sum(1 for one in told if one.status.required > 0 and one.status.covered),
+        "reported": len(reported),
+        "required": sum(1 for one in reported if one.status.required > 0),
+        "covered": sum(1 for one in reported if one.status.required > 0 and one.status.covered),
         "reasons": dict(sorted(Counter(one.status.reason for one in uncovered).items())),
         "uncovered": [
             {"vm": one.name, "reason": one.status.reason, "remedy": one.status.remedy}
@@ -146,11 +148,11 @@ def _coverage(told: list[Coverage]) -> dict[str, Any]:
     }
 
 
-def _full_protection(events: list[Event], told: list[Coverage]) -> str:
+def _full_protection(events: list[Event], reported: list[Coverage]) -> str:
     """What failover last forecast; empty where every VM is covered, or it has said nothing."""
     from outlive.failover.report.reporter import FULL_PROTECTION
 
-    if all(one.status.covered for one in told):
+    if all(one.status.covered for one in reported):
         return ""
     forecasts = [event for event in events if event.reason == FULL_PROTECTION]
     return max(forecasts, key=lambda one: (one.last_seen, one.name)).note if forecasts else ""

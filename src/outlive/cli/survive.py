@@ -24,7 +24,7 @@ SHOWN = 20
 SHOWN_WIDE = 1_000
 """The same with ``-o wide``."""
 WEAKEST = 10
-"""Weakest VMs that are told with failures that are too many for them."""
+"""Weakest VMs that are shown with failures that are too many for them."""
 
 
 async def survive(

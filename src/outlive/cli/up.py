@@ -105,7 +105,7 @@ def _signals() -> asyncio.Future[int]:
 
 
 async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: bool) -> None:
-    """The cluster's own object with the settings in force, and the example where it was asked for."""
+    """The cluster's own object with the effective settings, and the example where it was asked for."""
     from outlive.base.clock import SystemClock
     from outlive.cli.settings import keep_settings
     from outlive.resources import Hypervisor
@@ -185,10 +185,10 @@ async def _serve(
     serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__)
     async with serve as server, OrderedTaskGroup() as group:
         running = group.create_task(role.run(), name="role")
-        told = group.create_task(_tell(store, role, server.url, directory), name="tell")
+        reporting = group.create_task(_report(store, role, server.url, directory), name="report")
         until: list[asyncio.Future[Any]] = [stopped, running]
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        reporting.cancel()
         if stopped.done():
             _say("stopping")
         role.stop()
@@ -231,7 +231,7 @@ def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
     return token
 
 
-async def _tell(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
+async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
     """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
     from outlive.runtime import collector
 
@@ -280,13 +280,13 @@ async def _seen(store: SqliteStore) -> _Seen:
     from outlive.resources.reasons import CoverageReason
     from outlive.store import list_all
 
-    told = [one.status async for one in list_all(store, Coverage)]
-    required = [status for status in told if status.required > 0]
+    reported = [one.status async for one in list_all(store, Coverage)]
+    required = [status for status in reported if status.required > 0]
     return _Seen(
         required=len(required),
         covered=sum(1 for status in required if status.covered),
         waiting=sum(1 for status in required if status.reason == CoverageReason.WAITING),
-        looked_at=len(told),
+        looked_at=len(reported),
         slots=len([one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]),
     )
 

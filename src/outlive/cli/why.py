@@ -24,26 +24,26 @@ async def why(
     from outlive.roles.why import why as ask
 
     async with access.open() as store:
-        told = await ask(store, name)
-    output.show(told, lambda: why_lines(told, wide=output.wide))
-    return None if told.settled else ExitCode.NO
+        answer = await ask(store, name)
+    output.show(answer, lambda: why_lines(answer, wide=output.wide))
+    return None if answer.settled else ExitCode.NO
 
 
-def why_lines(told: Why, *, wide: bool) -> list[Any]:
+def why_lines(answer: Why, *, wide: bool) -> list[Any]:
     """The answer for people: the summary, the chain in order, what helps, and by which decisions."""
     from outlive.cli.output import table
 
-    lines: list[Any] = [f"{told.summary}."]
-    if told.chain:
-        rows = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in told.chain]
+    lines: list[Any] = [f"{answer.summary}."]
+    if answer.chain:
+        rows = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in answer.chain]
         lines += ["", table(("When", "What"), rows)]
-    if told.remedy:
-        lines += ["", f"What helps: {told.remedy}."]
-    if told.decisions:
-        decided = [(f"{one.at:%H:%M:%S}", one.decision, one.subject, one.by, one.name) for one in told.decisions]
+    if answer.remedy:
+        lines += ["", f"What helps: {answer.remedy}."]
+    if answer.decisions:
+        decided = [(f"{one.at:%H:%M:%S}", one.decision, one.subject, one.by, one.name) for one in answer.decisions]
         lines += ["", table(("At", "Decision", "About", "By", "Record"), decided)]
         if wide:
-            for one in told.decisions:
+            for one in answer.decisions:
                 lines += ["", f"{one.decision} on", bytes(one.input).decode(), "answered", bytes(one.output).decode()]
         else:
             lines.append("inputs and outputs: -o wide or -o json; outlive decide NAME repeats one")

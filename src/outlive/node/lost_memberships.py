@@ -58,8 +58,10 @@ async def attest(store: Store, clock: Clock, host: str, membership: str = "", *,
             if attempt == ATTEMPTS - 1:
                 raise
             continue
-        told = ", ".join(f"{uid} through epoch {epoch}" for uid, epoch in sorted(view.lost.items()))
-        return f"recorded: {name} says that what {host} ran is off" + (f" (lost membership {told})" if told else "")
+        memberships = ", ".join(f"{uid} through epoch {epoch}" for uid, epoch in sorted(view.lost.items()))
+        return f"recorded: {name} says that what {host} ran is off" + (
+            f" (lost membership {memberships})" if memberships else ""
+        )
     raise AssertionError("unreachable")
 
 

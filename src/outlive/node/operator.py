@@ -68,11 +68,11 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
         )
     wish = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
     await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, requested=wish))
-    return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} says how far it is"
+    return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} shows how far it is"
 
 
 async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
-    """Take the order to fence a host back. What is proven stays proven. ``NotFound``."""
+    """Retract the order to fence a host. What is proven stays proven. ``NotFound``."""
     member = await _member(store, host)
     record = member.record
     text = (await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested
@@ -83,10 +83,10 @@ async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
         store, clock, host, lambda fencing: _replace(fencing, requested="") if fencing.requested == text else fencing
     )
     if left.requested:
-        return f"somebody has asked anew to have {host} fenced; outlive why {host} says who, and why"
+        return f"somebody has asked anew to have {host} fenced; outlive why {host} shows who, and why"
     if record.dead_through >= record.epoch:
         return f"{host} is proven dead already; it comes back once it is switched on"
-    return f"{host} comes back by itself if it is not off by now; outlive why {host} says how it stands"
+    return f"{host} comes back by itself if it is not off by now; outlive why {host} shows its state"
 
 
 async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reason: str, membership: str = "") -> str:
@@ -214,8 +214,10 @@ async def set_maintenance(
     names = ", ".join(hosts)
     if not on:
         return (f"{names}: maintenance is off" if hosts else "maintenance is off") + await goes_on(store, clock, hosts)
-    told = f"{names}: not condemned {until(end)}" if hosts else f"maintenance is on {until(end)}: no host is condemned"
-    return told + await guards_go_on(store, hosts)
+    message = (
+        f"{names}: not condemned {until(end)}" if hosts else f"maintenance is on {until(end)}: no host is condemned"
+    )
+    return message + await guards_go_on(store, hosts)
 
 
 async def maintenance_status(store: Store, clock: Clock) -> str:
@@ -244,11 +246,11 @@ async def hidden(store: Store, clock: Clock, hosts: tuple[str, ...] = ()) -> str
         if one.at >= since
     ]
     found.sort(key=lambda entry: entry[:2])
-    told = [
+    message = [
         f"{one.at:%Y-%m-%d %H:%M:%S} UTC: {host} would have been condemned but for {one.under}: {one.why}"
         for _, host, one in found
     ]
-    return "\n".join(told) if told else NOTHING
+    return "\n".join(message) if message else NOTHING
 
 
 async def cluster_spec(store: Store) -> ClusterSpec:
@@ -308,9 +310,9 @@ async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
             remedy=f"start it; outlive why {host} says more",
         )
     if answer.code is NodeRequestCode.ALREADY:
-        return f"{host} is empty already" if drain else f"{host} takes VMs already"
+        return f"{host} is empty already" if drain else f"{host} is schedulable already"
     await _change(store, clock, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
-    return f"{host} is to be emptied" if drain else f"{host} is to take VMs again"
+    return f"{host} is to be emptied" if drain else f"{host} is to be schedulable again"
 
 
 async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:

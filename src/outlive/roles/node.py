@@ -340,7 +340,7 @@ class NodeRole:
         return daemon
 
     async def _check_profile(self) -> None:
-        """Refuse a renewal interval that the store cannot bear, where its speed is known; tell of all other doubts.
+        """Refuse a renewal interval that the store cannot bear, where its speed is known; log all other doubts.
 
         A timing that makes an armed guard act too soon is no reason not to start: without a daemon it acts at once.
         """

@@ -212,10 +212,10 @@ def test_a_host_whose_daemon_does_not_run_is_not_asked_to_do_anything() -> None:
 def test_what_is_so_already_is_no_error_and_a_wish_on_its_way_is_taken_back() -> None:
     store = cluster(HELD)
     told, host = asked(store, set_drain(store, CLOCK, "h1", False))
-    assert (told, host.spec.drain) == ("h1 takes VMs already", False)
+    assert (told, host.spec.drain) == ("h1 is schedulable already", False)
     asked(store, set_drain(store, CLOCK, "h1", True))
     told, host = asked(store, set_drain(store, CLOCK, "h1", False))
-    assert (told, host.spec.drain) == ("h1 is to take VMs again", False)
+    assert (told, host.spec.drain) == ("h1 is to be schedulable again", False)
 
 
 def test_draining_and_arming_are_wishes() -> None:
