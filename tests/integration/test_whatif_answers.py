@@ -10,7 +10,7 @@ import pytest
 from tests.support.command import outlive
 
 from outlive.cli.example import example_files
-from outlive.roles import whatif
+from outlive.failover.analysis.whatif import questions as whatif
 
 HOSTS = "name,cpu,memory,zone,domain-rack\n" + "".join(f"h{n},24,64Gi,z1,r{n % 4}\n" for n in range(8))
 VMS = "id,cpu,memory,host,flavor,zone\n" + "".join(f"v{n:02},2,4Gi,h{n % 8},m{n % 2},z1\n" for n in range(24))

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
+from tests.support.cycles import check_rules
+from tests.support.failover import Cloud
+from tests.support.loops import run
 
 from outlive.base.random import Random
 from outlive.failover.analysis.tolerance import tolerances
@@ -17,6 +20,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan, shortfalls_of
 from outlive.failover.planner.replan import replan
+from outlive.resources import Amounts, Reservation
 
 GIB = 2**30
 CORES = [2, 2, 4, 4, 4, 6] * 13 + [1, 1]
@@ -141,3 +145,47 @@ def test_slots_that_are_used_or_not_ready_stay() -> None:
     assert after[first.name].members == first.members
     assert after[second.name] == second
     assert any(isinstance(action, Leave) for action in result.actions)
+
+
+async def raised(k: int, settings: dict[str, object] | None = None) -> tuple[Cloud, list[int]]:
+    """A cloud that was planned for one slot a VM less; how many slots the worst off VM has after each change."""
+    cloud = Cloud({"flavorFailoverRequirements": {"*": k}, **(settings or {})})
+    vms, free = twelve_hosts()
+    for host in free:
+        await cloud.host(host)
+    for vm in vms:
+        await cloud.vm(vm.id, vm.host, cpu=vm.cpu_milli, memory=vm.memory_bytes)
+    for host, (cpu, memory) in free.items():
+        used = Amounts(cpu=64_000 - cpu, memory=256 * GIB - memory)
+        await cloud.set_host(await cloud.get_host(host), allocation=used)
+    for slot in named(plan(asked(vms, k - 1, free)).slots):
+        await cloud.slot(slot.name, slot.host, slot.members, cpu=slot.cpu_milli, memory=slot.memory_bytes)
+    least: list[int] = []
+    members = {name: frozenset(who) for name, who in (await cloud.members()).items()}
+
+    def seen(old: Reservation | None, new: Reservation | None) -> None:
+        slot = new or old
+        assert slot is not None
+        failover = slot.status.failover_reservation
+        members[slot.name] = frozenset(failover.allocations if new is not None and failover else ())
+        counts = Counter(vm for who in members.values() for vm in who)
+        least.append(min(counts[vm.id] for vm in vms))
+
+    cloud.informers.reservations.subscribe(seen)
+    return cloud, least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [{}, {"limitOneNewReservationPerHypervisor": True, "maxVMsToProcess": 30}])
+def test_the_server_plans_anew_when_more_is_asked_for_and_nobody_has_less_on_the_way(limits: dict[str, object]) -> None:
+    async def story() -> None:
+        cloud, least = await raised(2, limits)
+        for _ in range(5):
+            await cloud.cycle()
+        covered = await cloud.covered()
+        assert sum(covered.values()) == len(covered) == 80
+        assert min(least) >= 1
+        await check_rules(cloud)
+        assert len(await cloud.slots()) <= 90
+
+    run(story())

@@ -199,9 +199,10 @@ class _Switching:
             joins += [(vm, slot) for slot in there]
         if not self._fits(joins):
             return False
-        for vm, slot in joins:
-            self._join(vm, slot)
         for vm in vms:
+            for member, slot in joins:
+                if member == vm:
+                    self._join(vm, slot)
             self._leave(vm)
         return True
 
