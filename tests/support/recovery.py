@@ -68,16 +68,16 @@ _replace = msgspec.structs.replace
 
 
 class FaultList:
-    """Remembers what was raised and ended."""
+    """Remembers what is active."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, str], str] = {}
 
-    async def raise_(self, code: str, subject: Any, message: str, *, remedy: str = "", delta: int = 0) -> None:
-        self.open[code, subject.name] = f"{message} ({remedy})"
+    def forget(self) -> None:
+        """Nothing is remembered but what is open."""
 
-    async def end(self, code: str, subject: Any) -> None:
-        self.open.pop((code, subject.name), None)
+    async def record(self, active: Any) -> None:
+        self.open = {(one.code, one.subject.name): str(one.message) for one in active}
 
 
 class RecoveryCloud:

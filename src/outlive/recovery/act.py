@@ -109,7 +109,7 @@ class RecoveryActions:
             recovery=record,
         )
         written = await self._swap_status(vm, status)
-        await self._report.assigned(vm, written, action, outcome.proofs)
+        self._report.assigned(vm, written, action, outcome.proofs)
 
     async def _assign_view(self, vm: VirtualMachine, action: Action, slot: Reservation | None) -> AssignView:
         return AssignView(
@@ -196,7 +196,7 @@ class RecoveryActions:
         vm = await self._fresh(VirtualMachine, action.vm)
         record = records.held(vm, action, as_datetime(self._clock.now()))
         await self._swap_status(vm, _replace(vm.status, recovery=record))
-        await self._report.held(vm, action)
+        self._report.held(vm, action)
 
     async def _drop(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
@@ -209,7 +209,7 @@ class RecoveryActions:
             status = in_phase(status, *ended(vm))
         status = _replace(status, holders=(), migration=None, recovery=record)
         written = await self._swap_status(vm, status)
-        await self._report.dropped(vm, written, outcome.proofs)
+        self._report.dropped(vm, written, outcome.proofs)
 
     async def _close(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
@@ -220,7 +220,7 @@ class RecoveryActions:
         vm = await self._label(vm, action.host)
         record = records.recovered(vm, action, as_datetime(self._clock.now()))
         written = await self._swap_status(vm, _replace(vm.status, recovery=record))
-        await self._report.recovered(vm, written)
+        self._report.recovered(vm, written)
 
     async def _label_as_assigned(self, action: Action) -> None:
         """A host finds its VMs by the label: one that was set and not followed by an assignment hides the VM."""

@@ -26,9 +26,8 @@ from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events
 from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
-from outlive.node.ports.faults import Faults, NoFaults
 from outlive.recovery.act import RecoveryActions, Refused
-from outlive.recovery.faults import StandingFaults
+from outlive.recovery.faults import FaultPort, RecoveryFaults
 from outlive.recovery.hosts import LostHosts, StorePause, incarnation_of
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.places import Places, in_vain
@@ -101,7 +100,6 @@ class RecoveryController:
 
     async def run(self) -> None:
         """Look, plan and act, for ever."""
-        self._pause.begin()
         self._wake.set()
         ends = [
             self._informers.memberships.subscribe(self._member_changed),
@@ -270,7 +268,7 @@ def _proofs(record: MemberRecord) -> tuple[int, int]:
 
 
 RECOVERY_TASK = "recovery"
-STANDING_TASK = "standing-faults"
+FAULTS_TASK = "recovery-faults"
 
 
 class RecoveryControllers:
@@ -290,15 +288,14 @@ class RecoveryControllers:
         decisions: DecisionLog,
         clock: Clock,
         ids: Ids,
-        faults: Faults | None = None,
+        faults: FaultPort,
         cluster_store: Store | None = None,
         turn: asyncio.Lock | None = None,
     ) -> None:
         """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``. ``turn``: held by
         whoever gives room away in this process.
         """
-        faults = faults or NoFaults()
-        report = RecoveryReporter(events, metrics, faults, clock)
+        report = RecoveryReporter(events, metrics, clock, self._wake_faults)
         cluster_store = cluster_store or store
         pause = PauseGate(cluster_store, clock, ids)
         observer = RecoveryObserver(
@@ -308,7 +305,8 @@ class RecoveryControllers:
             incarnation=lambda: incarnation_of(cluster_store),
         )
         self._informers = informers
-        self._standing = StandingFaults(store, informers, faults, clock)
+        store_pause = StorePause(cluster_store, informers, pause, clock, self._wake_faults)
+        self._faults = RecoveryFaults(informers, faults, store_pause.faults)
         self.loop = RecoveryController(
             informers,
             observer,
@@ -324,13 +322,16 @@ class RecoveryControllers:
             ),
             Places(placement, free, ids, caller),
             LostHosts(store, informers),
-            StorePause(cluster_store, informers, pause, faults, clock),
+            store_pause,
             report,
             decisions=decisions,
             clock=clock,
             ids=ids,
             turn=turn or asyncio.Lock(),
         )
+
+    def _wake_faults(self) -> None:
+        self._faults.wake()
 
     def attach(self, manager: Manager, elector: Elector | None = None) -> None:
         """Run under the manager, while the elector leads."""
@@ -344,4 +345,4 @@ class RecoveryControllers:
         ):
             manager.add_informer(informer)
         manager.add_task(RECOVERY_TASK, self.loop.run, elector=elector, after_sync=True)
-        manager.add_task(STANDING_TASK, self._standing.run, elector=elector, after_sync=True)
+        manager.add_task(FAULTS_TASK, self._faults.run, elector=elector, after_sync=True)

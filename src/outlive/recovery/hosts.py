@@ -5,6 +5,7 @@ Both are conveniences for others: no assignment waits for them, and both are put
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -13,11 +14,11 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.base.wording import listing
 from outlive.node.membership.pause import PauseGate
-from outlive.node.ports.faults import Faults
 from outlive.recovery.view import CLUSTER, RecoveryInformers
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
 from outlive.resources.cluster import Pause
-from outlive.resources.reasons.faults import FaultCode, fault_message
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import ActiveFault
 from outlive.store import Store, answered
 from outlive.store.access import compare_and_swap, read
 
@@ -83,27 +84,27 @@ class StorePause:
     """Writes the store's own incarnation into ``Cluster.status``, ends the pause, and reports it while it lasts."""
 
     def __init__(
-        self, store: Store, informers: RecoveryInformers, gate: PauseGate, faults: Faults, clock: Clock
+        self,
+        store: Store,
+        informers: RecoveryInformers,
+        gate: PauseGate,
+        clock: Clock,
+        wake_faults: Callable[[], None],
     ) -> None:
         """``store``: in the name of the controller that owns the status of ``Cluster``."""
         self._store = store
         self._informers = informers
         self._gate = gate
-        self._faults = faults
+        self._wake_faults = wake_faults
         self._clock = clock
-        self._reported: bool | None = None
-        """Whether the fault is active; ``None``: whoever led before may have raised it, or ended it."""
-
-    def begin(self) -> None:
-        """This controller leads, perhaps once more: somebody else may have reported anything meanwhile."""
-        self._reported = None
+        self._active: ActiveFault | None = None
 
     def wrong(self) -> bool:
         """Whether something is to be written or reported."""
         known = self._informers.clusters.get(CLUSTER)
         if known is None:
             return False
-        return not known.status.knows(incarnation_of(self._store)) or known.paused or self._reported is not False
+        return not known.status.knows(incarnation_of(self._store)) or known.paused or self._active is not None
 
     async def put_right(self) -> None:
         """Write it, look whether the pause is over, and raise or end the fault. Errors of the store."""
@@ -132,14 +133,15 @@ class StorePause:
             pause = cluster.status.pause or Pause()
             hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
             fields = {"why": WHY[pause.reason], "hosts": hosts, "incarnation": cluster.status.store_incarnation}
-            message = fault_message(FaultCode.STORE_RESTORED, CLUSTER, fields)
-            await self._faults.raise_(
-                FaultCode.STORE_RESTORED,
-                subject,
-                message.text,
-                remedy=message.remedy,
-                delta=FaultCode.STORE_RESTORED.delta,
-            )
-        elif self._reported is not False:
-            await self._faults.end(FaultCode.STORE_RESTORED, subject)
-        self._reported = paused
+            self._report(ActiveFault(FaultCode.STORE_RESTORED, subject, fields))
+        else:
+            self._report(None)
+
+    def _report(self, fault: ActiveFault | None) -> None:
+        if fault != self._active:
+            self._active = fault
+            self._wake_faults()
+
+    def faults(self) -> tuple[ActiveFault, ...]:
+        """That the cluster is paused."""
+        return (self._active,) if self._active is not None else ()

@@ -6,40 +6,27 @@ was under way is counted from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
 from outlive.failover.report.reporter import Events
-from outlive.node.ports.faults import Faults
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.resources import Proof, VirtualMachine
 from outlive.resources.reasons import StepReason
-from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
 from outlive.runtime.metrics import Metrics
 
-HELD_FAULT: Final = "vm-held"
-"""A VM that cannot be restarted, for a reason of its own; that of a whole host is the fencer's to tell."""
-HELD_DELTA: Final = 5
-"""What one held VM takes off the cluster's health."""
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _log = get_logger("recovery")
-
-
-def held_message(vm: str, code: str, message: str) -> str:
-    """What is reported of a VM that is held; empty where it is a fault of its host, or of the store."""
-    if code in REPORTED_OF_HOST:
-        return ""
-    return f"VM {vm} {'is not restarted elsewhere' if code in MAY_RUN else 'is not running'}: {message}"
 
 
 class RecoveryReporter:
     """See the module."""
 
-    def __init__(self, events: Events, metrics: Metrics, faults: Faults, clock: Clock) -> None:
+    def __init__(self, events: Events, metrics: Metrics, clock: Clock, wake_faults: Callable[[], None]) -> None:
         self._events = events
-        self._faults = faults
+        self._wake_faults = wake_faults
         self._clock = clock
         self._concerned_at: dict[str, float] = {}
         self._fenced_at: dict[str, float] = {}
@@ -84,9 +71,7 @@ class RecoveryReporter:
             self._held.labels(reason).set(found.get(reason, 0))
         self._reasons |= found.keys()
 
-    async def assigned(
-        self, before: VirtualMachine, vm: VirtualMachine, action: Action, proofs: Sequence[Proof]
-    ) -> None:
+    def assigned(self, before: VirtualMachine, vm: VirtualMachine, action: Action, proofs: Sequence[Proof]) -> None:
         """The VM was sent to a host."""
         if vm.status.recovery is not None and before.status.recovery is not None:
             news = len(vm.status.recovery.rejected) - len(before.status.recovery.rejected)
@@ -105,23 +90,21 @@ class RecoveryReporter:
             proofs=[proof.kind for proof in proofs],
             detail=action.message.text,
         )
-        await self._no_more(before)
+        self._no_more(before)
 
-    async def held(self, vm: VirtualMachine, action: Action) -> None:
+    def held(self, vm: VirtualMachine, action: Action) -> None:
         """The VM waits for somebody to act."""
         said = action.message
         self._events.emit(vm.ref, "RecoveryHeld", f"{said.text}; {said.remedy}", type="Warning", action="Recover")
         _log.warning("recovery.held", vm=vm.name, reason=action.reason.code, message=said.text, remedy=said.remedy)
-        message = held_message(vm.name, action.reason.code, said.text)
-        if message:
-            await self._faults.raise_(HELD_FAULT, vm.ref, message, remedy=said.remedy, delta=HELD_DELTA)
+        self._wake_faults()
 
-    async def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
+    def dropped(self, before: VirtualMachine, vm: VirtualMachine, proofs: Sequence[Proof]) -> None:
         """Nobody wants the VM, and nothing of it is left."""
         _log.info("recovery.dropped", vm=vm.name, proofs=[proof.kind for proof in proofs])
-        await self._no_more(before)
+        self._no_more(before)
 
-    async def recovered(self, before: VirtualMachine, vm: VirtualMachine) -> None:
+    def recovered(self, before: VirtualMachine, vm: VirtualMachine) -> None:
         """The VM was seen running."""
         record = vm.status.recovery
         if record is None:
@@ -145,14 +128,14 @@ class RecoveryReporter:
             took_s=round(took_s, 3),
             from_proof_s=round(from_proof_s, 3),
         )
-        await self._no_more(before)
+        self._no_more(before)
 
-    async def _no_more(self, before: VirtualMachine) -> None:
+    def _no_more(self, before: VirtualMachine) -> None:
         """The VM is not held any more."""
         if any(
             step.what == StepReason.HELD for step in (before.status.recovery.steps if before.status.recovery else ())
         ):
-            await self._faults.end(HELD_FAULT, before.ref)
+            self._wake_faults()
 
 
 def _was_sent(vm: VirtualMachine) -> bool:

@@ -23,14 +23,13 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates, free_amo
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
-from outlive.node.faults import FaultRecorder
-from outlive.node.ports.faults import Faults
 from outlive.placement.controllers import FlavorGroupController, PipelineController, install_shipped
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.recovery.arrivals import Arrivals
 from outlive.recovery.controller import RecoveryControllers
+from outlive.recovery.faults import FaultPort
 from outlive.recovery.view import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
@@ -52,8 +51,7 @@ from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
-from outlive.runtime.faults import ActiveFault, unrecorded
-from outlive.runtime.faults import FaultRecorder as StateFaults
+from outlive.runtime.faults import ActiveFault, FaultRecorder, unrecorded
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
@@ -75,7 +73,7 @@ class Ports:
     """The store in the name of recovery; ``None``: that of everything else."""
     cluster_store: Store | None = None
     """The store in the name of the controller that keeps the status of ``Cluster``."""
-    faults: Faults | None = None
+    faults: FaultPort | None = None
     """Where faults are recorded; ``None``: in the store."""
 
 
@@ -140,7 +138,7 @@ class UpRole:
             ids=ids,
             source=ports.source,
             protection=settings.protection,
-            faults=StateFaults(store, clock, "failover"),
+            faults=FaultRecorder(store, clock, "failover"),
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(ports, ids)

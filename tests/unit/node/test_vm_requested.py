@@ -11,7 +11,7 @@ from outlive.base.errors import NotFound, Refused, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.operator import request_vm
-from outlive.recovery.faults import standing
+from outlive.recovery.faults import active_faults
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.simulation.field_writers import WriterStore
@@ -85,5 +85,5 @@ def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
 
 
 def test_the_fault_of_a_failed_vm_names_the_command() -> None:
-    (fault,) = standing((FAILED,), ())
-    assert fault.remedy == "remove the cause, then: outlive request a start"
+    (fault,) = active_faults((FAILED,), ())
+    assert fault.message.remedy == "remove the cause, then: outlive request a start"

@@ -10,8 +10,8 @@ from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 from tests.unit.recovery.test_recovering import joined_before
 
-from outlive.node.faults import FaultRecorder
 from outlive.resources import Cluster, Fault
+from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all

@@ -8,8 +8,7 @@ import msgspec
 from tests.support.loops import run
 from tests.support.recovery import GIB, RecoveryCloud
 
-from outlive.node.faults import FaultRecorder
-from outlive.recovery.faults import CODES, FAILED, NOT_REHEARSED, OVERCOMMITTED, OVERPROVISIONED, standing
+from outlive.recovery.faults import RecoveryFaults, active_faults
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -21,6 +20,8 @@ from outlive.resources import (
     VirtualMachineSpec,
     VirtualMachineStatus,
 )
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import FaultRecorder
 
 _replace = msgspec.structs.replace
 
@@ -46,26 +47,26 @@ def vm(name: str, where: str, memory: int, *, phase: Any = "start", reason: str 
 
 
 def codes(vms: list[VirtualMachine], hosts: list[Hypervisor]) -> list[str]:
-    return [one.code for one in standing(vms, hosts)]
+    return [one.code for one in active_faults(vms, hosts)]
 
 
 def test_vm_that_its_host_gave_up_is_told_with_the_reason() -> None:
-    (one,) = standing([vm("a", "h1", 1), vm("b", "h1", 1, phase="fail", reason="its disk is locked")], [])
-    assert (one.code, one.subject.name) == (FAILED, "b")
-    assert "its disk is locked" in one.message
-    assert one.remedy
+    (one,) = active_faults([vm("a", "h1", 1), vm("b", "h1", 1, phase="fail", reason="its disk is locked")], [])
+    assert (one.code, one.subject.name) == (FaultCode.VM_FAILED, "b")
+    assert "its disk is locked" in one.message.text
+    assert one.message.remedy
 
 
 def test_memory_has_to_do_without_the_largest_host() -> None:
     hosts = [host("h1", 64, 30), host("h2", 64, 30), host("h3", 100, 60)]
     assert codes([], hosts) == []
-    assert codes([], [*hosts[:2], host("h3", 100, 68)]) == [OVERCOMMITTED]
+    assert codes([], [*hosts[:2], host("h3", 100, 68)]) == [FaultCode.MEMORY_OVERCOMMITTED]
 
 
 def test_memory_of_vms_that_do_not_run_counts_as_less_of_a_fault() -> None:
     hosts = [host("h1", 64, 10), host("h2", 64, 10)]
     assert codes([vm("a", "h1", 63, phase="stop")], hosts) == []
-    assert codes([vm("a", "h1", 64, phase="stop")], hosts) == [OVERPROVISIONED]
+    assert codes([vm("a", "h1", 64, phase="stop")], hosts) == [FaultCode.MEMORY_OVERPROVISIONED]
     assert codes([vm("a", "elsewhere", 64, phase="stop")], hosts) == []
 
 
@@ -78,15 +79,15 @@ def test_controller_that_fails_its_rehearsals_is_told_while_its_host_lives() -> 
     one = host("h1", 64, 0, fencing={"driver": "simulated"})
     for said, lost, wanted in (("ok", "", []), ("", "", []), ("no answer", "", ["h1"]), ("no answer", "f", [])):
         status = _replace(one.status, rehearsed=said, lost=lost)
-        found = standing([], [_replace(one, status=status)])
+        found = active_faults([], [_replace(one, status=status)])
         assert [each.subject.name for each in found] == wanted
-        assert all(each.code == NOT_REHEARSED for each in found)
+        assert all(each.code == FaultCode.POWER_NOT_REHEARSED for each in found)
 
 
 def open_faults(cloud: RecoveryCloud) -> Any:
     async def asked() -> set[str]:
         found = [one async for one in _listed(cloud)]
-        return {one.name for one in found if not one.ended and one.code in CODES}
+        return {one.name for one in found if not one.ended}
 
     return asked()
 
@@ -99,7 +100,6 @@ async def _listed(cloud: RecoveryCloud) -> Any:
 
 
 def test_what_one_leader_raised_the_next_one_ends() -> None:
-    from outlive.recovery.faults import StandingFaults
     from outlive.recovery.view import RecoveryInformers
     from outlive.simulation.field_writers import WriterStore
 
@@ -120,15 +120,15 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
         cloud = RecoveryCloud()
         store = WriterStore(cloud.memory, writer="recovery")
 
-        def leader(phase: str) -> StandingFaults:
+        def leader(phase: str) -> RecoveryFaults:
             informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
             informers.hypervisors = Caches([])
             seen: RecoveryInformers = informers
-            return StandingFaults(store, seen, FaultRecorder(store, cloud.clock, "recovery"), cloud.clock)
+            return RecoveryFaults(seen, FaultRecorder(store, cloud.clock, "recovery"), tuple)
 
-        await leader("fail").look()
+        await leader("fail").record()
         first = await open_faults(cloud)
-        await leader("start").look()
+        await leader("start").record()
         return first, await open_faults(cloud)
 
     assert run(story()) == ({"vm-failed.a"}, set())
