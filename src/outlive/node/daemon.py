@@ -180,9 +180,6 @@ class Daemon:
         await self._end_former_creates()
         if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.looker.cleaned:
             await self._sweep()
-        hypervisor = self.wishes.hypervisor
-        if hypervisor is not None and hypervisor.status.lost:
-            self.reporter.poke()
         if await self.gauge.look():
             self.reporter.figures_due()
             self.reporter.poke()

@@ -88,8 +88,8 @@ class HealthMonitor:
         """When something was measured last that was not good."""
         self._parts: dict[Part, PartScore] = {}
         self._leaving: tuple[bool, str] = (False, Answer.UNSETTLED)
-        self._told: Degrading | None = None
-        self._told_s = 0.0
+        self._published: Degrading | None = None
+        self._published_s = 0.0
         self._adopted = False
 
     # Measuring
@@ -128,9 +128,9 @@ class HealthMonitor:
         return max(0.0, self._clock.monotonic() - float(self.standing.since))
 
     @property
-    def told(self) -> Degrading | None:
-        """What is to be published of it."""
-        return self._told
+    def published(self) -> Degrading | None:
+        """What is to be published of it; ``None``: nothing."""
+        return self._published
 
     def figures(self) -> tuple[dict[str, int], dict[str, float]]:
         """Score and slope of each part that was measured within the window."""
@@ -151,20 +151,20 @@ class HealthMonitor:
     # Looking
 
     async def look(self) -> bool:
-        """Score the host, and tell people; whether what is published changes."""
+        """Score the host, report a fault; whether what is published changes."""
         if self.policy.action == "off":
             self.standing, self._parts = Level(), {}
         else:
             self._adopt()
             self._score()
-        changed = self._tell()
+        changed = self._publish()
         self._report()
         return changed
 
     def leave(self, *, go: bool, why: str = "") -> bool:
         """What becomes of the virtual machines; whether that changes what is published."""
         self._leaving = (go, why)
-        return self._tell()
+        return self._publish()
 
     def _adopt(self) -> None:
         """Go on from what the daemon before this one has published."""
@@ -177,7 +177,7 @@ class HealthMonitor:
             now = self._clock.monotonic()
             causes = tuple(Part(one) for one in published.causes if one in set(Part))
             self.standing = Level(level="degrading", since=now, bad_at=now, causes=causes)
-            self._told = published
+            self._published = published
 
     def _score(self) -> None:
         now = self._clock.monotonic()
@@ -210,23 +210,23 @@ class HealthMonitor:
     def _window_s(self) -> float:
         return min(max(self.policy.window_s, WINDOW_LEAST_S), WINDOW_MOST_S)
 
-    # Telling
+    # Publishing
 
-    def _tell(self) -> bool:
-        before = self._told
+    def _publish(self) -> bool:
+        before = self._published
         if self.standing.level == "well":
-            self._told = None
+            self._published = None
             return before is not None
         now = self._clock.monotonic()
         go, why = self._leaving
         leaving = ("leaves" if go else "waits" if why in WAITS else "stays", "" if go else str(why))
         causes = tuple(part.value for part in self.standing.causes)
         same = before is not None and (before.leaving, before.why) == leaving
-        if same and before is not None and (before.causes == causes or now - self._told_s < REWRITE_S):
+        if same and before is not None and (before.causes == causes or now - self._published_s < REWRITE_S):
             return False
         scores = [self._parts[part].score for part in self.standing.causes if part in self._parts]
-        self._told_s = now
-        self._told = Degrading(
+        self._published_s = now
+        self._published = Degrading(
             since=before.since if before is not None else as_datetime(self._clock.now()),
             causes=causes,
             score=min(scores, default=0),
@@ -236,7 +236,7 @@ class HealthMonitor:
         return True
 
     def _report(self) -> None:
-        subject, now = ObjectRef(kind="Hypervisor", name=self._host), self._told
+        subject, now = ObjectRef(kind="Hypervisor", name=self._host), self._published
         if now is None:
             self._faults.clear(FaultCode.HOST_DEGRADING, subject)
             return

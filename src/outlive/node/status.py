@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.desired_state import DesiredState
 from outlive.node.health_monitor import HealthMonitor
@@ -43,7 +43,7 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 
 RESERVE_S: Final = 1
 """Seconds before the next cycle in which collectors must have ended."""
@@ -106,8 +106,8 @@ def _cycle_time(collectors: Mapping[str, Collected], budget: Number) -> Number:
     return max(spent, default=0.0)
 
 
-TRIES: Final = 6
-"""Writes of one report before it waits for the next reason to report."""
+TRIES: Final = 2
+"""Writes of the figures before they wait for the next interval."""
 GATHER_S: Final = 0.05
 """How long changes are gathered before they are published together."""
 RETRY_S: Final = 1.0
@@ -118,7 +118,7 @@ STALE_CYCLES: Final = 3
 """So many intervals without fresh figures are a fault."""
 
 _replace = msgspec.structs.replace
-_log = get_logger("node.reporting")
+_log = get_logger("node.status")
 
 
 KEEPALIVE_CYCLE: Final = Decision(
@@ -198,20 +198,19 @@ class HostReporter:
         """Publish what differs from what is published; whether that is done."""
         if not self._here.looked:
             return True
-        for attempt in range(TRIES):
-            try:
-                found = await self._store.get(Hypervisor, self._host, fresh=True)
-                status = self._status(found)
-                if status != found.status:
-                    status = _replace(status, observed_at=as_datetime(self._clock.now()))
-                    await self._store.replace_status(_replace(found, status=status))
-                return True
-            except (Conflict, Unknown):
-                await self._clock.sleep(0.05 * attempt)
-            except OutliveError as error:
-                _log.warning("report.not_written", host=self._host, error=str(error))
-                return False
-        return False
+
+        def change(found: Hypervisor | None) -> Hypervisor | None:
+            status = None if found is None else self._status(found)
+            if found is None or status is None or status == found.status:
+                return None
+            return _replace(found, status=_replace(status, observed_at=as_datetime(self._clock.now())))
+
+        try:
+            found = await compare_and_swap(self._store, Hypervisor, self._host, change, clock=self._clock)
+        except OutliveError as error:
+            _log.warning("report.not_written", host=self._host, error=str(error))
+            return False
+        return found is not None
 
     def _status(self, found: Hypervisor) -> HypervisorStatus:
         present = self._here.present()
@@ -226,9 +225,8 @@ class HostReporter:
             ),
             num_instances=len(present),
             recovery_time_objective_s=self._objective_s(),
-            degrading=self._health.told,
+            degrading=self._health.published,
             source=SOURCE,
-            lost="" if self._is_back(found.status.lost) else found.status.lost,
         )
         if self.domain_state:
             status = _replace(status, domain_state=self.domain_state)
@@ -249,14 +247,6 @@ class HostReporter:
                 last_transition_time=now,
             )
         return Condition(type="Ready", status="True", reason="DaemonRuns", last_transition_time=now)
-
-    def _is_back(self, fence: str) -> bool:
-        """Whether the fence that this host counts as lost by was of an earlier epoch than the one that it is in."""
-        if not fence or not self._keeper.held:
-            return False
-        parts = fence.rsplit(".", 2)
-        epoch = int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
-        return epoch < self._keeper.me.epoch
 
     def _objective_s(self) -> float | None:
         """The shortest of those that are to run here."""
@@ -378,16 +368,14 @@ class HostReporter:
             scores=scores,
             slopes=slopes,
         )
+
+        def change(found: HypervisorUsage | None) -> HypervisorUsage:
+            meta = ObjectMeta(name=self._host) if found is None else found.metadata
+            return HypervisorUsage(metadata=meta, usage=usage)
+
         try:
-            try:
-                found = await self._store.get(HypervisorUsage, self._host)
-            except NotFound:
-                await self._store.create(HypervisorUsage(metadata=ObjectMeta(name=self._host), usage=usage))
-            else:
-                await self._store.replace(_replace(found, usage=usage))
-        except (Conflict, AlreadyExists, Unknown):
-            return  # the next interval writes again
-        except OutliveError as error:
+            await compare_and_swap(self._store, HypervisorUsage, self._host, change, clock=self._clock, tries=TRIES)
+        except OutliveError as error:  # the next interval writes again
             _log.warning("figures.not_written", host=self._host, error=str(error))
 
 

@@ -166,7 +166,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
             fields={
                 "spec": ("users", "import"),
                 "status": ("daemon", "mirror", "import"),
-                "status.lost": ("recovery", "daemon"),
+                "status.lost": ("recovery",),
                 "status.rehearsed": ("fencer",),
                 "status.rehearsedSeq": ("fencer",),
                 "status.spared": ("fencer",),
