@@ -10,12 +10,12 @@ from tests.support import fleets
 from tests.support.literal_rules import DependencyGraph
 
 from outlive.base.random import Random
-from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, Worthless, coverage
+from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail, Offer
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.resources.codec import encode
-from outlive.resources.reasons import CoverageReason
+from outlive.resources.reasons import AllocationFault, CoverageReason
 
 GIB = 2**30
 
@@ -84,10 +84,10 @@ def test_a_slot_counts_only_when_ready_large_enough_allowed_and_right_about_the_
         ],
     )
     assert reasons(result) == {
-        "sick": Worthless.NOT_READY,
-        "small": Worthless.TOO_SMALL,
-        "moved": Worthless.ELSEWHERE,
-        "fussy": Worthless.NOT_ALLOWED,
+        "sick": AllocationFault.NOT_READY,
+        "small": AllocationFault.TOO_SMALL,
+        "moved": AllocationFault.ELSEWHERE,
+        "fussy": AllocationFault.NOT_ALLOWED,
     }
     assert result.covered == 1
 

@@ -15,7 +15,7 @@ from tests.support.failover import Cloud
 from tests.support.loops import run
 
 from outlive.base.random import Random
-from outlive.failover.analysis.coverage import CoverageInput, Worthless, assess_state, why_worthless
+from outlive.failover.analysis.coverage import CoverageInput, allocation_fault, assess_state
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.calls import Caller, placement_class
 from outlive.failover.certificate.certify import Lack
@@ -48,6 +48,7 @@ from outlive.recovery.model import (
 )
 from outlive.recovery.plan import plan_recovery
 from outlive.resources import Holder, MemberRecord, VirtualMachine
+from outlive.resources.reasons import AllocationFault, render
 
 GIB = 2**30
 _replace = msgspec.structs.replace
@@ -111,7 +112,7 @@ def test_why_a_slot_is_worthless_is_told_exactly_where_it_does_not_count(seed: i
         for vm in vms:
             if vm.id in ready.members:
                 moved = _replace(vm, host=random.choice(on)) if random.random() < 0.3 else vm
-                assert (why_worthless(moved, ready) is None) == counts(moved, ready)
+                assert (allocation_fault(moved, ready) is None) == counts(moved, ready)
 
 
 def of_fleet(random: Random) -> tuple[list[str], list[VmView], dict[str, int], tuple[SlotView, ...]]:
@@ -258,7 +259,7 @@ def admitted(vm: VmView, slot: SlotView, taken: set[str]) -> bool:
 def test_recovery_passes_a_slot_over_where_the_vm_may_not_run() -> None:
     actions = recovered([_replace(VM, host="h1")], (THERE,), ["h1", "h2", "h3"], ("h1",))
     assert actions["a"].kind is ActionKind.SEARCH
-    assert "hostLimit" in actions["a"].detail
+    assert "hostLimit" in render(actions["a"].reason).text
 
 
 def test_cycle_gives_slots_inside_the_limit_and_takes_back_what_a_new_limit_forbids() -> None:
@@ -301,4 +302,4 @@ def test_certificate_claims_no_slot_outside_the_limit_and_the_checker_refuses_on
     assert not verdict.accepted
     assert verdict.violation is not None
     assert (verdict.violation.code, verdict.violation.vm) == (Code.NOT_ALLOWED, line.id)
-    assert Worthless.NOT_ALLOWED.value == Code.NOT_ALLOWED.value
+    assert AllocationFault.NOT_ALLOWED.value == Code.NOT_ALLOWED.value

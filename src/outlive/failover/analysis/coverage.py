@@ -1,12 +1,13 @@
-"""Why a slot that lists a VM does not count for it: one question with one answer, for everybody who tells of it.
+"""Who has the slots that it needs, why not, and the fleet in a few numbers.
 
-The answer is ``None`` exactly where ``rules.counts`` says that the slot counts. Whether the slot's host has room, and
-whether the rules hold for the VM, are questions about more than the two of them.
+A slot counts for a VM when it lists the VM where it runs, is ready, at least as large, and where the VM may run. A VM
+is covered when as many slots count as it needs and no rule is broken
+(docs/reference/failover.md#checking-and-coverage).
+What is said here is said of exactly the state that was given; what placement might do besides is not counted.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,62 +23,26 @@ from outlive.failover.rules import counts, fits, may_run_on
 from outlive.failover.sizing import amounts
 from outlive.failover.topology import Topology
 from outlive.resources import Amounts, CoverageStatus
-from outlive.resources.reasons import CoverageReason, Reason, render
-
-HOSTS_NAMED = 3
-"""Hosts of a limit that a sentence names."""
+from outlive.resources.reasons import AllocationFault, CoverageReason, Reason, reason, render
 
 
-class Worthless(enum.StrEnum):
-    """What is wrong with the membership, in the order in which it is looked at."""
+def allocation_fault(vm: VmView, slot: SlotView) -> Reason | None:
+    """Why a slot that lists the VM does not count for it; ``None`` where it counts. ``KeyError`` for no member.
 
-    ELSEWHERE = "recorded-elsewhere"
-    NOT_READY = "slot-not-ready"
-    NOT_ALLOWED = "host-not-allowed"
-    TOO_SMALL = "slot-too-small"
-
-
-class Why(NamedTuple):
-    """The first thing that is wrong."""
-
-    worthless: Worthless
-    text: str
-    """What is so, to follow "the slot"."""
-    remedy: str
-
-
-def why_worthless(vm: VmView, slot: SlotView) -> Why | None:
-    """Why a slot that lists the VM does not count for it; ``None`` where it counts. ``KeyError`` for no member."""
+    It is ``None`` exactly where ``rules.counts`` says that the slot counts. Whether the slot's host has room, and
+    whether the rules hold for the VM, are questions about more than the two of them.
+    """
     recorded = slot.members[vm.id]
     if recorded != vm.host:
-        return Why(
-            Worthless.ELSEWHERE,
-            f"lists it as on {recorded} and it runs on {vm.host}",
-            "wait for the next clean-up, which takes it out of the slot",
-        )
+        return reason(AllocationFault.ELSEWHERE, recorded=recorded, at=vm.host)
     if slot.ready is False:
-        if slot.unready:
-            return Why(Worthless.NOT_READY, f"is not ready: {slot.unready}", f"see Hypervisor/{slot.host}")
-        return Why(Worthless.NOT_READY, "is not ready", f"see the condition Ready of Reservation/{slot.name}")
+        return reason(AllocationFault.NOT_READY, why=slot.unready, host=slot.host, slot=slot.name)
     if not may_run_on(vm, slot.host):
-        return Why(
-            Worthless.NOT_ALLOWED,
-            f"is on {slot.host or 'no host'} and it may run on {_named(vm.host_limit)} only",
-            "wait for the next clean-up, or change hostLimit of the VM",
-        )
+        return reason(AllocationFault.NOT_ALLOWED, host=slot.host or "no host", limit=vm.host_limit)
     if not fits(vm, slot):
         holds, needs = amounts(slot.cpu_milli, slot.memory_bytes), amounts(vm.cpu_milli, vm.memory_bytes)
-        return Why(
-            Worthless.TOO_SMALL,
-            f"holds {holds} and it needs {needs}",
-            "wait for the next clean-up, which looks for a slot that is large enough",
-        )
+        return reason(AllocationFault.TOO_SMALL, holds=holds, needs=needs)
     return None
-
-
-def _named(hosts: tuple[str, ...]) -> str:
-    more = len(hosts) - HOSTS_NAMED
-    return ", ".join(hosts[:HOSTS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class CoverageInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -263,8 +228,8 @@ def status_of(
     )
     if covered:
         return status
-    reason, message, remedy = _why(vm, required, len(slots), broken=broken, fail=fail, idle=idle)
-    return msgspec.structs.replace(status, reason=reason, message=message, remedy=remedy)
+    code, message, remedy = _why(vm, required, len(slots), broken=broken, fail=fail, idle=idle)
+    return msgspec.structs.replace(status, reason=code, message=message, remedy=remedy)
 
 
 def left_of(told: CoverageStatus, slots: Sequence[str]) -> CoverageStatus:
@@ -289,9 +254,10 @@ def _why(
     if fail is not None:
         return str(fail.reason), f"{has}; {fail.detail}", fail.remedy
     for slot in idle:
-        why = why_worthless(vm, slot)
-        if why is not None:
-            return why.worthless.value, f"{has}; slot {slot.name} {why.text}", why.remedy
+        fault = allocation_fault(vm, slot)
+        if fault is not None:
+            said = render(fault)
+            return fault.code, f"{has}; slot {slot.name} {said.text}", said.remedy
     said = render(Reason(CoverageReason.WAITING))
     return CoverageReason.WAITING.value, f"{has}; {said.text}", said.remedy
 

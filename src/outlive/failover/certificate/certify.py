@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.analysis.coverage import Worthless, why_worthless
+from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
@@ -24,6 +24,7 @@ from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
+from outlive.resources.reasons import AllocationFault, render
 from outlive.resources.state import state_digest
 
 
@@ -52,10 +53,10 @@ class Lack(enum.StrEnum):
     """Why a VM cannot be certified for all that it needs."""
 
     CLASH = "memberships-clash"
-    ELSEWHERE = Worthless.ELSEWHERE.value
-    NOT_READY = Worthless.NOT_READY.value
-    NOT_ALLOWED = Worthless.NOT_ALLOWED.value
-    TOO_SMALL = Worthless.TOO_SMALL.value
+    ELSEWHERE = AllocationFault.ELSEWHERE.value
+    NOT_READY = AllocationFault.NOT_READY.value
+    NOT_ALLOWED = AllocationFault.NOT_ALLOWED.value
+    TOO_SMALL = AllocationFault.TOO_SMALL.value
     NO_ROOM = "no-room"
     TOO_FEW = "too-few-slots"
 
@@ -145,9 +146,9 @@ class _Maker:
     def _lack(self, vm: VmView, slot: SlotView) -> tuple[Lack, str] | None:
         name = f"slot {slot.name} on {slot.host or 'no host'}"
         full = slot.host in self._without_room
-        why = why_worthless(vm, slot)
-        if why is not None and not (full and why.worthless is Worthless.NOT_READY):
-            return Lack(why.worthless.value), f"{name} {why.text}"
+        why = allocation_fault(vm, slot)
+        if why is not None and not (full and why.code == AllocationFault.NOT_READY):
+            return Lack(why.code), f"{name} {render(why).text}"
         if slot.host and not full:
             return None
         return Lack.NO_ROOM, f"{name}, which {self._without_room.get(slot.host, 'is not known')}"

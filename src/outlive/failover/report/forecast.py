@@ -21,9 +21,8 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.duration import format_duration
 from outlive.base.wording import count_of, listing
-from outlive.failover.analysis.coverage import Worthless
 from outlive.resources import CoverageStatus
-from outlive.resources.reasons import CoverageReason
+from outlive.resources.reasons import AllocationFault, CoverageReason
 
 RESTART_S = 10.0
 """How long restarting a VM is taken to last after the proof, before one was seen."""
@@ -35,7 +34,7 @@ REASONS_SHOWN = 3
 BY_ITSELF = frozenset(
     {
         *(CoverageReason.WAITING, CoverageReason.ONE_PER_HOST, CoverageReason.MEMBERSHIPS_CLASH),
-        *(Worthless.ELSEWHERE, Worthless.NOT_READY, Worthless.NOT_ALLOWED, Worthless.TOO_SMALL),
+        *(AllocationFault.ELSEWHERE, AllocationFault.NOT_READY, AllocationFault.NOT_ALLOWED, AllocationFault.TOO_SMALL),
     }
 )
 """Reasons that end with the next cycles; every other one stays until somebody does something."""

@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import Final
 
 from outlive.resources.reasons import coverage, inventory, recovery, vm
-from outlive.resources.reasons.coverage import CoverageReason
+from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason
 from outlive.resources.reasons.vm import MigrationReason, VmReason
 
 __all__ = [
     "TABLE",
+    "AllocationFault",
     "CoverageReason",
     "HoldReason",
     "Message",

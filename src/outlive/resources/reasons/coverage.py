@@ -1,4 +1,4 @@
-"""Why a VM does not have the slots that it needs, apart from what is wrong with slots that list it."""
+"""Why a VM does not have the slots that it needs, and why a slot that lists it does not count for it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,30 @@ class CoverageReason(enum.StrEnum):
 
 UNPLACED: Final = frozenset({CoverageReason.HOST_UNKNOWN, CoverageReason.DISPUTED, CoverageReason.NOT_REPORTED})
 """Why it cannot be said where a VM is that is to run; fields ``host``, the recorded one, and ``reported``."""
+
+
+class AllocationFault(enum.StrEnum):
+    """Why a slot that lists a VM does not count for it, in the order in which it is looked at.
+
+    The sentences follow the name of the slot, or "it".
+    """
+
+    ELSEWHERE = "recorded-elsewhere"
+    NOT_READY = "slot-not-ready"
+    NOT_ALLOWED = "host-not-allowed"
+    TOO_SMALL = "slot-too-small"
+
+
+def _not_ready(fields: Mapping[str, Value]) -> str:
+    return f"is not ready: {fields['why']}" if fields["why"] else "is not ready"
+
+
+def _see(fields: Mapping[str, Value]) -> str:
+    return (
+        f"see Hypervisor/{fields['host']}"
+        if fields["why"]
+        else f"see the condition Ready of Reservation/{fields['slot']}"
+    )
 
 
 def _declared(fields: Mapping[str, Value]) -> str:
@@ -103,6 +127,16 @@ TABLE: Final[Table] = {
     CoverageReason.NOT_REPORTED: Template(
         "the VM is recorded on {host}, and no host reports it",
         "see whether it runs on {host}; start it, or record that it is stopped",
+    ),
+    AllocationFault.ELSEWHERE: Template(
+        "lists it as on {recorded} and it runs on {at}", "wait for the next clean-up, which takes it out of the slot"
+    ),
+    AllocationFault.NOT_READY: Template(_not_ready, _see),
+    AllocationFault.NOT_ALLOWED: Template(
+        "is on {host} and it may run on {limit} only", "wait for the next clean-up, or change hostLimit of the VM"
+    ),
+    AllocationFault.TOO_SMALL: Template(
+        "holds {holds} and it needs {needs}", "wait for the next clean-up, which looks for a slot that is large enough"
     ),
     CoverageReason.WAITING: Template("it has not been its turn", "wait for a cycle, or raise failover.maxVMsToProcess"),
 }

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from outlive.failover.analysis.coverage import why_worthless
+from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.analysis.explain.findings import (
     Finding,
     Kinds,
@@ -27,6 +27,7 @@ from outlive.failover.analysis.explain.rules_index import OBSTACLES, Ground, Sta
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize, amounts
+from outlive.resources.reasons import render
 
 _NOTHING = Finding(Why.NOTHING)
 _NO_CAPACITY = Finding(Why.NO_CAPACITY)
@@ -244,8 +245,8 @@ class Against:
         vm = self.vm
         if counts(vm, slot):
             return "it is a member, and the slot counts"
-        why = why_worthless(vm, slot)
-        return f"it is a member, but the slot {why.text if why is not None else 'does not count'}"
+        why = allocation_fault(vm, slot)
+        return f"it is a member, but the slot {render(why).text if why is not None else 'does not count'}"
 
     def host_tallies(self) -> tuple[Tally, ...]:
         """The hosts by what stands against them."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from outlive.base.errors import NotFound
 from outlive.base.pausing import collector_paused
 from outlive.base.wording import count_of, listing
-from outlive.failover.analysis.coverage import is_covered, why_worthless
+from outlive.failover.analysis.coverage import allocation_fault, is_covered
 from outlive.failover.analysis.explain.findings import Tally, Why
 from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, Explanation, Promise, State
 from outlive.failover.analysis.explain.obstacles import Against
@@ -23,7 +23,7 @@ from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail
 from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize, amounts, enough_for, resolve_size
-from outlive.resources.reasons import CoverageReason
+from outlive.resources.reasons import CoverageReason, render
 
 CO_USERS_NAMED = 3
 """Other members of a slot that are named."""
@@ -123,9 +123,9 @@ class Explainer:
 
     def _promise(self, vm: VmView, slot: SlotView) -> Promise:
         worth = counts(vm, slot)
-        why = None if worth else why_worthless(vm, slot)
+        why = None if worth else allocation_fault(vm, slot)
         if why is not None:
-            text = f"does not count: it {why.text}"
+            text = f"does not count: it {render(why).text}"
         else:
             others = sorted(member for member in slot.members if member != vm.id)
             shown = ", ".join(f"{one} on {self.ground.location[one]}" for one in others[:CO_USERS_NAMED])
