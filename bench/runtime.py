@@ -16,8 +16,8 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.runtime import collector
+from outlive.runtime.controller import WorkQueue
 from outlive.runtime.informer import Informer
-from outlive.runtime.queue import WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.runtime.virtual import run_virtual
 from outlive.store.memory import MemoryStore

@@ -24,7 +24,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
 from outlive.runtime.metrics import Metrics
-from outlive.runtime.sweeping import Sweeper
+from outlive.runtime.retention import Sweeper
 from outlive.store import Store
 
 QUEUE_LIMIT: Final = limits.EVENTS_KEPT

@@ -5,25 +5,153 @@ whatever happens (lost connections, ``Reset``, errors) it comes to hold the stor
 every change of the cache, in order, each with the state before and after. What it does not: that a state in
 between is ever seen, that two objects are of the same moment, or that the cache is fresh; a listing on a *new*
 stream may even be older than what the lost stream had shown, because versions are opaque.
-``note`` shows a writer its own acknowledged writes at once; its exact guarantee is in ``outlive.runtime.notes``.
+A writer's own acknowledged writes are shown at once; what exactly is guaranteed says ``PendingWrite``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Generic
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal
 
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource
-from outlive.runtime.notes import HOLD_S, Left, Note
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Change, Delete, Reset, Selector, Store, Synced, Upsert
+
+HOLD_S: Final = 10.0
+"""How long a state of unknown age is held back."""
+
+LEFT_KEYS: Final = 16_384
+"""Objects of which the versions are remembered that the cache has left."""
+LEFT_VERSIONS: Final = 4
+"""How many versions of each."""
+
+Age = Literal["current", "older", "unknown"]
+
+
+@dataclass(slots=True)
+class PendingWrite(Generic[R]):
+    """Reported writes of one object that the stream has not shown yet.
+
+    A writer reports the object that the store gave back, or that it deleted one. From then on states of the object
+    that are older must not come through, but versions are opaque: an arrival that is not the reported version may
+    be older or newer, and nothing in it says which. What can be proven, from the contract that one stream never
+    shows an older state after a newer one, and that a compare-and-swap leaves nothing between two versions:
+
+    * the reported version itself, and any state in which the object is being deleted, is not older;
+    * the version that a reported write replaced, and earlier writes of the same chain, are older; so is, after a
+      reported deletion, every state of the same uid;
+    * where the stream stood at the very version that the first write of a chain replaced, every *other* version on
+      that stream is newer; after a reported creation, every other version of that uid is;
+    * another uid is newer once the stream has shown the reported uid.
+
+    Where none of that decides, the arrival is held back (the last one only) for at most ``HOLD_S``, and shown then;
+    so is what the cache showed before a write whose place in the stream is not known. Therefore: **a reported state
+    is not followed by an older one, except by one of unknown age after ``HOLD_S``; and whatever is reported, the
+    cache comes to hold what the stream says.** Writers that name what they replaced get proof in all cases but a
+    lost stream.
+    """
+
+    uid: str
+    latest: str = ""
+    """The reported version; empty when a deletion was reported."""
+    older: set[str] = field(default_factory=set)
+    """Versions proven to be older than the reported one."""
+    born: bool = False
+    """The chain begins with the creation, before which this uid had no state."""
+    adjoins: bool = False
+    """The chain begins where this stream stood."""
+    reached: bool = False
+    """This stream has shown this uid."""
+    dead: frozenset[str] = frozenset()
+    """Earlier uids of the name, of which a deletion was reported."""
+    deadline: float | None = None
+    """When what is held back is shown; ``None`` while nothing is."""
+    held: R | None = None
+    """The held arrival; ``None`` with a deadline: the object was missing."""
+
+    def is_past(self, version: str, replaced: str | None) -> bool:
+        """Whether a write of this uid is proven to be no newer than the reported one."""
+        return version == self.latest or version in self.older or replaced == "" or replaced in self.older
+
+    def write(self, version: str, replaced: str | None) -> bool:
+        """One more reported write, against ``replaced`` (``None``: nobody knows against which).
+
+        Returns whether the stream is known to have shown it already, so that it is pending no more. What is held
+        stays: it is what the stream said last.
+        """
+        if replaced is None or replaced != self.latest:
+            self.born = self.adjoins = False
+        if replaced:
+            self.older.add(replaced)
+        self.latest = version
+        held = self.held.metadata if self.held is not None else None
+        if held is None or held.uid != self.uid:
+            return False
+        if replaced and held.resource_version == replaced:
+            self.adjoins = self.reached = True
+            self.let_go()
+        return held.resource_version == version
+
+    def age(self, obj: R) -> Age:
+        """How old an arriving state is, compared with what was reported."""
+        meta = obj.metadata
+        if meta.uid in self.dead:
+            return "older"
+        if meta.uid != self.uid:
+            return "current" if self.reached else "unknown"
+        self.reached = True
+        if meta.deletion_timestamp is not None or (self.latest and meta.resource_version == self.latest):
+            return "current"
+        if not self.latest or meta.resource_version in self.older:
+            return "older"
+        return "current" if self.born or self.adjoins else "unknown"
+
+    def is_final(self, ref: ObjectRef) -> bool:
+        """Whether a deletion that arrives is one of the reported object, or of a later one of its name."""
+        return ref.uid == self.uid or self.reached
+
+    def hold(self, obj: R | None, deadline: float) -> None:
+        """Keep this arrival; the first deadline stays."""
+        self.held = obj
+        if self.deadline is None:
+            self.deadline = deadline
+
+    def let_go(self) -> None:
+        """What was held is older than something that is."""
+        self.held = None
+        self.deadline = None
+
+    def other_stream(self) -> None:
+        """A new stream begins anywhere: what was known of the old one's place is void."""
+        self.adjoins = self.reached = False
+
+
+class PassedVersions:
+    """Versions that the cache showed and left: a write against one of them is one that the stream has passed."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[str, tuple[tuple[str, str], ...]] = OrderedDict()
+
+    def leave(self, key: str, uid: str, version: str, *, gone: bool) -> None:
+        """The cache moves on from this version, or (``gone``) from the uid as a whole."""
+        entry = (uid, "" if gone else version)
+        self._left[key] = (*self._left.pop(key, ()), entry)[-LEFT_VERSIONS:]
+        if len(self._left) > LEFT_KEYS:
+            self._left.popitem(last=False)
+
+    def passed(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
+        """Whether the cache is known to be beyond a write of ``version`` against ``replaced``."""
+        entries = self._left.get(key, ())
+        return (uid, "") in entries or (uid, version) in entries or bool(replaced and (uid, replaced) in entries)
+
 
 Callback = Callable[[R | None, R | None], None]
 """Told (state before, state after) once the cache has changed; ``None`` for absent. It must not block."""
@@ -53,7 +181,7 @@ class Figures:
     callback_errors: int = 0
     """Subscribers that failed: their picture may be wrong."""
     held: int = 0
-    """Arrivals held back because of a note."""
+    """Arrivals held back because of a pending write."""
 
 
 class Informer(Generic[R]):
@@ -86,9 +214,9 @@ class Informer(Generic[R]):
         self._indexes: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self._index_functions}
         self._callbacks: dict[int, Callback[R]] = {}
         self._next_callback = 0
-        self._notes: dict[str, Note[R]] = {}
+        self._pending: dict[str, PendingWrite[R]] = {}
         self._held = asyncio.Event()
-        self._left = Left()
+        self._left = PassedVersions()
         self._listed: set[str] | None = None
         """Names that the running listing has shown; ``None`` while no listing runs."""
         self._synced = asyncio.Event()
@@ -155,12 +283,12 @@ class Informer(Generic[R]):
         uid, version = obj.metadata.uid, obj.metadata.resource_version
         if self._is_past(key, uid, version, replaced):
             return
-        note = self._notes.get(key)
-        if note is None or note.uid != uid:
-            self._begin_note(key, uid, replaced).latest = version
-        elif note.write(version, replaced):
-            del self._notes[key]
-        self._show(key, obj if self._selects(obj) else None, noted=True)
+        pending = self._pending.get(key)
+        if pending is None or pending.uid != uid:
+            self._begin_pending(key, uid, replaced).latest = version
+        elif pending.write(version, replaced):
+            del self._pending[key]
+        self._show(key, obj if self._selects(obj) else None, reported=True)
 
     def note_gone(self, ref: ObjectRef) -> None:
         """Show an acknowledged deletion at once; ``ref`` must carry the uid.
@@ -171,15 +299,15 @@ class Informer(Generic[R]):
         now = self._objects.get(key)
         if now is None or now.metadata.uid != ref.uid or now.metadata.deletion_timestamp is not None:
             return
-        self._begin_note(key, ref.uid, None)
+        self._begin_pending(key, ref.uid, None)
         self._left.leave(key, ref.uid, now.metadata.resource_version, gone=True)
-        self._show(key, None, noted=True)
+        self._show(key, None, reported=True)
 
     def _is_past(self, key: str, uid: str, version: str, replaced: str | None) -> bool:
         """Whether the cache shows this write or is known to be beyond it."""
-        note = self._notes.get(key)
-        if note is not None and note.uid == uid:
-            return note.is_past(version, replaced) or self._left.passed(key, uid, version, replaced)
+        pending = self._pending.get(key)
+        if pending is not None and pending.uid == uid:
+            return pending.is_past(version, replaced) or self._left.passed(key, uid, version, replaced)
         now = self._objects.get(key)
         if now is not None and _is_version(now, uid, version):
             return True
@@ -188,23 +316,23 @@ class Informer(Generic[R]):
             return replaced == ""
         return self._left.passed(key, uid, version, replaced)
 
-    def _begin_note(self, key: str, uid: str, replaced: str | None) -> Note[R]:
-        """A new note. Unless the stream stands at what was replaced, what it shows now may yet turn out newer."""
-        before = self._notes.get(key)
-        note: Note[R] = Note(uid, born=replaced == "")
+    def _begin_pending(self, key: str, uid: str, replaced: str | None) -> PendingWrite[R]:
+        """A new one. Unless the stream stands at what was replaced, what it shows now may yet turn out newer."""
+        before = self._pending.get(key)
+        pending: PendingWrite[R] = PendingWrite(uid, born=replaced == "")
         now = self._objects.get(key)
         if replaced:
-            note.older.add(replaced)
+            pending.older.add(replaced)
         if before is None and now is not None and now.metadata.uid == uid:
-            note.reached = True
-            note.adjoins = replaced == now.metadata.resource_version
+            pending.reached = True
+            pending.adjoins = replaced == now.metadata.resource_version
         if before is not None:
-            note.dead = before.dead if before.latest or before.uid == uid else before.dead | {before.uid}
-        if not note.adjoins:
+            pending.dead = before.dead if before.latest or before.uid == uid else before.dead | {before.uid}
+        if not pending.adjoins:
             shown = now if before is None else before.held
-            self._hold(note, None if shown is not None and shown.metadata.uid in note.dead else shown)
-        self._notes[key] = note
-        return note
+            self._hold(pending, None if shown is not None and shown.metadata.uid in pending.dead else shown)
+        self._pending[key] = pending
+        return pending
 
     # Following the store
 
@@ -262,14 +390,14 @@ class Informer(Generic[R]):
         if self._stalled_since is None:
             self._stalled_since = self._clock.monotonic()
         if not same_stream:
-            for note in self._notes.values():
-                note.other_stream()
+            for pending in self._pending.values():
+                pending.other_stream()
 
     async def _settle(self) -> None:
         """The listing is complete: what it did not name is gone."""
         listed, self._listed = self._listed, None
         if listed is not None:
-            missing = sorted((self._objects.keys() - listed) | (self._notes.keys() - listed))
+            missing = sorted((self._objects.keys() - listed) | (self._pending.keys() - listed))
             for count, key in enumerate(missing, 1):
                 self._miss(key)
                 if count % YIELD_EVERY == 0:
@@ -280,71 +408,73 @@ class Informer(Generic[R]):
 
     def _miss(self, key: str) -> None:
         """A complete listing did not name this object."""
-        note = self._notes.get(key)
-        if note is not None and (note.latest or not note.reached):
+        pending = self._pending.get(key)
+        if pending is not None and (pending.latest or not pending.reached):
             # Noted after the listing began, or deleted since, or the listing is old: nobody can say yet.
-            self._hold(note, None)
+            self._hold(pending, None)
             return
-        self._notes.pop(key, None)
+        self._pending.pop(key, None)
         self._show(key, None)
 
     def _arrive(self, key: str, obj: R) -> None:
         if self._listed is not None:
             self._listed.add(key)
-        note = self._notes.get(key)
-        if note is not None:
-            age = note.age(obj)
+        pending = self._pending.get(key)
+        if pending is not None:
+            age = pending.age(obj)
             if age == "unknown":
-                self._hold(note, obj)
+                self._hold(pending, obj)
                 return
             if age == "older":
-                note.let_go()
+                pending.let_go()
                 return
-            del self._notes[key]
+            del self._pending[key]
         self._show(key, obj)
 
     def _depart(self, ref: ObjectRef) -> None:
         key = _key(ref.namespace, ref.name)
         if self._listed is not None:
             self._listed.discard(key)
-        note = self._notes.get(key)
-        if note is not None:
-            if ref.uid in note.dead:
+        pending = self._pending.get(key)
+        if pending is not None:
+            if ref.uid in pending.dead:
                 return
             # With a selector this may only say that some state, perhaps an old one, was not selected.
-            if not note.is_final(ref) or (note.latest and self._selector is not None):
-                self._hold(note, None)
+            if not pending.is_final(ref) or (pending.latest and self._selector is not None):
+                self._hold(pending, None)
                 return
-            del self._notes[key]
+            del self._pending[key]
         self._show(key, None)
 
-    def _hold(self, note: Note[R], obj: R | None) -> None:
+    def _hold(self, pending: PendingWrite[R], obj: R | None) -> None:
         self.figures.held += 1
-        note.hold(obj, self._clock.monotonic() + self._hold_s)
+        pending.hold(obj, self._clock.monotonic() + self._hold_s)
         self._held.set()
 
     async def _release(self) -> None:
         """Show what was held back, when its time has come."""
         while True:
             await self._held.wait()
-            due = sorted((note.deadline, key) for key, note in self._notes.items() if note.deadline is not None)
+            due = sorted(
+                (pending.deadline, key) for key, pending in self._pending.items() if pending.deadline is not None
+            )
             if not due:
                 self._held.clear()
                 continue
             await self._clock.sleep(due[0][0] - self._clock.monotonic())
             now = self._clock.monotonic()
             for _, key in due:
-                note = self._notes.get(key)
-                if note is not None and note.deadline is not None and note.deadline <= now:
-                    del self._notes[key]
-                    self._show(key, note.held)
+                pending = self._pending.get(key)
+                if pending is not None and pending.deadline is not None and pending.deadline <= now:
+                    del self._pending[key]
+                    self._show(key, pending.held)
 
     # The cache
 
     def _selects(self, obj: R) -> bool:
         return self._selector is None or self._selector.matches(obj.metadata.labels)
 
-    def _show(self, key: str, obj: R | None, *, noted: bool = False) -> None:
+    def _show(self, key: str, obj: R | None, *, reported: bool = False) -> None:
         """Put a state into the cache and its indexes, and tell the subscribers if it is another one."""
         old = self._objects.get(key)
         if obj is None:
@@ -360,7 +490,7 @@ class Informer(Generic[R]):
                 return
             self._reindex(key, old, obj)
             self._objects[key] = obj
-        if old is not None and not noted:
+        if old is not None and not reported:
             gone = self._selector is None and (obj is None or obj.metadata.uid != old.metadata.uid)
             self._left.leave(key, old.metadata.uid, old.metadata.resource_version, gone=gone)
         self.figures.changes += 1

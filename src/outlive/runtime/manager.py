@@ -20,12 +20,11 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.runtime.controller import Controller, Watch
+from outlive.runtime.controller import DEADLINE_S, RETRY_BASE_S, RETRY_CAP_S, Controller, ControllerRun, Options, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.workers import DEADLINE_S, RETRY_BASE_S, RETRY_CAP_S, ControllerRun, Options
 
 SYNC_LIMIT_S: Final = 60.0
 """How long informers may take to sync before readiness says so; the manager goes on waiting."""

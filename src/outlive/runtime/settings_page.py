@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from outlive.resources.schema import field_docs
-from outlive.runtime.settings_names import environment_name, struct_in
 from outlive.runtime.units import Duration, Size, encode_unit
+from outlive.runtime.validation import environment_name, struct_in
 
 _INTRODUCTION = """\
 # Settings

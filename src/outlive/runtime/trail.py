@@ -16,7 +16,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import DecisionRecord, ObjectMeta
 from outlive.runtime.decisions import DecisionLog, Use
-from outlive.runtime.sweeping import Sweeper
+from outlive.runtime.retention import Sweeper
 from outlive.store import Store
 
 QUEUE_LIMIT: Final = 5_000

@@ -16,7 +16,7 @@ import msgspec
 from outlive.base.errors import BadInput, NotFound
 from outlive.base.wording import count_of
 from outlive.resources.documents import Problems, parse_documents
-from outlive.runtime.mistakes import at_text, mistakes
+from outlive.runtime.validation import at_text, mistakes
 from outlive.simulation.expectations import AFTER_S, Expectations, read_expectations
 from outlive.simulation.sizes import check_settings, check_sizes
 from outlive.simulation.spec import WorldSpec, hosts_of, vms_of

@@ -15,8 +15,8 @@ from outlive.base.errors import BadInput
 from outlive.resources import Amounts
 from outlive.resources.documents import Problems
 from outlive.roles.settings import SECTIONS
-from outlive.runtime.mistakes import at_text, mistakes
 from outlive.runtime.units import decode_unit
+from outlive.runtime.validation import at_text, mistakes
 from outlive.simulation.spec import HostsSpec, VmsSpec, WorldSpec
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
 from outlive.failover.config import SECTIONS as FAILOVER_SECTIONS
-from outlive.runtime.config import Duration, Size, environment_name, load_settings, reference_page
-from outlive.runtime.settings_file import parse_settings
+from outlive.runtime.config import Duration, Size, environment_name, load_settings, parse_settings, reference_page
 
 
 class Limits(msgspec.Struct, frozen=True, rename="camel"):

@@ -15,7 +15,7 @@ from outlive.base.random import Random
 from outlive.resources import Event, ObjectMeta, ObjectRef
 from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, EventRecorder, event_name, event_sweeper
 from outlive.runtime.metrics import Metrics
-from outlive.runtime.sweeping import SWEEP_STEP
+from outlive.runtime.retention import SWEEP_STEP
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all

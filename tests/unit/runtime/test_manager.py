@@ -15,13 +15,12 @@ from outlive.base.ids import SeededIds
 from outlive.base.logging import global_request_id
 from outlive.base.random import Random
 from outlive.resources import Hypervisor, ObjectMeta
-from outlive.runtime.controller import Requeue, Watch
+from outlive.runtime.controller import Options, Requeue, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.runtime.workers import Options
 from outlive.store.faults import FaultStore
 from outlive.store.memory import MemoryStore
 

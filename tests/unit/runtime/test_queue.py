@@ -12,7 +12,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import LimitExceeded
 from outlive.base.random import Random
-from outlive.runtime.queue import QueueClosed, WorkQueue
+from outlive.runtime.controller import QueueClosed, WorkQueue
 from outlive.runtime.tasks import OrderedTaskGroup
 
 

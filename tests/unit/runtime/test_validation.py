@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.runtime.mistakes import DEPTH_LIMIT, MISTAKES_LIMIT, at_text, mistakes
+from outlive.runtime.validation import DEPTH_LIMIT, MISTAKES_LIMIT, at_text, mistakes
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
