@@ -195,3 +195,22 @@ def test_placement_over_http_works_against_its_own_server_with_its_token_only(tm
 def items(state: Path, kind: str) -> list[object]:
     found: list[object] = json.loads(outlive("get", kind, "--state-dir", state, "-o", "json").out)["items"]
     return found
+
+
+@pytest.mark.slow
+def test_a_vm_without_a_slot_is_logged_once_and_not_in_every_cycle(tmp_path: Path) -> None:
+    (tmp_path / "hosts.csv").write_text("name,cpu,memory\nh1,8,16Gi\n")
+    (tmp_path / "vms.csv").write_text("id,cpu,memory,host\nv1,4,8Gi,h1\n")
+    directory = tmp_path / "state"
+    files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv", "--state-dir", directory)
+    assert outlive("import", "csv", *files).code == 0
+    log = tmp_path / "state.log"
+    with up(directory, env={"OUTLIVE_FAILOVER__RECONCILE_INTERVAL": "1s"}) as server:
+        server.until("0 of 1 VMs that need slots are covered")
+        for _ in range(200):
+            if log.read_text().count("cycle.done") >= 4:
+                break
+            time.sleep(0.1)
+    text = log.read_text()
+    assert text.count("cycle.done") >= 4
+    assert text.count("vm.without_slot") == 1

@@ -337,7 +337,6 @@ class _Assignment:
             return
         self.outcome.failed += 1
         self.outcome.fails[fail.vm] = fail
-        _log.info("vm.without_slot", vm=fail.vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
 
     def _still(self, action: Join | Open) -> VmView | None:
         """The VM, if it is where the decision saw it."""

@@ -65,11 +65,12 @@ class CoverageReport:
         brake holds: they are reported again, also once it holds again."""
 
     def note_fail(self, vm: str, fail: Fail | None) -> None:
-        """Remember why, for the VM's coverage; an event only when the reason is another than before."""
+        """Remember why, for the VM's coverage; an event and a log line only when the reason is another than before."""
         before = self._fails.pop(vm, None)
         if fail is not None:
             self._fails[vm] = fail
             if before is None or before.reason != fail.reason:
+                _log.info("vm.without_slot", vm=fail.vm, reason=fail.reason, detail=fail.detail, remedy=fail.remedy)
                 self._reporter.vm_without_slot(fail)
 
     def status(self, vm_id: str) -> CoverageStatus | None:
