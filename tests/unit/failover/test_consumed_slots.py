@@ -350,6 +350,7 @@ def _see(cache: FleetCache, vm: VmView, has: int) -> None:
     cache.put_host(vm.host, Hypervisor(metadata=ObjectMeta(name=vm.host), status=status))
     cache.put_vm(vm.id, vm)
     if has:
+        cache.put_host(f"to-{vm.host}", Hypervisor(metadata=ObjectMeta(name=f"to-{vm.host}")))
         slot = reservation(members={vm.id: vm.host})
         spec = _replace(slot.spec, resources=Amounts(cpu=0, memory=vm.memory_bytes))
         named = _replace(slot, metadata=_replace(slot.metadata, name=f"s-{vm.id}"), spec=spec)

@@ -136,7 +136,7 @@ def judged(seen: list[tuple[float, FullProtection]]) -> None:
 @pytest.mark.slow
 def test_after_slots_were_lost_the_time_that_upkeep_needs_is_foretold_within_a_factor() -> None:
     async def story() -> None:
-        async with live() as cloud:
+        async with live({"maxVMsToProcess": 100}) as cloud:
             cloud.ranker.takes_s = lambda _: 3.0
             for number in range(240):
                 await cloud.vm(f"vm{number}", f"h{number % 3 + 1}", memory=GIB, cpu=100)
@@ -158,7 +158,7 @@ def test_the_time_that_cycles_need_is_foretold_within_a_factor() -> None:
         config = {"maxVMsToProcess": 10, "reconcileInterval": "30s", "shortReconcileInterval": "2s"}
         async with live(config, {"eventsReact": False}) as cloud:
             cloud.ranker.takes_s = lambda _: 0.5
-            for number in range(200):
+            for number in range(50):
                 await cloud.vm(f"vm{number}", f"h{number % 3 + 1}", memory=GIB, cpu=100)
             judged(await until_full(cloud))
 

@@ -201,9 +201,12 @@ class Reconciler:
         with request_context(greq=new_global_request_id(context.ids, REQUEST_PREFIX), req=""):
             gave = await self._pass(dirty[:PASS_VMS])
         context.forecast.away(cache.on_lost_hosts())
-        if len(dirty) <= PASS_VMS:
+        if len(dirty) <= PASS_VMS or gave is None:
             context.forecast.in_turn((), cache.lacking)
-        context.forecast.passed(gave, context.clock.monotonic() - began, GATHER_S)
+        if gave is None:
+            context.forecast.expect_cycle(QUIET_S)
+        else:
+            context.forecast.passed(gave, context.clock.monotonic() - began, GATHER_S)
         if since is not None:
             context.reporter.reacted(context.clock.monotonic() - since)
         if cache.dirty or more:
@@ -242,15 +245,16 @@ class Reconciler:
                 cache.put_vm(vm_id, view)
         return bool(cache.strangers)
 
-    async def _pass(self, vms: Sequence[str]) -> int:
-        """Clean up, give and report for these VMs; how many slots that gave."""
+    async def _pass(self, vms: Sequence[str]) -> int | None:
+        """Clean up, give and report for these VMs; how many slots that gave, ``None`` where a tick is to give them."""
         cache = self._cache
         concerned = dict.fromkeys(vms)
         async with self._lock:
             concerned.update(dict.fromkeys(await self._clean_up(vms)))
             await self._report.retract(concerned)
         before = sum(slots for _, slots, _ in cache.lacking(concerned))
-        if self._is_bare(len(cache.index.missing())):
+        bare = self._is_bare(len(cache.index.missing()))
+        if bare:
             self._soon.set()
             outcome = Outcome()
         else:
@@ -259,7 +263,7 @@ class Reconciler:
         cache.mark(sorted(outcome.left))
         async with self._lock:
             await self._report.report(concerned, again=REPEATED)
-        return gave
+        return None if bare else gave
 
     def _rank(self, vm_id: str) -> tuple[int, int, int, str]:
         """Sorts located VMs that miss slots in the order of service between ticks: the most exposed first, then by

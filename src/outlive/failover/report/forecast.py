@@ -209,6 +209,8 @@ def _rounded(seconds: float | None) -> float:
 
 
 def _reasons(because: Sequence[Lack]) -> str:
+    if not because:
+        return "passes that gave nothing"
     shown = [
         f"{one.reason} ({count_of(one.vms, 'VM')}{f'; {one.remedy}' if one.remedy else ''})"
         for one in because[:REASONS_SHOWN]
@@ -360,6 +362,10 @@ class Forecast:
             self._passes_over = False
             self._passes.append(Pass(gave=gave, took_s=took_s, pause_s=pause_s))
         self._tell()
+
+    def expect_cycle(self, in_s: float) -> None:
+        """The next cycle begins earlier than was said, because it has to give most VMs their slots."""
+        self._next_cycle = min(self._next_cycle, self._clock.monotonic() + in_s)
 
     def cycled(self, gave: int, took_s: float, pause_s: float) -> None:
         """A cycle ended; everybody has been looked at."""
