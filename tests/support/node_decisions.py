@@ -6,9 +6,10 @@ import json
 from typing import Any, Final
 
 from outlive.node.decisions import DECISIONS
+from outlive.recovery.without_slot import FENCE_RECOVER
 from outlive.runtime.decisions import DecisionTable
 
-TABLE: Final = DecisionTable(DECISIONS)
+TABLE: Final = DecisionTable((*DECISIONS, FENCE_RECOVER))
 
 
 def decide(name: str, **given: object) -> dict[str, Any]:

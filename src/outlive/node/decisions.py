@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from outlive.node.fencing.attestation import ATTEST
-from outlive.node.fencing.legacy_recovery import FENCE_RECOVER
 from outlive.node.fencing.peer_confirmation import FENCE_AGREE
 from outlive.node.fencing.policy import VALIDATE_PROFILE
 from outlive.node.fencing.power import FENCE_POWER
@@ -70,7 +69,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     FENCE_AGREE,
     FENCE_LOOKS,
     FENCE_POWER,
-    FENCE_RECOVER,
     VALIDATE_PROFILE,
     VM_EVENT,
     VM_REQUEST,

@@ -17,7 +17,6 @@ from outlive.failover.analysis.survival import matched
 from outlive.failover.model import VmView
 from outlive.failover.protection import restart_order
 from outlive.failover.rules import fits, may_run_on
-from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.recovery.model import (
@@ -35,6 +34,7 @@ from outlive.recovery.model import (
     VmState,
 )
 from outlive.recovery.states import PROTOCOL_DECISIONS
+from outlive.recovery.without_slot import FENCE_RECOVER, LostVm, RecoverConfig, RecoverInput, recover
 from outlive.resources.reasons import HoldReason, PlanReason, Reason, SlotReason, Value, reason, render
 from outlive.runtime.decisions import Decision
 
@@ -385,5 +385,5 @@ RECOVERY_PLAN: Final = Decision(
     "Where each virtual machine of dead hosts restarts, or why it is held",
     _only_waits,
 )
-DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (RECOVERY_PLAN, *PROTOCOL_DECISIONS)
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (RECOVERY_PLAN, FENCE_RECOVER, *PROTOCOL_DECISIONS)
 """All of them."""

@@ -32,7 +32,6 @@ from outlive.failover.sizing import resolve_size
 from outlive.failover.slots import as_it_stands
 from outlive.failover.verify.check import Options, verify
 from outlive.failover.verify.findings import Code
-from outlive.node.fencing.legacy_recovery import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import MemberView
 from outlive.node.vm.selection import READY, RUN, NodeFigures, NodeMemory
@@ -47,6 +46,7 @@ from outlive.recovery.model import (
     VmState,
 )
 from outlive.recovery.plan import plan_recovery
+from outlive.recovery.without_slot import LostVm, RecoverConfig, RecoverInput, recover
 from outlive.resources import Holder, MemberRecord, VirtualMachine
 from outlive.resources.reasons import AllocationFault, render
 
