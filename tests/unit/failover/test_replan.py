@@ -32,12 +32,13 @@ def asked(vms: list[VmView], k: int, free: dict[str, tuple[int, int]], slots: tu
     for slot in slots:
         left[slot.host][0] -= slot.cpu_milli
         left[slot.host][1] -= slot.memory_bytes
-    offers = {"c": Offer(hosts=tuple(free))}
+    zones = {vm.zone for vm in vms}
+    offers = {zone: Offer(hosts=tuple(host for host in free if zone_of(host) in (zone, ""))) for zone in zones}
     return PlanInput(
         vms=tuple(vms),
         required={vm.id: k for vm in vms},
         slots=slots,
-        classes={vm.id: "c" for vm in vms},
+        classes={vm.id: vm.zone for vm in vms},
         reuse=offers,
         new=offers,
         free={host: (cpu, memory) for host, (cpu, memory) in left.items()},
@@ -45,11 +46,22 @@ def asked(vms: list[VmView], k: int, free: dict[str, tuple[int, int]], slots: tu
     )
 
 
+def zone_of(host: str) -> str:
+    """Of the twelve hosts six are in each zone; other hosts are in none."""
+    return f"z{int(host[1:]) // 6}" if len(host) == len("h00") else ""
+
+
 def twelve_hosts() -> tuple[list[VmView], dict[str, tuple[int, int]]]:
     """12 hosts of 64 cores and 256 GiB, with 80 VMs of 288 cores."""
     hosts = [f"h{number:02}" for number in range(12)]
     vms = [
-        VmView(id=f"v{n:02}", host=hosts[n % 12], zone="z", cpu_milli=1000 * cores, memory_bytes=4 * cores * GIB)
+        VmView(
+            id=f"v{n:02}",
+            host=hosts[n % 12],
+            zone=zone_of(hosts[n % 12]),
+            cpu_milli=1000 * cores,
+            memory_bytes=4 * cores * GIB,
+        )
         for n, cores in enumerate(CORES)
     ]
     used = Counter[str]()
@@ -152,14 +164,16 @@ async def raised(k: int, settings: dict[str, object] | None = None) -> tuple[Clo
     cloud = Cloud({"flavorFailoverRequirements": {"*": k}, **(settings or {})})
     vms, free = twelve_hosts()
     for host in free:
-        await cloud.host(host)
+        await cloud.host(host, zone=zone_of(host))
     for vm in vms:
-        await cloud.vm(vm.id, vm.host, cpu=vm.cpu_milli, memory=vm.memory_bytes)
+        await cloud.vm(vm.id, vm.host, cpu=vm.cpu_milli, memory=vm.memory_bytes, zone=vm.zone)
     for host, (cpu, memory) in free.items():
         used = Amounts(cpu=64_000 - cpu, memory=256 * GIB - memory)
         await cloud.set_host(await cloud.get_host(host), allocation=used)
     for slot in named(plan(asked(vms, k - 1, free)).slots):
-        await cloud.slot(slot.name, slot.host, slot.members, cpu=slot.cpu_milli, memory=slot.memory_bytes)
+        await cloud.slot(
+            slot.name, slot.host, slot.members, cpu=slot.cpu_milli, memory=slot.memory_bytes, zone=slot.zone
+        )
     least: list[int] = []
     members = {name: frozenset(who) for name, who in (await cloud.members()).items()}
 

@@ -82,6 +82,8 @@ USUAL_S_PER_SLOT: Final = 0.02
 """What giving a slot is taken to last before any was given."""
 SCANNED: Final = 20
 """Slots whose members are looked at together."""
+PLANNED_ANEW: Final = frozenset({CoverageReason.RULES, CoverageReason.NO_CAPACITY, CoverageReason.REFUSED})
+"""Reasons that planning anew may do away with."""
 REPLANNED_VMS: Final = 20_000
 """Fleets of more VMs are not planned anew for the sake of a few."""
 QUIET_S: Final = 3.0
@@ -644,9 +646,7 @@ class Reconciler:
     def _may_plan_anew(self, outcome: Outcome) -> bool:
         """Whether somebody got nothing beside the slots that are there, and planning these anew might help."""
         cache = self._cache
-        stuck = any(
-            fail.reason in (CoverageReason.RULES, CoverageReason.NO_CAPACITY) for fail in outcome.fails.values()
-        )
+        stuck = any(fail.reason in PLANNED_ANEW for fail in outcome.fails.values())
         allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= REPLANNED_VMS
         return stuck and allowed and bool(cache.slots) and self._planned != cache.revision
 
