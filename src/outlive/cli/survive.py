@@ -92,7 +92,7 @@ def _input(gathered: Snapshot, question: Question, *, enumerate_all: bool) -> Fa
     from outlive.failover.analysis.survival import FailuresInput
 
     return FailuresInput(
-        vms=gathered.vms,
+        vms=gathered.counted,
         required=gathered.required,
         slots=gathered.observation.slots,
         hosts=gathered.observation.hosts,
@@ -167,7 +167,7 @@ async def tolerance(
         gathered = await look(access, store, config, slots)
     unit = by or gathered.settings.topology_choice.unit
     given = assurance.ToleranceInput(
-        vms=gathered.vms,
+        vms=gathered.counted,
         required=gathered.required,
         slots=gathered.observation.slots,
         units=units_by(gathered.observation.hosts, unit),

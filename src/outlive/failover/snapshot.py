@@ -32,6 +32,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import PlacementRequest
 from outlive.resources import Hypervisor, Pipeline, Reservation, VirtualMachine
+from outlive.resources.reasons import Reason, reason, render
 from outlive.store import Store, list_all
 
 
@@ -55,10 +56,25 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology = Topology()
     """Units of failure and separation of these hosts, as the settings ask for them."""
 
+    unplaced: tuple[VmView, ...] = ()
+    """VMs that are to run and of which it cannot be said where: counted, and covered by nothing. No slot counts for
+    such a view, since the host limit that it has allows none."""
+
     @property
     def vms(self) -> tuple[VmView, ...]:
-        """All VMs that failover sees."""
+        """All VMs whose location is known."""
         return self.observation.vms
+
+    @property
+    def counted(self) -> tuple[VmView, ...]:
+        """All VMs that are counted: also those whose location is not known."""
+        return (*self.observation.vms, *self.unplaced)
+
+    def unplaced_reason(self, vm: str) -> Reason:
+        """Why it cannot be said where this VM is."""
+        merged = self.observation.merged
+        host = next(one.host for one in self.unplaced if one.id == vm)
+        return reason(merged.unplaced[vm], host=host, reported=merged.sightings.get(vm) or "no host")
 
 
 class _Local:
@@ -86,7 +102,12 @@ async def gather(
     """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
     observation = await observe(store, source, trust_hosts=settings.failover.trust_hypervisor_location)
     demands = Demands(settings.failover.requirements, settings.protection, everybody=k)
-    demanded = whole(demands.among(observation.vms))
+    unplaced = tuple(
+        msgspec.structs.replace(vm, host_limit=("",))
+        for vm in observation.listing.vms
+        if vm.id in observation.merged.unplaced
+    )
+    demanded = whole(demands.among((*observation.vms, *unplaced)))
     grouped = settings.failover.use_flavor_group_resources
     groups = groups_by_flavor(await flavor_groups(store)) if grouped else None
     sizes = {vm.id: enough_for(vm, resolve_size(vm, groups)) for vm in observation.vms}
@@ -100,6 +121,7 @@ async def gather(
         pipelines.put(pipeline)
     return Snapshot(
         observation=observation,
+        unplaced=unplaced,
         required=demanded.required,
         priorities=demanded.priorities,
         unknown_levels=demanded.unknown,
@@ -230,11 +252,18 @@ def _wishes(gathered: Snapshot, *, everybody: bool = False) -> list[Wanted]:
 def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
     """The coverage that these slots give. ``fails`` has the reasons of VMs that a plan could not serve."""
     given = CoverageInput(
-        vms=gathered.observation.vms,
+        vms=gathered.counted,
         required=gathered.required,
         slots=tuple(slots),
         hosts=gathered.observation.hosts,
-        fails=tuple(fails),
+        fails=(*fails, *(_unplaced_fail(gathered, vm) for vm in gathered.unplaced)),
         topology=gathered.topology,
     )
     return coverage(given)
+
+
+def _unplaced_fail(gathered: Snapshot, vm: VmView) -> Fail:
+    why = gathered.unplaced_reason(vm.id)
+    said = render(why)
+    missing = gathered.required.get(vm.id, 0)
+    return Fail(vm=vm.id, reason=why.code, detail=said.text, remedy=said.remedy, missing=missing)

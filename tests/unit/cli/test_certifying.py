@@ -92,6 +92,34 @@ def test_every_answer_knows_that_a_host_is_not_ready(state: Path, certificate: P
     assert json.loads(planned.out)["after"]["covered"] == json.loads(told.out)["required"]
 
 
+@pytest.mark.parametrize(("doubt", "code"), [("unreported", "vm-not-reported"), ("disputed", "location-disputed")])
+def test_every_answer_counts_a_vm_of_which_nobody_can_say_where_it_is(
+    state: Path, tmp_path: Path, doubt: str, code: str
+) -> None:
+    plain = documents(resources(json.loads(state.read_bytes())["objects"]))
+    before = json.loads(outlive("failover", "coverage", "--state", state, "-o", "json").out)
+    hosts = [one for one in plain if one["kind"] == "Hypervisor" and one["status"].get("instances")]
+    vm = next(one["id"] for one in hosts[0]["status"]["instances"] if one.get("active", True))
+    hosts[0]["status"]["instances"] = [one for one in hosts[0]["status"]["instances"] if one["id"] != vm]
+    if doubt == "disputed":
+        hosts[1]["status"]["instances"].append({"id": vm, "active": True})
+    path = tmp_path / "state.json"
+    path.write_bytes(state_file(resources(plain)))
+    told = json.loads(outlive("failover", "coverage", "--state", path, "-o", "json").out)
+    assert (told["vms"], told["required"]) == (before["vms"], before["required"])
+    assert [(one["vm"], one["reason"]) for one in told["uncovered"]] == [(vm, code)]
+    lost = json.loads(outlive("survive", "--failures", "1", "--state", path, "-o", "json").out)
+    assert [one["vm"] for one in lost["lost"]] == [vm]
+    assert json.loads(outlive("failover", "tolerance", "--state", path, "-o", "json").out)["vms"][vm] == 0
+    refused = json.loads(outlive("failover", "certify", "--state", path, "-o", "json").out)
+    assert [(one["vm"], one["reason"]) for one in refused["uncertified"]] == [(vm, code)]
+    partial = tmp_path / "partial.json"
+    assert outlive("failover", "certify", "--partial", "--state", path, "--out", partial).code == 0
+    verdict = json.loads(outlive("failover", "verify", partial, "--state", path, "-o", "json").out)
+    assert verdict["counts"] == {"vm-unplaced": 1}
+    assert outlive("failover", "verify", partial, "--state", path, "--allow-partial").code == 0
+
+
 def test_what_is_not_covered_is_not_certified(broken: Path) -> None:
     done = outlive("failover", "certify", "--state", broken)
     assert done.code == 1

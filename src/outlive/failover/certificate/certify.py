@@ -24,8 +24,35 @@ from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.request import Intent
 from outlive.placement.reservations import CapacityQuery, Verdict, blocked_hosts, has_landed, unused, verdict
 from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
-from outlive.resources.reasons import AllocationFault, render
+from outlive.resources.reasons import AllocationFault, CoverageReason, render
 from outlive.resources.state import state_digest
+
+
+class Lack(enum.StrEnum):
+    """Why a VM cannot be certified for all that it needs."""
+
+    CLASH = "memberships-clash"
+    ELSEWHERE = AllocationFault.ELSEWHERE.value
+    NOT_READY = AllocationFault.NOT_READY.value
+    NOT_ALLOWED = AllocationFault.NOT_ALLOWED.value
+    TOO_SMALL = AllocationFault.TOO_SMALL.value
+    NO_ROOM = "no-room"
+    TOO_FEW = "too-few-slots"
+    HOST_UNKNOWN = CoverageReason.HOST_UNKNOWN.value
+    DISPUTED = CoverageReason.DISPUTED.value
+    NOT_REPORTED = CoverageReason.NOT_REPORTED.value
+
+
+class Uncertified(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM that needs more than can be claimed."""
+
+    vm: str
+    host: str
+    required: int
+    certified: int
+    """What could be claimed, and is in a partial certificate."""
+    reason: Lack
+    message: str
 
 
 class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -45,32 +72,10 @@ class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """Host → unit, by that domain."""
     k: int | None = None
     """Failures to certify at most; absent: as many as the VM that needs the most."""
+    unplaced: tuple[Uncertified, ...] = ()
+    """VMs that need slots and of which it cannot be said where they are."""
     partial: bool = False
     """Claim what can be claimed, instead of refusing because of those who need more."""
-
-
-class Lack(enum.StrEnum):
-    """Why a VM cannot be certified for all that it needs."""
-
-    CLASH = "memberships-clash"
-    ELSEWHERE = AllocationFault.ELSEWHERE.value
-    NOT_READY = AllocationFault.NOT_READY.value
-    NOT_ALLOWED = AllocationFault.NOT_ALLOWED.value
-    TOO_SMALL = AllocationFault.TOO_SMALL.value
-    NO_ROOM = "no-room"
-    TOO_FEW = "too-few-slots"
-
-
-class Uncertified(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A VM that needs more than can be claimed."""
-
-    vm: str
-    host: str
-    required: int
-    certified: int
-    """What could be claimed, and is in a partial certificate."""
-    reason: Lack
-    message: str
 
 
 class CertifyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -95,6 +100,7 @@ def certify(given: CertifyInput) -> CertifyResult:
             lacking.append(
                 Uncertified(vm=vm.id, host=vm.host, required=required, certified=need, reason=reason, message=message)
             )
+    lacking = sorted([*lacking, *given.unplaced], key=lambda one: one.vm)
     if lacking and not given.partial:
         return CertifyResult(certificate=None, uncertified=tuple(lacking))
     largest = max((line.need for line in lines), default=0)
@@ -225,5 +231,18 @@ def certify_input(gathered: Snapshot, objects: Sequence[Resource], *, partial: b
         without_room=without_room(observation.hypervisors, reservations, observation.vms),
         unit=gathered.settings.topology_choice.unit,
         topology=gathered.topology,
+        unplaced=tuple(_unplaced(gathered, vm) for vm in gathered.unplaced if gathered.required.get(vm.id, 0) > 0),
         partial=partial,
+    )
+
+
+def _unplaced(gathered: Snapshot, vm: VmView) -> Uncertified:
+    why = gathered.unplaced_reason(vm.id)
+    return Uncertified(
+        vm=vm.id,
+        host=vm.host,
+        required=gathered.required[vm.id],
+        certified=0,
+        reason=Lack(why.code),
+        message=render(why).text,
     )

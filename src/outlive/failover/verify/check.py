@@ -24,7 +24,7 @@ from outlive.failover.verify.document import UNIT_OF_HOSTS, VERSION, CertifiedSt
 from outlive.failover.verify.findings import Code, Findings, Violation
 from outlive.failover.verify.fleet import StateFleet
 from outlive.failover.verify.memberships import Counters, Memberships
-from outlive.failover.verify.needs import Shortfall, check_shortfall, shortfall
+from outlive.failover.verify.needs import Shortfall, check_shortfall, check_unplaced, shortfall
 from outlive.resources.digest import Facts, digest_of
 from outlive.resources.state import read_facts
 
@@ -105,6 +105,7 @@ def check(
         short = shortfall(fleet, certificate)
         if not options.allow_partial:
             check_shortfall(short, found)
+            check_unplaced(fleet, found)
         _check_counters(Counters(inside, unit_of), certificate, found)
         if failures:
             enumeration = enumerate_cases(fleet, certificate, inside.counting(), unit_of, failures, found, report)

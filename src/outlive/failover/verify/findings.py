@@ -44,6 +44,7 @@ class Code(enum.StrEnum):
     TOO_FEW = "too-few-slots"
     BELOW_REQUIRED = "need-below-required"
     PARTIAL = "partial"
+    UNPLACED = "vm-unplaced"
     COUNT = "count"
     LOST = "lost"
 

@@ -119,6 +119,8 @@ class StateFleet:
         """Located VM that may run on some hosts only → these hosts."""
         self.places = self._places(vms, trusting)
         """Located VM → its host."""
+        self.unplaced = {vm.metadata.name: vm for vm in vms if self._is_unplaced(vm)}
+        """VMs that are to run and of which it cannot be said where."""
         self.slots = {
             name: self._slot(found) for name, found in sorted(self.reservations.items()) if why_no_slot(found) is None
         }
@@ -138,6 +140,7 @@ class StateFleet:
 
     def _places(self, vms: list[Facts], trusting: bool) -> dict[str, str]:
         first, further = self._sightings()
+        self._reported = first.keys()
         places: dict[str, str] = {}
         known: dict[int, Room] = {}
         """Objects of equal size share one instance of it."""
@@ -161,6 +164,17 @@ class StateFleet:
                 if spec.host_limit:
                     self.limits[name] = frozenset(spec.host_limit)
         return places
+
+    def _is_unplaced(self, vm: Facts) -> bool:
+        name, assigned = vm.metadata.name, vm.status.assigned
+        if name in self.places or assigned is None or not assigned.hypervisor:
+            return False
+        if name in self._reported:
+            return True
+        host = self.hosts.get(_place(vm.status))
+        if vm.spec.power_state != "running":
+            return False
+        return host is None or all(one.id != name for one in host.status.instances)
 
     def _sightings(self) -> tuple[dict[str, str], set[tuple[str, str]]]:
         """VM → the first host that reports it as active; and further (VM, host)."""

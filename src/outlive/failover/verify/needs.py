@@ -64,6 +64,17 @@ def shortfall(fleet: StateFleet, certificate: CertifiedState) -> Shortfall:
     return Shortfall(required=needing, short=len(short), vms=tuple(short[:SHOWN]))
 
 
+def check_unplaced(fleet: StateFleet, findings: Findings) -> None:
+    """A violation for each VM that is to run, may need slots, and is nowhere for certain."""
+    needs = _Needs(fleet.settings) if fleet.settings is not None else None
+    for name, vm in fleet.unplaced.items():
+        view = Located("", vm.spec.flavor, vm.spec.project, vm.spec.protection)
+        if needs is None or needs.required(view) > 0:
+            host = vm.status.assigned.hypervisor
+            message = f"VM {name} is to run and is recorded on {host}, and no report of that host confirms it"
+            findings.add(Code.UNPLACED, message, vm=name, host=host)
+
+
 def check_shortfall(found: Shortfall, findings: Findings) -> None:
     """A violation where anybody is short."""
     if found.short:

@@ -60,7 +60,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def full(self) -> bool:
         """Whether everybody has the slots that they need."""
-        return self.coverage.covered == self.coverage.required
+        unplaced = sum(self.gathered.required.get(vm.id, 0) > 0 for vm in self.gathered.unplaced)
+        return self.coverage.covered == self.coverage.required - unplaced
 
 
 def seen(gathered: Snapshot, slots: tuple[SlotView, ...], fails: Iterable[Fail] = ()) -> Seen:

@@ -29,7 +29,7 @@ def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str,
     judged = {
         one: tolerance(
             ToleranceInput(
-                vms=gathered.vms,
+                vms=gathered.counted,
                 required=gathered.required,
                 slots=gathered.observation.slots,
                 units=topology_of(views, unit=one).units,
@@ -47,7 +47,7 @@ def survival_picture(
     """The report of a question about failures, with the case in question or the worst one shown."""
     told = assess_state(
         CoverageInput(
-            vms=gathered.vms,
+            vms=gathered.counted,
             required=gathered.required,
             slots=gathered.observation.slots,
             hosts=gathered.observation.hosts,
