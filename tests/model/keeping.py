@@ -263,7 +263,7 @@ def answered(rules: Rules, world: World, n: int, daemon: Daemon, host: Host) -> 
     said = f"The daemon of {HOSTS[n]} hears that its {write.what} was applied"
     if write.what.startswith("J"):
         note = _begun_twice(write.what, known, host)
-        isolated = host.cut != () and host.cut_epoch >= record.epoch - (write.what != "J2")
+        isolated = host.cut != () and host.cut_epoch == record.epoch - (write.what != "J2")
         if write.what in ("J2", "J3", "J4") and isolated and "restore" not in world.kinds:  # else it may be on its way
             note = f"sense: {HOSTS[n]} is a member again in the boot in which it was isolated"
         if write.what == "J0" and host.domain is not None:
