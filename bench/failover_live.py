@@ -141,7 +141,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Heartbeat]:
-        """With informers, upkeep and a heartbeat; cycles are run by hand."""
+        """With informers, events and a heartbeat; ticks are run by hand."""
         heart, informers = Heartbeat(), self.informers
         async with OrderedTaskGroup() as group:
             tasks = [
@@ -152,7 +152,7 @@ class World:
                 await informer.wait_synced()
             collector.settle()
             tasks.append(group.create_task(heart.run(), name="heart"))
-            tasks.append(group.create_task(self.failover.upkeep.run(), name="upkeep"))
+            tasks.append(group.create_task(self.failover.reconciler.run_events(), name="events"))
             yield heart
             for task in tasks:
                 task.cancel()
@@ -160,7 +160,7 @@ class World:
 
     async def move(self, number: int) -> float:
         """Move one VM as a mirror would tell it; seconds until it has left its slots and has others."""
-        name, state = self.cloud.vms[number].id, self.failover.upkeep.state
+        name, state = self.cloud.vms[number].id, self.failover.cache
         target = self.cloud.names[(number * 7 + 1) % HOSTS]
         vm = await self.store.get(VirtualMachine, name)
         assert vm.status.assigned is not None
@@ -170,8 +170,8 @@ class World:
         await self._instances(target, name, here=True)
         while True:
             await asyncio.sleep(0.001)
-            view = state.located.get(name)
-            if view is not None and view.host == target and not state.departs(name) and not state.counters.misses(name):
+            view = state.vms.get(name)
+            if view is not None and view.host == target and not state.departs(name) and not state.index.misses(name):
                 return time.perf_counter() - begun
 
     async def _instances(self, host: str, name: str, *, here: bool) -> None:
@@ -186,17 +186,17 @@ async def _measure() -> dict[str, float]:
     world = World()
     await world.fill()
     async with world.running() as heart:
-        await world.failover.upkeep.follow()
+        await world.failover.cache.follow()
         found = {"follow": heart.longest_ms()}
-        await world.failover.cycle.cycle()
+        await world.failover.reconciler.tick()
         heart.longest_ms()
         begun = time.process_time()
-        await world.failover.cycle.cycle()
+        await world.failover.reconciler.tick()
         found["cpu"] = time.process_time() - begun
         found["steady"] = heart.longest_ms()
         found["idle"] = statistics.median([await world.move(number) for number in range(1, MOVES)]) * 1000
         found["moves"] = heart.longest_ms()
-        cycle = asyncio.create_task(world.failover.cycle.cycle())
+        cycle = asyncio.create_task(world.failover.reconciler.tick())
         await asyncio.sleep(0)
         found["during"] = await world.move(MOVES) * 1000
         assert not cycle.done()
@@ -227,7 +227,7 @@ def live() -> list[Figure]:
             50.0,
             note=f"{found['cpu']:.1f} s of computing in all",
         ),
-        Figure("the same while the kept state is built", found["follow"], "ms", 50.0),
+        Figure("the same while the cache is built", found["follow"], "ms", 50.0),
         Figure("the same while VMs move", found["moves"], "ms", 50.0),
         Figure(
             "a VM moves, 100,000 VMs, memory store: whole reaction",

@@ -179,14 +179,26 @@ class Locations:
         """What the host calls the VM."""
         return self._names.get(host, {}).get(vm, "")
 
-    def merged(self, known: Mapping[str, VmView], located: Mapping[str, VmView]) -> OnHypervisors:
-        """What the two sides disagree about. ``known``: what the source says; ``located``: VMs with a location."""
-        sightings = {vm: self.first(vm) or "" for vm in self._of}
+    def merged(
+        self,
+        known: Mapping[str, VmView],
+        located: Mapping[str, VmView],
+        *,
+        listed: Iterable[str] | None = None,
+        reported: Iterable[str] | None = None,
+    ) -> OnHypervisors:
+        """What the two sides disagree about. ``known``: what the source says; ``located``: VMs with a location.
+
+        ``listed`` and ``reported``: only about these VMs of the source, and these that hosts report.
+        """
+        sightings = {vm: self.first(vm) or "" for vm in (self._of if reported is None else reported) if vm in self._of}
         unplaced: dict[str, CoverageReason] = {}
-        unknown = another = unlisted = 0
-        for vm, view in known.items():
-            if vm in located:
+        nowhere = unknown = another = unlisted = 0
+        for vm in known if listed is None else listed:
+            nowhere += vm not in self._of
+            if vm in located or vm not in known:
                 continue
+            view = known[vm]
             why = self.unplaced(view)
             if why is not None:
                 unplaced[vm] = why
@@ -194,23 +206,23 @@ class Locations:
                 unknown += view.host not in self._on
                 another += view.host in self._on and vm in self._of
                 unlisted += view.host in self._on and vm not in self._of
-        twice = [(vm, hosts) for vm, hosts in self._of.items() if len(hosts) > 1]
         return OnHypervisors(
-            vms=tuple(located.values()),
+            vms=tuple(located.values()) if listed is None else (),
             unplaced=unplaced,
             sightings=sightings,
             duplicates=tuple(
                 Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
-                for vm, hosts in twice
-                for host in hosts
-                if host != sightings[vm]
+                for vm, first in sightings.items()
+                if len(self._of[vm]) > 1
+                for host in self._of[vm]
+                if host != first
             ),
             not_in_source=tuple(
                 Disagreement(vm=vm, name=self.called(vm, host), hypervisor=host)
                 for vm, host in sightings.items()
                 if vm not in known
             ),
-            nowhere_active=sum(vm not in self._of for vm in known),
+            nowhere_active=nowhere,
             on_unknown_hypervisor=unknown,
             on_another_hypervisor=another,
             listed_nowhere=unlisted,

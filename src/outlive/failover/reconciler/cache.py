@@ -17,7 +17,7 @@ from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.locations import Locations
+from outlive.failover.locations import Locations, OnHypervisors
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import departure
 from outlive.failover.protection import Demands
@@ -478,6 +478,24 @@ class FleetCache:
     def misplaced(self, vm_id: str) -> bool:
         """Whether some membership of the VM has to be judged before it is given anything."""
         return self.departs(vm_id) or (self.at_fault(vm_id) and vm_id in self.vms)
+
+    async def disagreements(self) -> OnHypervisors:
+        """What the VM source and the hosts disagree about, added up in batches."""
+        names = [(list(self.known), ()), ((), list(self.locations))]
+        parts: list[OnHypervisors] = []
+        for listed, reported in names:
+            for some in batches(listed or reported, VMS_AT_ONCE):
+                about = {"listed": some, "reported": ()} if listed else {"listed": (), "reported": some}
+                parts.append(self.locations.merged(self.known, self.vms, **about))
+                await self._clock.sleep(0)
+        return OnHypervisors(
+            duplicates=tuple(one for part in parts for one in part.duplicates),
+            not_in_source=tuple(one for part in parts for one in part.not_in_source),
+            nowhere_active=sum(part.nowhere_active for part in parts),
+            on_unknown_hypervisor=sum(part.on_unknown_hypervisor for part in parts),
+            on_another_hypervisor=sum(part.on_another_hypervisor for part in parts),
+            listed_nowhere=sum(part.listed_nowhere for part in parts),
+        )
 
     # Comparing with the informers
 

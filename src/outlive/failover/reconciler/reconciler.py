@@ -84,8 +84,8 @@ SCANNED: Final = 20
 """Slots whose members are looked at together."""
 PLANNED_ANEW: Final = frozenset({CoverageReason.RULES, CoverageReason.NO_CAPACITY, CoverageReason.REFUSED})
 """Reasons that planning anew may do away with."""
-REPLANNED_VMS: Final = 20_000
-"""Fleets of more VMs are not planned anew for the sake of a few."""
+SEARCHED_VMS: Final = 20_000
+"""Larger fleets are neither repacked nor planned anew for the sake of a few VMs."""
 QUIET_S: Final = 3.0
 """How long the number of VMs that miss slots must not change before the whole fleet is planned between ticks."""
 NO_BRAKE: Final = 2**62
@@ -521,7 +521,7 @@ class Reconciler:
             _log.error("cache.diverged", differences=differences[:20], count=len(differences))
             async with self._lock:
                 await cache.rebuild()
-        self._report_sources()
+        await self._report_sources()
         cleaned, slots_kept = await self._clean_all()
         chosen = await self._select()
         bare = first and not self._cache.slots and bool(chosen.missing)
@@ -575,9 +575,9 @@ class Reconciler:
         await cache.put_listing(self._listing.vms, but=self._looked_up)
         self._listed = True
 
-    def _report_sources(self) -> None:
+    async def _report_sources(self) -> None:
         cache, reporter = self._cache, self._context.reporter
-        merged = cache.locations.merged(cache.known, cache.vms)
+        merged = await cache.disagreements()
         reporter.observed(Observation(listing=self._listing, merged=merged))
         reporter.unknown_levels(cache.unknown_levels)
 
@@ -647,13 +647,13 @@ class Reconciler:
         """Whether somebody got nothing beside the slots that are there, and planning these anew might help."""
         cache = self._cache
         stuck = any(fail.reason in PLANNED_ANEW for fail in outcome.fails.values())
-        allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= REPLANNED_VMS
+        allowed = self._config.repack.max_changes_per_cycle > 0 and len(cache.vms) <= SEARCHED_VMS
         return stuck and allowed and bool(cache.slots) and self._planned != cache.revision
 
     async def _repack(self) -> None:
         """Empty slots into others, as far as the settings allow; only while nobody misses anything."""
         context, cache, limit = self._context, self._cache, self._config.repack.max_changes_per_cycle
-        if limit <= 0 or not cache.slots or self._settled == cache.revision:
+        if limit <= 0 or not 0 < len(cache.vms) <= SEARCHED_VMS or not cache.slots or self._settled == cache.revision:
             return
         slots = tuple(cache.slots[name] for name in sorted(cache.slots))
         members = [vm for vm in concerned(slots) if vm in cache.vms]
