@@ -24,7 +24,7 @@ from outlive.failover.analysis.explain.model import (
 )
 from outlive.failover.analysis.explain.placement import hypervisor_of
 from outlive.resources import CPU, MEMORY, Amounts, Condition, Hypervisor, Reservation, VirtualMachine
-from outlive.resources.taking import WORKING_CONDITIONS
+from outlive.resources.hosts import WORKING_CONDITIONS
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):

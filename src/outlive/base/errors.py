@@ -68,6 +68,12 @@ class Refused(OutliveError):
     code = "refused"
 
 
+class IllegalTransition(Refused):
+    """A state was to follow another one that it must not follow."""
+
+    code = "illegal-transition"
+
+
 class Usage(OutliveError):
     """The command line was wrong."""
 

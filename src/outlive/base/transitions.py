@@ -6,17 +6,11 @@ import enum
 from collections.abc import Mapping
 from typing import TypeVar
 
-from outlive.base.errors import Refused
+from outlive.base.errors import IllegalTransition
 
 S = TypeVar("S", bound=enum.StrEnum)
 
 Transitions = Mapping[S, frozenset[S]]
-
-
-class IllegalTransition(Refused):
-    """A state was to follow another one that it must not follow."""
-
-    code = "illegal-transition"
 
 
 def follow(table: Transitions[S], before: S, after: S, *, what: str) -> S:

@@ -162,7 +162,7 @@ async def verify(
     ] = False,
 ) -> ExitCode | None:
     """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
-    from outlive.base.pausing import collector_paused
+    from outlive.base.garbage import collector_paused
     from outlive.drivers.files import check_output, read_input
     from outlive.failover.verify.check import Options, check
     from outlive.failover.verify.document import read_certificate

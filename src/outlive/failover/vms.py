@@ -15,7 +15,7 @@ import msgspec
 from outlive.failover.model import HostView, VmView
 from outlive.failover.sizing import MIB, MILLI
 from outlive.resources import CPU, DOMAIN_LABEL_PREFIX, MEMORY, ZONE_LABEL, Hypervisor, VirtualMachine
-from outlive.resources.taking import unschedulable
+from outlive.resources.hosts import unschedulable
 
 DUE_PHASES = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
 """What our own daemons say of a VM that is to run and may be without a domain for a while."""

@@ -42,8 +42,8 @@ from outlive.node.membership.lease import Renewed
 from outlive.node.membership.states import member_view
 from outlive.node.ports.machine import MachinePort
 from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
+from outlive.resources.hosts import refuses
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.taking import refuses
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
 from outlive.store import Store

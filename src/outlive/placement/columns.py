@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from outlive.base.hashing import stable_hash
 from outlive.placement.reservations import AMOUNT_LIMIT
 from outlive.resources import CPU, MEMORY, ZONE_LABEL, Amounts, Hypervisor, condition
-from outlive.resources.taking import WORKING_CONDITIONS
+from outlive.resources.hosts import WORKING_CONDITIONS
 
 EMPTY: Final[frozenset[int]] = frozenset()
 

@@ -36,7 +36,7 @@ from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.view import CLUSTER, RecoveryInformers, RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
-from outlive.resources.taking import refuses
+from outlive.resources.hosts import refuses
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager

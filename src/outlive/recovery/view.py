@@ -40,9 +40,9 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.hosts import is_only_emptied, refuses
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import HoldReason
-from outlive.resources.taking import is_only_emptied, refuses
 from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.runtime.informer import Informer
 

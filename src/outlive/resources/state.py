@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, Union
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.base.pausing import collector_paused
+from outlive.base.garbage import collector_paused
 from outlive.resources import (
     API_VERSION,
     KINDS,

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from outlive.base.transitions import IllegalTransition, follow
+from outlive.base.errors import IllegalTransition
+from outlive.base.transitions import follow
 from outlive.recovery.model import Action, ActionKind
 from outlive.recovery.states import PHASES, assigned, recovered
 from outlive.resources import Assigned, ObjectMeta, Recovery, VirtualMachine

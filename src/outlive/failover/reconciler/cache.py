@@ -26,8 +26,8 @@ from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_vie
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
 from outlive.failover.vms import failure_domains, host_view, vm_of_resource
 from outlive.resources import FlavorGroup, Hypervisor, ObjectRef, R, Reservation, Resource, VirtualMachine
+from outlive.resources.hosts import unschedulable
 from outlive.resources.reasons.coverage import CoverageReason
-from outlive.resources.taking import unschedulable
 from outlive.runtime.informer import Informer
 
 STALE_S = 60.0

@@ -31,7 +31,7 @@ from outlive.failover.reconciler.writes import INVALID_REASON, NO_ROOM_REASON, S
 from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, validate_failover_reservation_resources
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
-from outlive.resources.taking import bad_condition
+from outlive.resources.hosts import bad_condition
 from outlive.runtime.controller import Requeue
 from outlive.store import Store
 

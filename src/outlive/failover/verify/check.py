@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from outlive.base.errors import BadInput, Usage
+from outlive.base.garbage import collector_paused
 from outlive.base.patterns import Pattern, compile_pattern
-from outlive.base.pausing import collector_paused
 from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
 from outlive.failover.verify.claims import (
     check_needs,

@@ -32,7 +32,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.taking import refuses
+from outlive.resources.hosts import refuses
 from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.store import Store, list_all

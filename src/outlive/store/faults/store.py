@@ -19,8 +19,7 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource
 from outlive.store.contract import Page, Store
-from outlive.store.faults.observation import FaultObservation
-from outlive.store.faults.rates import FaultRates, Network
+from outlive.store.faults.observation import FaultObservation, FaultRates, Network
 from outlive.store.selectors import Selector
 
 T = TypeVar("T")

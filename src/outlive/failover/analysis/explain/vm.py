@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from outlive.base.errors import NotFound
-from outlive.base.pausing import collector_paused
+from outlive.base.garbage import collector_paused
 from outlive.base.wording import count_of, listing
 from outlive.failover.analysis.coverage import allocation_fault, is_covered
 from outlive.failover.analysis.explain.findings import Tally, Why

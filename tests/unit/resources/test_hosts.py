@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.resources import Condition, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
-from outlive.resources.taking import refuses
+from outlive.resources.hosts import refuses
 
 
 def host(spec: HypervisorSpec = HypervisorSpec(), status: HypervisorStatus = HypervisorStatus()) -> Hypervisor:
