@@ -12,7 +12,7 @@ from outlive.cli.commands import single
 from outlive.cli.output import Output
 
 if TYPE_CHECKING:
-    from outlive.roles.why import Why
+    from outlive.recovery.why import Why
 
 
 async def why(
@@ -21,7 +21,7 @@ async def why(
     name: Annotated[str, typer.Argument(metavar="VM|HOST", help="A VM, or a host.")],
 ) -> ExitCode | None:
     """How a VM came to run where it runs, or why a host is thought dead; exit code 1 while something is left to do."""
-    from outlive.roles.why import why as ask
+    from outlive.recovery.why import why as ask
 
     async with access.open() as store:
         answer = await ask(store, name)

@@ -14,8 +14,8 @@ import msgspec
 
 from outlive.base.errors import BadInput, OutliveError
 from outlive.base.wording import count_of, listing
+from outlive.recovery.why import Why, why
 from outlive.resources import Election, Membership, Resource, VirtualMachine
-from outlive.roles.why import Why, why
 from outlive.simulation.expectations import judge_events, judge_summary
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.inventory import laid_over

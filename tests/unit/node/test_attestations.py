@@ -12,6 +12,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.lost_memberships import lost_memberships
 from outlive.node.operator import confirm_off, find_host
+from outlive.recovery.why import why
 from outlive.resources import (
     Cluster,
     ClusterStatus,
@@ -28,7 +29,6 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import Pause
 from outlive.resources.vms import VirtualMachineStatus
-from outlive.roles.why import why
 from outlive.store.memory import MemoryStore
 
 CLOCK = LoopClock()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from outlive.recovery.why import Why
 from outlive.roles.decisions import decision_table
-from outlive.roles.why import Why
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Story
@@ -20,9 +20,9 @@ CHAIN = (
     r"(\S+) had seen it unchanged for [\d.]+ s \(limit 5 s\) and condemned kvm-4 on exactly that version",
     r"proof of epoch 1 by power: the controller of system .* said off .*, recorded by \S+",
     r"an earlier copy of it can do no harm any more, proven by power",
-    r"its slot is claimed: slot (\S+)",
-    r"it is assigned: (\S+)",
-    r"it is seen running: (\S+)",
+    r"its slot (\S+) is claimed",
+    r"it is assigned to (\S+)",
+    r"it is seen running on (\S+)",
     r"(\S+) holds it in epoch 1, run \S+, seen running",
 )
 UNDATED = (0, len(CHAIN) - 1)

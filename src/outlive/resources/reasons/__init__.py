@@ -18,7 +18,7 @@ from typing import Final
 from outlive.resources.reasons import coverage, inventory, recovery, vm
 from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
-from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason
+from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
 from outlive.resources.reasons.vm import MigrationReason, VmReason
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Reason",
     "SlotReason",
     "StepReason",
+    "StoryReason",
     "Table",
     "Template",
     "Value",

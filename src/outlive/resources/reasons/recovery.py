@@ -80,6 +80,25 @@ class StepReason(enum.StrEnum):
     DROPPED = "dropped"
 
 
+class StoryReason(enum.StrEnum):
+    """What became of a VM that lost its host."""
+
+    BACK_ON_ITS_HOST = "back-on-its-host"
+    WHERE_IT_WAS_MOVED = "recovered-where-it-was-moved"
+    IN_PROMISED_SLOT = "recovered-in-promised-slot"
+    IN_CONTESTED_SLOT = "recovered-in-contested-slot"
+    IN_OTHER_SLOT = "recovered-in-other-slot"
+    PLACED = "recovered-placed"
+    HELD = "recovery-held"
+    WAITS_FOR_OTHERS = "recovery-waits-for-others"
+    ASSIGNED = "recovery-assigned"
+    DROPPED = "recovery-dropped"
+    WAITS_FOR_PROOF = "recovery-waits-for-proof"
+
+
+LOST: Final = "{vm} lost {origin} (fence {fence})"
+RUNS: Final = LOST + " and runs on {host} again, "
+
 TABLE: Final[Table] = {
     HoldReason.MEMBERSHIP_MISSING: Template(
         "{host} may still run it, and Membership/{host} does not exist or belongs to another machine",
@@ -154,4 +173,15 @@ TABLE: Final[Table] = {
     StepReason.HELD: Template("it is held: {why}"),
     StepReason.SEEN_RUNNING: Template("it is seen running on {host}"),
     StepReason.DROPPED: Template("it stays down: {why}"),
+    StoryReason.BACK_ON_ITS_HOST: Template(LOST + ", which came back and runs it again"),
+    StoryReason.WHERE_IT_WAS_MOVED: Template(RUNS + "where it was being moved to"),
+    StoryReason.IN_PROMISED_SLOT: Template(RUNS + "in its promised slot {slot}"),
+    StoryReason.IN_CONTESTED_SLOT: Template(RUNS + "in slot {slot}, to which other VMs had a claim as well"),
+    StoryReason.IN_OTHER_SLOT: Template(RUNS + "in slot {slot}, which was not promised to it"),
+    StoryReason.PLACED: Template(RUNS + "where placement found room"),
+    StoryReason.HELD: Template(LOST + " and is held: {why}"),
+    StoryReason.WAITS_FOR_OTHERS: Template(LOST + ", has its place on {host}, and waits there for {others}"),
+    StoryReason.ASSIGNED: Template(LOST + " and is assigned to {host}, where it has not been seen running yet"),
+    StoryReason.DROPPED: Template(LOST + " and stays down: nobody wants it to run"),
+    StoryReason.WAITS_FOR_PROOF: Template(LOST + " and waits: its host is not proven dead yet"),
 }

@@ -9,8 +9,8 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.health import Answer, becomes, message, remedy
+from outlive.recovery.why import Why, why
 from outlive.resources import Degrading, Hypervisor, HypervisorStatus, MemberRecord, Membership, ObjectMeta
-from outlive.roles.why import Why, why
 from outlive.store.memory import MemoryStore
 
 SLOW = Degrading(since=as_datetime(60.0), causes=("store", "disk"), score=12, leaving="stays", why="no_room")

@@ -1,6 +1,6 @@
 """Why a VM runs where it runs, or why a host is thought dead: the chain from the last renewal that was seen.
 
-It is told from what is stored and nothing else: the VM's own record of its recovery, the Memberships with their
+It is made from what is stored and nothing else: the VM's own record of its recovery, the Memberships with their
 proofs, and the records of the decisions that were acted on, each with its input, so that ``outlive decide`` repeats it.
 Where a record is missing (they are kept for a week) the chain is shorter, and says nothing that nobody wrote down.
 """
@@ -8,6 +8,7 @@ Where a record is missing (they are kept for a week) the chain is shorter, and s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -28,12 +29,12 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.codec import decode_as
-from outlive.resources.reasons import StepReason
-from outlive.resources.vms import RecoveryPhase
+from outlive.resources.reasons import Reason, StepReason, StoryReason, Value, reason, render
+from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all
 
 DECISIONS_LIMIT: Final = 200
-"""Decisions that one answer tells, the last ones."""
+"""Decisions that one answer shows, the last ones."""
 
 
 _ORDER: Final = ("safety.condemn", "safety.attempt", "safety.claim", "safety.assign", "safety.hold", "safety.create")
@@ -49,7 +50,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """Name of the ``DecisionRecord`` that it comes from."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class RecordedDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A decision as it was taken: ``outlive decide NAME`` on the input gives the output again."""
 
     name: str
@@ -71,7 +72,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether nothing is left to be done: the VM runs, the host lives or everything on it is recovered."""
     chain: tuple[Link, ...]
     remedy: str = ""
-    decisions: tuple[Told, ...] = ()
+    decisions: tuple[RecordedDecision, ...] = ()
 
 
 async def why(store: Store, name: str) -> Why:
@@ -99,7 +100,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             settled=not waits,
             chain=(*_held(vm), *_start_order(vm)),
             remedy=_remedy_of_waiting(vm),
-            decisions=_told(mine),
+            decisions=_recorded(mine),
         )
     fenced = _about_fence(records, recovery.origin, recovery.fence)
     mine = [one for one in records if one.subject == vm.name]
@@ -115,7 +116,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         settled=recovery.phase is RecoveryPhase.RECOVERED,
         chain=tuple(chain),
         remedy=recovery.remedy or _remedy_of_waiting(vm),
-        decisions=_told([*fenced, *mine]),
+        decisions=_recorded([*fenced, *mine]),
     )
 
 
@@ -138,32 +139,41 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
     return f"see outlive why {waits[0]}; to start it now, take {', '.join(waits)} out of its spec.startAfter"
 
 
-def _summary(vm: VirtualMachine) -> str:
-    recovery = vm.status.recovery
+def summary_of(vm: VirtualMachine) -> Reason:
+    """What became of a VM that lost its host."""
+    recovery, waits = vm.status.recovery, _waits_for(vm)
     assert recovery is not None
-    lost = f"{vm.name} lost {recovery.origin or 'its host'} (fence {recovery.fence})"
+    lost: dict[str, Value] = {"vm": vm.name, "origin": recovery.origin or "its host", "fence": recovery.fence}
+    lost |= {"host": recovery.host, "slot": recovery.slot}
     match recovery.phase:
         case RecoveryPhase.RECOVERED:
-            if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
-                return f"{lost}, which came back and runs it again"
-            place = f"in its promised slot {recovery.slot}" if recovery.promised else "where placement found room"
-            if recovery.contested:
-                place += ", to which other VMs had a claim as well"
-            elif recovery.slot and not recovery.promised:
-                place = f"in slot {recovery.slot}, which was not promised to it"
-            if recovery.moved_there:
-                place = "where it was being moved to"
-            return f"{lost} and runs on {recovery.host} again, {place}"
+            return reason(_how_recovered(recovery), **lost)
         case RecoveryPhase.HELD:
-            return f"{lost} and is held: {recovery.message}"
+            return reason(StoryReason.HELD, **lost, why=recovery.message)
+        case RecoveryPhase.ASSIGNED if waits:
+            return reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
         case RecoveryPhase.ASSIGNED:
-            if waits := _waits_for(vm):
-                return f"{lost}, has its place on {recovery.host}, and waits there for {', '.join(waits)}"
-            return f"{lost} and is assigned to {recovery.host}, where it has not been seen running yet"
+            return reason(StoryReason.ASSIGNED, **lost)
         case RecoveryPhase.DROPPED:
-            return f"{lost} and stays down: nobody wants it to run"
+            return reason(StoryReason.DROPPED, **lost)
         case RecoveryPhase.WAITING:
-            return f"{lost} and waits: {recovery.message or 'its host is not proven dead yet'}"
+            return reason(StoryReason.WAITS_FOR_PROOF, **lost)
+
+
+def _how_recovered(recovery: Recovery) -> StoryReason:
+    if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
+        return StoryReason.BACK_ON_ITS_HOST
+    if recovery.moved_there:
+        return StoryReason.WHERE_IT_WAS_MOVED
+    if recovery.promised:
+        return StoryReason.IN_PROMISED_SLOT
+    if recovery.contested:
+        return StoryReason.IN_CONTESTED_SLOT
+    return StoryReason.IN_OTHER_SLOT if recovery.slot else StoryReason.PLACED
+
+
+def _summary(vm: VirtualMachine) -> str:
+    return render(summary_of(vm)).text
 
 
 async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
@@ -186,7 +196,7 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         chain += _lost(former)
         if former.proof.fence not in ("", fence.id):
             moved += await _moved(store, former.proof.fence)
-    chain += moved
+    chain += [one.link for one in moved]
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
     host = await _host(store, name)
@@ -208,10 +218,10 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     return Why(
         subject=name,
         summary=_host_summary(member, dead),
-        settled=record.state != "Revoked" or (dead and all("held" not in one.text for one in moved)),
+        settled=record.state != "Revoked" or (dead and not any(one.held for one in moved)),
         chain=tuple(chain),
         remedy=remedy,
-        decisions=_told(mine),
+        decisions=_recorded(mine),
     )
 
 
@@ -328,16 +338,25 @@ def _held(vm: VirtualMachine) -> Iterator[Link]:
         yield Link(text=f"{holder.hypervisor} holds it in epoch {holder.epoch}, run {holder.run_id}{role}{seen}")
 
 
-async def _moved(store: Store, fence: str) -> list[Link]:
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What became of one VM of a fenced host."""
+
+    link: Link
+    held: bool
+
+
+async def _moved(store: Store, fence: str) -> list[_Moved]:
     """What became of the VMs of a fenced host."""
-    links = []
+    found = []
     async for vm in list_all(store, VirtualMachine):
         recovery = vm.status.recovery
         if recovery is not None and recovery.fence == fence:
-            remedy = f" ({recovery.remedy})" if recovery.reason else ""
+            remedy = f" ({recovery.remedy})" if recovery.remedy else ""
             at = recovery.steps[-1].at if recovery.steps else None
-            links.append(Link(at=at, text=_summary(vm) + remedy))
-    return links
+            held = recovery.phase is RecoveryPhase.HELD
+            found.append(_Moved(Link(at=at, text=_summary(vm) + remedy), held))
+    return found
 
 
 def _about_fence(records: Iterable[DecisionRecord], host: str, fence: str) -> list[DecisionRecord]:
@@ -358,10 +377,10 @@ def _order(record: DecisionRecord) -> tuple[datetime, int, datetime, str]:
     return moment, place, record.at, record.name
 
 
-def _told(records: Iterable[DecisionRecord]) -> tuple[Told, ...]:
+def _recorded(records: Iterable[DecisionRecord]) -> tuple[RecordedDecision, ...]:
     ordered = sorted(records, key=_order)[-DECISIONS_LIMIT:]
     return tuple(
-        Told(
+        RecordedDecision(
             name=one.name,
             decision=one.decision,
             at=one.at,
