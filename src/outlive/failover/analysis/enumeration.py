@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outlive.failover.analysis.matrix import Ints, Standing, Truths
+from outlive.failover.analysis.matrix import Ints, SurvivalMatrix, Truths
 
 BITS_TOGETHER = 1 << 23
 """Pairs of slot and unit that are looked at together: 8 MiB."""
@@ -55,25 +55,25 @@ class Row(NamedTuple):
     """VM, place of the slot, column → whether the slot is the VM's own in that case."""
 
 
-def effort(standing: Standing, failures: int) -> int:
+def effort(matrix: SurvivalMatrix, failures: int) -> int:
     """How many pairs of a case and an affected VM there are."""
-    units = len(standing.unit_names)
-    return len(standing.vms) * comb(max(0, units - 1), failures - 1) if failures else 0
+    units = len(matrix.unit_names)
+    return len(matrix.vms) * comb(max(0, units - 1), failures - 1) if failures else 0
 
 
-def enumerated(standing: Standing, failures: int, *, listed: int, worst: int) -> Tally:
+def enumerated(matrix: SurvivalMatrix, failures: int, *, listed: int, worst: int) -> Tally:
     """Look at every set of ``failures`` units (one at least); at most ``listed`` lost pairs and ``worst`` cases."""
-    tally = _Tallying(standing, listed, failures)
-    for row in _rows(standing, failures):
+    tally = _Tallying(matrix, listed, failures)
+    for row in _rows(matrix, failures):
         tally.add(row)
     return tally.done(worst)
 
 
-def _rows(standing: Standing, failures: int) -> Iterator[Row]:
+def _rows(matrix: SurvivalMatrix, failures: int) -> Iterator[Row]:
     """Every case of every VM once."""
-    units = len(standing.unit_names)
-    bits = standing.rows()
-    bare = np.nonzero(standing.degree == 0)[0]
+    units = len(matrix.unit_names)
+    bits = matrix.rows()
+    bare = np.nonzero(matrix.degree == 0)[0]
     step = max(1, BITS_TOGETHER // max(1, units if failures > 1 else 1))
     for begin in range(0, len(bare), step):
         vms = bare[begin : begin + step]
@@ -82,25 +82,25 @@ def _rows(standing: Standing, failures: int) -> Iterator[Row]:
         if failures == 1:
             yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), free)
         else:
-            yield from _rows_of(standing, vms, claims, free, failures)
-    for vms, claims in standing.by_degree(step):
-        alone = standing.alone[claims]
+            yield from _rows_of(matrix, vms, claims, free, failures)
+    for vms, claims in matrix.by_degree(step):
+        alone = matrix.alone[claims]
         if failures == 1:
             yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), alone[:, :, None])
             continue
-        row = bits[standing.claim_slot[claims]]
+        row = bits[matrix.claim_slot[claims]]
         touched = np.unpackbits(row.astype("<u8").view(np.uint8), axis=2, bitorder="little", count=units)
         free = (touched == 0) & alone[:, :, None]
-        free[np.arange(len(vms)), :, standing.own[vms]] = alone
-        yield from _rows_of(standing, vms, claims, free, failures)
+        free[np.arange(len(vms)), :, matrix.own[vms]] = alone
+        yield from _rows_of(matrix, vms, claims, free, failures)
 
 
-def _rows_of(standing: Standing, vms: Ints, claims: Ints, free: Truths, failures: int) -> Iterator[Row]:
+def _rows_of(matrix: SurvivalMatrix, vms: Ints, claims: Ints, free: Truths, failures: int) -> Iterator[Row]:
     """Two failures or more.
 
     ``free``: VM, slot, unit → whether the failure of the VM's own unit and this one leaves the slot to it.
     """
-    here, own, units = np.arange(len(vms)), standing.own[vms], free.shape[2]
+    here, own, units = np.arange(len(vms)), matrix.own[vms], free.shape[2]
     for prefix in combinations(range(units), failures - 2):
         offset = prefix[-1] + 1 if prefix else 0
         left = free[:, :, offset:]
@@ -116,18 +116,18 @@ def _rows_of(standing: Standing, vms: Ints, claims: Ints, free: Truths, failures
 class _Tallying:
     """Adds rows up."""
 
-    def __init__(self, standing: Standing, listed: int, failures: int) -> None:
-        self._standing = standing
+    def __init__(self, matrix: SurvivalMatrix, listed: int, failures: int) -> None:
+        self._matrix = matrix
         self._failures = failures
         self._landed = self._lost = 0
-        self._lost_vms: Ints = np.zeros(len(standing.vms), dtype=np.int64)
-        self._taken: Ints = np.zeros(len(standing.claim_vm), dtype=np.int64)
+        self._lost_vms: Ints = np.zeros(len(matrix.vms), dtype=np.int64)
+        self._taken: Ints = np.zeros(len(matrix.claim_vm), dtype=np.int64)
         self._listed = listed
         self._first: list[tuple[int, tuple[int, ...]]] = []
         self._more: list[tuple[int, tuple[int, ...]]] = []
         self._codes: list[Ints] = []
         self._coded = 0
-        self._codable = len(standing.unit_names) ** failures < 2**62
+        self._codable = len(matrix.unit_names) ** failures < 2**62
 
     def add(self, row: Row) -> None:
         """Judge all its cases."""
@@ -153,7 +153,7 @@ class _Tallying:
 
     def _cases(self, row: Row, at: Ints, column: Ints) -> Ints:
         """The units of these cases, a line each, ascending."""
-        columns = [self._standing.own[row.vms[at]], *(np.full(len(at), unit, dtype=np.int64) for unit in row.prefix)]
+        columns = [self._matrix.own[row.vms[at]], *(np.full(len(at), unit, dtype=np.int64) for unit in row.prefix)]
         if self._failures > 1:
             columns.append(column + row.offset)
         cases: Ints = np.sort(np.stack(columns, axis=1), axis=1)
@@ -176,13 +176,13 @@ class _Tallying:
     def _encoded(self, cases: Ints) -> Ints:
         code: Ints = np.zeros(len(cases), dtype=np.int64)
         for column in range(cases.shape[1]):
-            code = code * len(self._standing.unit_names) + cases[:, column]
+            code = code * len(self._matrix.unit_names) + cases[:, column]
         return code
 
     def _decoded(self, code: int) -> tuple[int, ...]:
         units = []
         for _ in range(self._failures):
-            code, unit = divmod(code, len(self._standing.unit_names))
+            code, unit = divmod(code, len(self._matrix.unit_names))
             units.append(unit)
         return tuple(reversed(units))
 

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 
 
-class Standing:
+class SurvivalMatrix:
     """The VMs that need slots, their claims, and what spoils these."""
 
     def __init__(

@@ -142,7 +142,7 @@ def survive_sentences(result: FailuresResult, question: Question) -> list[str]:
     if result.method is Method.TOLERANCE and not result.holds:
         lines.append("Each VM is shown once, with the fewest failures that lose it.")
     if result.method is Method.ENUMERATION:
-        lines.append(f"Every set was looked at: {count_of(result.affected, 'time')} a VM had to find its slot.")
+        lines.append(f"Every set was examined: {count_of(result.affected, 'time')} a VM had to find its slot.")
     if question.failures and not result.cases:
         lines.append("There is nothing that could fail.")
     elif question.failures > result.failures:

@@ -18,7 +18,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, LimitExceeded
 from outlive.failover.analysis.enumeration import Tally, effort, enumerated
-from outlive.failover.analysis.matrix import Standing
+from outlive.failover.analysis.matrix import SurvivalMatrix
 from outlive.failover.analysis.tolerance import Tolerances, judged, killers
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.portions import whole
@@ -101,38 +101,38 @@ class FailuresResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def survive(given: FailuresInput) -> FailuresResult:
     """Who is lost. ``BadInput`` for an unknown unit, ``LimitExceeded`` where there are too many sets to look at."""
-    standing = standing_of(given)
+    matrix = matrix_of(given)
     if given.cases:
-        return _named(given, standing)
+        return _named(given, matrix)
     if given.failures < 1:
         raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
-    failures = min(given.failures, max(1, len(standing.unit_names)))
-    pairs = effort(standing, failures)
+    failures = min(given.failures, max(1, len(matrix.unit_names)))
+    pairs = effort(matrix, failures)
     if not given.enumerate:
-        levels = whole(judged(standing))
-        weak = [at for at, vm in enumerate(standing.vms) if levels.levels[vm.id] < failures]
-        doubtful = not set(levels.understated).isdisjoint(standing.vms[at].id for at in weak)
+        levels = whole(judged(matrix))
+        weak = [at for at, vm in enumerate(matrix.vms) if levels.levels[vm.id] < failures]
+        doubtful = not set(levels.understated).isdisjoint(matrix.vms[at].id for at in weak)
         if not doubtful and (not weak or pairs > PAIRS_UNASKED):
-            return _by_tolerance(given, standing, failures, levels, weak)
+            return _by_tolerance(given, matrix, failures, levels, weak)
     if pairs > PAIRS_LIMIT:
         raise LimitExceeded(
-            f"{comb(len(standing.unit_names), failures):,} sets of {failures} units are too many to look at: "
+            f"{comb(len(matrix.unit_names), failures):,} sets of {failures} units are too many to look at: "
             f"{pairs:,} landings, at most {PAIRS_LIMIT:,}",
             place="failures",
             remedy="leave the enumeration out: the answer by tolerance is exact too; or let fewer units fail",
         )
-    return _enumeration(given, standing, failures)
+    return _enumeration(given, matrix, failures)
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
     """The cases one by one, with where everybody lands; ``LimitExceeded`` where there are too many to tell."""
-    standing = standing_of(given)
-    answers = Cases(standing, given.required, given.priorities)
+    matrix = matrix_of(given)
+    answers = Cases(matrix, given.required, given.priorities)
     if given.cases:
         for case in given.cases:
-            yield case, answers.result(_numbers(standing, case), case)
+            yield case, answers.result(_numbers(matrix, case), case)
         return
-    names = sorted(standing.unit_names)
+    names = sorted(matrix.unit_names)
     failures = min(given.failures, len(names))
     count = comb(len(names), failures)
     if count > CASES_LIMIT:
@@ -142,26 +142,26 @@ def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResul
             remedy="let fewer units fail, or leave --cases out: totals are computed for all of them",
         )
     for case in combinations(names, failures):
-        yield case, answers.result(_numbers(standing, case), case)
+        yield case, answers.result(_numbers(matrix, case), case)
 
 
-def standing_of(given: FailuresInput) -> Standing:
+def matrix_of(given: FailuresInput) -> SurvivalMatrix:
     """The state in numbers."""
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     hosts = [host.name for host in given.hosts]
-    return Standing(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units, hosts)
+    return SurvivalMatrix(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units, hosts)
 
 
-def _numbers(standing: Standing, case: tuple[str, ...]) -> frozenset[int]:
-    numbers = {name: standing.unit_number(name) for name in case}
+def _numbers(matrix: SurvivalMatrix, case: tuple[str, ...]) -> frozenset[int]:
+    numbers = {name: matrix.unit_number(name) for name in case}
     unknown = [name for name, number in numbers.items() if number is None]
     if unknown:
         raise BadInput(f"there is no {unknown[0]!r} to fail", place="cases", remedy="name hosts or units of this state")
     return frozenset(number for number in numbers.values() if number is not None)
 
 
-def _named(given: FailuresInput, standing: Standing) -> FailuresResult:
-    answers = Cases(standing, given.required, given.priorities)
+def _named(given: FailuresInput, matrix: SurvivalMatrix) -> FailuresResult:
+    answers = Cases(matrix, given.required, given.priorities)
     lost: list[Lost] = []
     worst: list[WorstCase] = []
     affected = 0
@@ -169,7 +169,7 @@ def _named(given: FailuresInput, standing: Standing) -> FailuresResult:
     vms: set[str] = set()
     result = CaseResult(landing=(), lost=())
     for case in given.cases:
-        down = _numbers(standing, case)
+        down = _numbers(matrix, case)
         result = answers.result(down, case)
         here = len(answers.affected(down))
         affected += here
@@ -204,15 +204,15 @@ def _unprotected(given: FailuresInput, failing: set[str] | None) -> int:
     )
 
 
-def _enumeration(given: FailuresInput, standing: Standing, failures: int) -> FailuresResult:
-    tally = enumerated(standing, failures, listed=LOST_LISTED, worst=WORST_SHOWN)
-    names = standing.unit_names
-    answers = Cases(standing, given.required, given.priorities)
+def _enumeration(given: FailuresInput, matrix: SurvivalMatrix, failures: int) -> FailuresResult:
+    tally = enumerated(matrix, failures, listed=LOST_LISTED, worst=WORST_SHOWN)
+    names = matrix.unit_names
+    answers = Cases(matrix, given.required, given.priorities)
     told: dict[tuple[int, ...], CaseResult] = {}
     return FailuresResult(
         failures=failures,
         cases=comb(len(names), failures),
-        lost=_listed(standing, tally, answers, told),
+        lost=_listed(matrix, tally, answers, told),
         holds=not tally.lost,
         method=Method.ENUMERATION,
         lost_count=tally.lost,
@@ -229,37 +229,37 @@ def _enumeration(given: FailuresInput, standing: Standing, failures: int) -> Fai
 
 
 def _listed(
-    standing: Standing, tally: Tally, answers: Cases, told: dict[tuple[int, ...], CaseResult]
+    matrix: SurvivalMatrix, tally: Tally, answers: Cases, told: dict[tuple[int, ...], CaseResult]
 ) -> tuple[Lost, ...]:
     """The lost pairs of a tally in full."""
     found = []
     for at, units in tally.pairs:
         if units not in told:
-            case = tuple(sorted(standing.unit_names[unit] for unit in units))
+            case = tuple(sorted(matrix.unit_names[unit] for unit in units))
             told[units] = answers.result(frozenset(units), case)
-        vm = standing.vms[at].id
+        vm = matrix.vms[at].id
         found.append(next(one for one in told[units].lost if one.vm == vm))
     return tuple(sorted(found, key=lambda one: (one.vm, one.case)))
 
 
 def _by_tolerance(
-    given: FailuresInput, standing: Standing, failures: int, levels: Tolerances, weak: list[int]
+    given: FailuresInput, matrix: SurvivalMatrix, failures: int, levels: Tolerances, weak: list[int]
 ) -> FailuresResult:
-    answers = Cases(standing, given.required, given.priorities)
+    answers = Cases(matrix, given.required, given.priorities)
     lost = []
-    for at in sorted(weak, key=lambda one: (levels.levels[standing.vms[one].id], standing.vms[one].id))[:LOST_LISTED]:
-        case = killers(standing, at)
-        result = answers.result(_numbers(standing, case), case)
-        lost += [one for one in result.lost if one.vm == standing.vms[at].id]
+    for at in sorted(weak, key=lambda one: (levels.levels[matrix.vms[one].id], matrix.vms[one].id))[:LOST_LISTED]:
+        case = killers(matrix, at)
+        result = answers.result(_numbers(matrix, case), case)
+        lost += [one for one in result.lost if one.vm == matrix.vms[at].id]
     return FailuresResult(
         failures=failures,
-        cases=comb(len(standing.unit_names), failures),
+        cases=comb(len(matrix.unit_names), failures),
         lost=tuple(sorted(lost, key=lambda one: (one.vm, one.case))),
         holds=not weak,
         method=Method.TOLERANCE,
         lost_count=len(weak),
         lost_vms=len(weak),
-        affected=effort(standing, failures),
+        affected=effort(matrix, failures),
         unprotected=_unprotected(given, None),
     )
 
@@ -320,18 +320,18 @@ RIVALS_NAMED = 5
 class Cases:
     """Answers about cases, one after the other; what concerns a slot is prepared when it is first asked for."""
 
-    def __init__(self, standing: Standing, required: Mapping[str, int], priorities: Mapping[str, int]) -> None:
-        self._standing = standing
+    def __init__(self, matrix: SurvivalMatrix, required: Mapping[str, int], priorities: Mapping[str, int]) -> None:
+        self._matrix = matrix
         self._required = required
         self._priorities = priorities
         self._on: dict[int, list[int]] = {}
-        for at, unit in enumerate(standing.own.tolist()):
+        for at, unit in enumerate(matrix.own.tolist()):
             self._on.setdefault(unit, []).append(at)
         self._touched: dict[int, frozenset[int]] = {}
         # Lists, because a case asks for a few numbers at a time.
-        self._slot_of: list[int] = standing.claim_slot.tolist()
-        self._alone: list[bool] = standing.alone.tolist()
-        self._first: list[int] = [*standing.first.tolist(), len(self._slot_of)]
+        self._slot_of: list[int] = matrix.claim_slot.tolist()
+        self._alone: list[bool] = matrix.alone.tolist()
+        self._first: list[int] = [*matrix.first.tolist(), len(self._slot_of)]
 
     def affected(self, down: Iterable[int]) -> list[int]:
         """Numbers of the VMs on these units."""
@@ -363,7 +363,7 @@ class Cases:
 
     def _importance(self, at: int) -> tuple[int, int, str]:
         """Who chooses first among contested slots."""
-        vm = self._standing.vms[at]
+        vm = self._matrix.vms[at]
         return (-self._priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
 
     def _own_slot(self, at: int, others: frozenset[int]) -> int | None:
@@ -377,31 +377,31 @@ class Cases:
     def _touches(self, slot: int) -> frozenset[int]:
         known = self._touched.get(slot)
         if known is None:
-            standing = self._standing
-            begin, end = standing.touched_from[slot : slot + 2].tolist()
-            known = self._touched[slot] = frozenset(standing.touched[begin:end].tolist())
+            matrix = self._matrix
+            begin, end = matrix.touched_from[slot : slot + 2].tolist()
+            known = self._touched[slot] = frozenset(matrix.touched[begin:end].tolist())
         return known
 
     def _living(self, at: int, down: frozenset[int]) -> list[int]:
         slots = self._slot_of[self._first[at] : self._first[at + 1]]
-        return [slot for slot in slots if int(self._standing.slot_unit[slot]) not in down]
+        return [slot for slot in slots if int(self._matrix.slot_unit[slot]) not in down]
 
     def _landing(self, at: int, slot: int, *, contested: bool) -> Landing:
-        vm, view = self._standing.vms[at], self._standing.slots[slot]
+        vm, view = self._matrix.vms[at], self._matrix.slots[slot]
         return Landing(vm=vm.id, source=vm.host, slot=view.name, host=view.host, contested=contested)
 
     def _lost(
         self, at: int, living: list[int], landed: Landing | None, case: tuple[str, ...], down: frozenset[int]
     ) -> Lost:
-        standing = self._standing
-        vm = standing.vms[at]
+        matrix = self._matrix
+        vm = matrix.vms[at]
         reason = LostReason.CONTESTED if living else LostReason.SLOTS_FAILED
-        rivals = {name for slot in living for name in standing.members_down(slot, down)} - {vm.id}
+        rivals = {name for slot in living for name in matrix.members_down(slot, down)} - {vm.id}
         return Lost(
             vm=vm.id,
             case=case,
             host=vm.host,
-            reason=reason if standing.degree[at] else LostReason.NO_SLOT,
+            reason=reason if matrix.degree[at] else LostReason.NO_SLOT,
             required=self._required.get(vm.id, 0),
             takes=landed.slot if landed is not None else "",
             rivals=tuple(sorted(rivals)[:RIVALS_NAMED]),

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.analysis.matrix import WORD_BITS, Ints, Standing
+from outlive.failover.analysis.matrix import WORD_BITS, Ints, SurvivalMatrix
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.topology import Topology
@@ -84,8 +84,8 @@ class Tolerances(msgspec.Struct, frozen=True, kw_only=True):
 def tolerance(given: ToleranceInput) -> ToleranceResult:
     """The tolerance of every VM that needs slots, of each zone and of the fleet."""
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
-    standing = Standing(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units)
-    found = whole(judged(standing))
+    matrix = SurvivalMatrix(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units)
+    found = whole(judged(matrix))
     levels = found.levels
     zones: dict[str, int] = {}
     counts: dict[int, int] = {}
@@ -99,7 +99,7 @@ def tolerance(given: ToleranceInput) -> ToleranceResult:
         zones=dict(sorted(zones.items())),
         vms={needing[at].id: levels[needing[at].id] for at in order},
         counts={str(level): counts[level] for level in sorted(counts)},
-        weakest=tuple(_weak(standing, at, levels[needing[at].id]) for at in order[: max(0, given.weakest)]),
+        weakest=tuple(_weak(matrix, at, levels[needing[at].id]) for at in order[: max(0, given.weakest)]),
         understated=found.understated,
     )
 
@@ -111,32 +111,32 @@ def tolerances(
     units: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """VM → failures that it survives. ``locations``: the hosts of all VMs, also of those that need no slots."""
-    return whole(judged(Standing(vms, slots, locations, units))).levels
+    return whole(judged(SurvivalMatrix(vms, slots, locations, units))).levels
 
 
-def judged(standing: Standing) -> Portions[Tolerances]:
+def judged(matrix: SurvivalMatrix) -> Portions[Tolerances]:
     """The tolerance of every VM, in portions."""
-    levels: Ints = np.zeros(len(standing.vms), dtype=np.int64)
+    levels: Ints = np.zeros(len(matrix.vms), dtype=np.int64)
     understated: list[str] = []
-    rows = standing.rows()
+    rows = matrix.rows()
     yield
-    for vms, claims in standing.by_degree(max(1, WORDS_TOGETHER // max(1, rows.shape[1]))):
+    for vms, claims in matrix.by_degree(max(1, WORDS_TOGETHER // max(1, rows.shape[1]))):
         if claims.shape[1] > SLOTS_AT_ONCE:
-            understated += [standing.vms[at].id for at in vms.tolist() if not _by_search(standing, at, levels)]
+            understated += [matrix.vms[at].id for at in vms.tolist() if not _by_search(matrix, at, levels)]
         else:
-            levels[vms] = _at_once(standing, rows, vms, claims)
+            levels[vms] = _at_once(matrix, rows, vms, claims)
         yield
-    ids = (vm.id for vm in standing.vms)
+    ids = (vm.id for vm in matrix.vms)
     return Tolerances(levels=dict(zip(ids, levels.tolist(), strict=True)), understated=tuple(sorted(understated)))
 
 
-def _at_once(standing: Standing, rows: NDArray[np.uint64], vms: Ints, claims: Ints) -> Ints:
+def _at_once(matrix: SurvivalMatrix, rows: NDArray[np.uint64], vms: Ints, claims: Ints) -> Ints:
     """The tolerances of VMs with equally many slots, from the bit rows of these."""
-    spoiled = rows[standing.claim_slot[claims]]
-    own = standing.own[vms]
+    spoiled = rows[matrix.claim_slot[claims]]
+    own = matrix.own[vms]
     here = np.arange(len(vms))
     spoiled[here, :, own // WORD_BITS] &= ~(np.uint64(1) << (own % WORD_BITS).astype(np.uint64))[:, None]
-    usable = standing.alone[claims]
+    usable = matrix.alone[claims]
     spoiled[~usable] = 0
     bits = np.left_shift(1, np.arange(claims.shape[1], dtype=np.int64))
     levels: Ints = usable.sum(axis=1)
@@ -172,20 +172,20 @@ def _members(signature: int) -> list[int]:
     return [mask for mask in range(signature.bit_length()) if signature >> mask & 1]
 
 
-def _by_search(standing: Standing, at: int, levels: Ints) -> bool:
+def _by_search(matrix: SurvivalMatrix, at: int, levels: Ints) -> bool:
     """The tolerance of one VM with many slots; whether it is exact."""
-    spoiled = _spoiled_by(standing, at)
-    full = _usable(standing, at, spoiled)
+    spoiled = _spoiled_by(matrix, at)
+    full = _usable(matrix, at, spoiled)
     cover = _cover(full, spoiled.values())
     levels[at] = cover.size
     return cover.exact
 
 
-def killers(standing: Standing, at: int) -> tuple[str, ...]:
+def killers(matrix: SurvivalMatrix, at: int) -> tuple[str, ...]:
     """The fewest units that VM number ``at`` does not survive, its own first, the others by name."""
-    spoiled = _spoiled_by(standing, at)
-    own = standing.unit_names[int(standing.own[at])]
-    full = _usable(standing, at, spoiled)
+    spoiled = _spoiled_by(matrix, at)
+    own = matrix.unit_names[int(matrix.own[at])]
+    full = _usable(matrix, at, spoiled)
     spoiled.pop(own, None)
     names = _one_each(spoiled, _cover(full, spoiled.values()), full)
     return (own, *sorted(names))
@@ -208,31 +208,31 @@ def _one_each(spoiled: dict[str, int], cover: Cover, full: int) -> list[str]:
     return [min(name for name, mask in spoiled.items() if mask & full == wanted) for wanted in cover.masks]
 
 
-def _spoiled_by(standing: Standing, at: int) -> dict[str, int]:
+def _spoiled_by(matrix: SurvivalMatrix, at: int) -> dict[str, int]:
     """Unit → mask of the VM's slots that it spoils."""
     spoiled: dict[str, int] = {}
-    for place, claim in enumerate(standing.claims_of(at)):
-        for unit in standing.spoilers(claim):
-            name = standing.unit_names[unit]
+    for place, claim in enumerate(matrix.claims_of(at)):
+        for unit in matrix.spoilers(claim):
+            name = matrix.unit_names[unit]
             spoiled[name] = spoiled.get(name, 0) | 1 << place
     return spoiled
 
 
-def _usable(standing: Standing, at: int, spoiled: Mapping[str, int]) -> int:
+def _usable(matrix: SurvivalMatrix, at: int, spoiled: Mapping[str, int]) -> int:
     """The mask of the slots that the VM's own unit leaves it."""
-    own = standing.unit_names[int(standing.own[at])]
-    return ~spoiled.get(own, 0) & ((1 << int(standing.degree[at])) - 1)
+    own = matrix.unit_names[int(matrix.own[at])]
+    return ~spoiled.get(own, 0) & ((1 << int(matrix.degree[at])) - 1)
 
 
-def _weak(standing: Standing, at: int, level: int) -> Weak:
-    vm = standing.vms[at]
+def _weak(matrix: SurvivalMatrix, at: int, level: int) -> Weak:
+    vm = matrix.vms[at]
     return Weak(
         vm=vm.id,
         host=vm.host,
         zone=vm.zone,
         tolerance=level,
-        slots=int(standing.degree[at]),
-        case=killers(standing, at),
+        slots=int(matrix.degree[at]),
+        case=killers(matrix, at),
     )
 
 
@@ -380,5 +380,5 @@ def judge_broken(
         yield
     where.update((vm, views[vm].host) for slot in near for vm in slot.members if vm in views)
     yield
-    found = yield from judged(Standing(chosen, near, where, topology.units))
+    found = yield from judged(SurvivalMatrix(chosen, near, where, topology.units))
     return found.levels

@@ -29,7 +29,7 @@ CO_USERS_NAMED = 3
 """Other members of a slot that are named."""
 
 
-class Told(Answers):
+class GivenAnswers(Answers):
     """Answers that are given as data."""
 
     def __init__(self, answers: Mapping[str, Answer], classes: Mapping[str, str]) -> None:
@@ -166,7 +166,7 @@ class Explainer:
 
 def explain(given: ExplainInput) -> Explanation:
     """The answer for one VM; ``NotFound`` where the VM, or what placement says about it, is not given."""
-    return Explainer(given, Told(given.answers, given.classes)).explain(given.vm)
+    return Explainer(given, GivenAnswers(given.answers, given.classes)).explain(given.vm)
 
 
 def _headline(against: Against, actions: Sequence[Action]) -> str:

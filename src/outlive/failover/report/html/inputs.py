@@ -6,7 +6,7 @@ from collections import Counter
 
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, assess_state
 from outlive.failover.analysis.questions import Question
-from outlive.failover.analysis.survival import Cases, FailuresInput, FailuresResult, standing_of
+from outlive.failover.analysis.survival import Cases, FailuresInput, FailuresResult, matrix_of
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.offers import free_capacity
 from outlive.failover.report.html.coverage import CoverageReport, coverage_report
@@ -66,13 +66,13 @@ def _shown(given: FailuresInput, result: FailuresResult) -> ShownCase | None:
         case = result.lost[0].case if result.lost else None
     if case is None:
         return None
-    standing = standing_of(given)
-    down = frozenset(number for name in case if (number := standing.unit_number(name)) is not None)
+    matrix = matrix_of(given)
+    down = frozenset(number for name in case if (number := matrix.unit_number(name)) is not None)
     hosts = {host.name for host in given.hosts} | {vm.host for vm in given.vms}
     return ShownCase(
         case=case,
         hosts=frozenset(host for host in hosts if given.units.get(host, host) in case),
-        result=Cases(standing, given.required, given.priorities).result(down, case),
+        result=Cases(matrix, given.required, given.priorities).result(down, case),
     )
 
 
