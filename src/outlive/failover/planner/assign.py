@@ -68,8 +68,10 @@ class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     failed: int = 0
 
 
-def assign(given: AssignInput) -> AssignResult:
+def assign(given: AssignInput, *, most_members: int = 0) -> AssignResult:
     """Serve every need in order; each VM ends with the slots it misses or with one ``Fail``.
+
+    ``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning a whole fleet.
 
     The VM that is served counts with its current location, everybody else with the recorded one. ``BadInput`` for a
     need of a VM that is not in ``vms``, and for two slots of one name.
@@ -90,12 +92,12 @@ def assign(given: AssignInput) -> AssignResult:
         for need in given.needs
     ]
     needs = {need.vm: need for need in given.needs}
-    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots), needs))
+    serving, actions = serve_all(turns, lambda: _Serving(_greedy(given, slots, most_members), needs))
     joined = {action.slot for action in actions if isinstance(action, Join)}
     return result_of([slot for slot in slots if slot.name in joined], actions, serving.greedy.opened)
 
 
-class Serving:
+class _Serving:
     """A greedy assignment and what each VM needs."""
 
     def __init__(self, greedy: Greedy, needs: Mapping[str, Need]) -> None:
@@ -110,7 +112,7 @@ class Serving:
         return self.greedy.serve(vm, need, worded=worded)
 
 
-def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:
+def _greedy(given: AssignInput, slots: Sequence[SlotView], most_members: int) -> Greedy:
     index = ConflictIndex.build(slots, topology=given.topology)
     index.separation.take(given.groups)
     greedy = Greedy(
@@ -121,6 +123,7 @@ def _greedy(given: AssignInput, slots: Sequence[SlotView]) -> Greedy:
         hosts=given.hosts,
         one_new_per_host=given.one_new_per_host,
         key_prefix=given.key_prefix,
+        most_members=most_members,
     )
     greedy.close(given.excluded_slots)
     greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)

@@ -13,13 +13,11 @@ from typing import Any
 import msgspec
 
 from outlive.failover.analysis.bound import BoundInput, bound
-from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planner.assign import Serving, result_of
-from outlive.failover.planner.greedy import Greedy
+from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.packing import Ground, Outcome, is_sound, layers, pack
-from outlive.failover.planner.selection import Missing, SelectInput, Turn, presence, select, serve_all, shortfalls
+from outlive.failover.planner.selection import Missing, SelectInput, Turn, presence, select, shortfalls
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.failover.topology import Topology
@@ -261,37 +259,37 @@ def _limits(given: PlanInput, chosen: Sequence[Missing]) -> list[int]:
 
 
 def _greedy_plan(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn], most_members: int) -> PlanResult:
-    needs = {
-        turn.vm.id: Need(
-            vm=turn.vm.id,
-            needed=turn.needed,
-            size=enough_for(turn.vm, given.sizes.get(turn.vm.id) or resolve_size(turn.vm)),
-            offer_class=given.classes.get(turn.vm.id, ""),
-        )
-        for turn in turns
-    }
-    serving, actions = serve_all(turns, lambda: Serving(_greedy(given, slots, most_members), needs))
-    done = result_of(slots, actions, serving.greedy.opened)
+    done = assign(
+        AssignInput(
+            slots=tuple(slots),
+            vms=given.vms,
+            needs=tuple(
+                Need(
+                    vm=turn.vm.id,
+                    needed=turn.needed,
+                    size=enough_for(turn.vm, given.sizes.get(turn.vm.id) or resolve_size(turn.vm)),
+                    offer_class=given.classes.get(turn.vm.id, ""),
+                )
+                for turn in turns
+            ),
+            priorities=given.priorities,
+            reuse=given.reuse,
+            new=given.new,
+            free=given.free,
+            hosts=given.hosts,
+            one_new_per_host=given.one_new_per_host,
+            groups=groups_of(given.vms, given.required) if given.topology.server_groups else (),
+            topology=given.topology,
+        ),
+        most_members=most_members,
+    )
+    changed = {slot.name: slot for slot in done.slots}
+    after = [changed.pop(slot.name, slot) for slot in slots]
     return PlanResult(
         actions=done.actions,
-        slots=done.slots,
+        slots=(*after, *changed.values()),
         missing=len(turns),
         reused=done.reused,
         created=done.created,
         failed=done.failed,
-    )
-
-
-def _greedy(given: PlanInput, slots: list[SlotView], most_members: int) -> Greedy:
-    index = ConflictIndex.build(slots, topology=given.topology)
-    if given.topology.server_groups:
-        index.separation.take(groups_of(given.vms, given.required))
-    return Greedy(
-        index,
-        reuse=given.reuse,
-        new=given.new,
-        free=given.free,
-        hosts=given.hosts,
-        one_new_per_host=given.one_new_per_host,
-        most_members=most_members,
     )
