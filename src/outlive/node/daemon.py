@@ -47,14 +47,14 @@ class Daemon:
     keeper: LeaseRenewer
     cleaner: Registration
     here: LocalDomains
-    wishes: DesiredState
+    desired: DesiredState
     informer: Informer[VirtualMachine]
     looker: VmReconciler
     creator: DomainCreator
     workers: Workers
     reporter: HostReporter
     drainer: DrainController
-    gauge: HealthMonitor
+    health: HealthMonitor
     clock: Clock
     swept: JoinResult | None = None
     """The entrance after which entries without a domain are, or were, looked for."""
@@ -68,8 +68,8 @@ class Daemon:
     def connect(self) -> None:
         """Let the parts tell each other what changed."""
         self.here.listen(self._domain_changed)
-        self.keeper.on_renewed(self.gauge.renewed)
-        self.here.on_look(self.gauge.looked)
+        self.keeper.on_renewed(self.health.renewed)
+        self.here.on_look(self.health.looked)
         self.keeper.on_epoch(self._entered)
         self.keeper.on_lost(self._lost)
 
@@ -103,13 +103,13 @@ class Daemon:
             self.reporter.poke()
 
     async def enter(self) -> None:
-        """Read the wishes and enter the membership, however long the store is away."""
+        """Read what is wanted of this host and enter the membership, however long the store is away."""
         while True:
             try:
-                await self.wishes.look()
+                await self.desired.look()
                 break
             except OutliveError as error:
-                _log.warning("daemon.waits", host=self.wishes.host, error=str(error))
+                _log.warning("daemon.waits", host=self.desired.host, error=str(error))
                 if isinstance(error, NotFound):
                     self.shared.faults.activate(FaultCode.HOST_UNKNOWN, self._subject)
                     await self.keeper.speak()
@@ -119,7 +119,7 @@ class Daemon:
 
     @property
     def _subject(self) -> ObjectRef:
-        return ObjectRef(kind="Hypervisor", name=self.wishes.host)
+        return ObjectRef(kind="Hypervisor", name=self.desired.host)
 
     def serve(self, group: OrderedTaskGroup) -> list[asyncio.Task[None]]:
         """Start all parts in the group."""
@@ -141,7 +141,7 @@ class Daemon:
         await self.workers.run()
 
     async def _looks(self) -> None:
-        """Look at the wishes and at the domains, now and then."""
+        """Read what is wanted of this host and list its domains, now and then."""
         while True:
             self.wake.clear()
             await self._look()
@@ -153,17 +153,17 @@ class Daemon:
 
     async def _look(self) -> None:
         try:
-            await self.wishes.look()
+            await self.desired.look()
         except OutliveError as error:
-            _log.warning("daemon.wishes_not_read", host=self.wishes.host, error=str(error))
-        if self.wishes.incarnation != self.looked_in:
+            _log.warning("daemon.desired_state_not_read", host=self.desired.host, error=str(error))
+        if self.desired.incarnation != self.looked_in:
             if self.looked_in:  # a backup may hold entries that this host has taken back since
                 self.sweep_due_s = self.clock.monotonic()
-            self.looked_in = self.wishes.incarnation
+            self.looked_in = self.desired.incarnation
             self.shared.faults.forget()
             self.workers.poke_all()
         went_back = self.keeper.entered is not None and self.keeper.entered.unannounced
-        if went_back and self.wishes.cluster is not None and self.wishes.cluster.paused:
+        if went_back and self.desired.cluster is not None and self.desired.cluster.paused:
             self.shared.faults.activate(FaultCode.STORE_WENT_BACK, self._subject)
         else:
             self.shared.faults.clear(FaultCode.STORE_WENT_BACK, self._subject)
@@ -175,12 +175,12 @@ class Daemon:
         try:
             await self.here.look()
         except OutliveError as error:
-            _log.warning("daemon.domains_not_listed", host=self.wishes.host, error=str(error))
+            _log.warning("daemon.domains_not_listed", host=self.desired.host, error=str(error))
             await self._revive()
         await self._end_former_creates()
         if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.looker.cleaned:
             await self._sweep()
-        if await self.gauge.look():
+        if await self.health.look():
             self.reporter.figures_due()
             self.reporter.poke()
         self.drainer.poke()
@@ -190,7 +190,7 @@ class Daemon:
         try:
             await self.creator.end_former()
         except OutliveError as error:
-            _log.warning("daemon.former_creates_not_ended", host=self.wishes.host, error=str(error))
+            _log.warning("daemon.former_creates_not_ended", host=self.desired.host, error=str(error))
 
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it is not told of, whose domain is not here."""
@@ -209,7 +209,7 @@ class Daemon:
         try:
             await self.here.start_service()
         except OutliveError as error:
-            _log.error("daemon.no_hypervisor", host=self.wishes.host, error=str(error))
+            _log.error("daemon.no_hypervisor", host=self.desired.host, error=str(error))
 
     async def keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part, and after a failure again."""

@@ -64,7 +64,7 @@ class Evacuation:
         store: Store,
         shared: VmContext,
         reporter: HostReporter,
-        gauge: HealthMonitor,
+        health: HealthMonitor,
         departures: Relocations,
         *,
         clock: Clock,
@@ -72,7 +72,7 @@ class Evacuation:
         self._store = store
         self._shared = shared
         self._reporter = reporter
-        self._gauge = gauge
+        self._health = health
         self._departures = departures
         self._clock = clock
         self._others = PeerHealth(shared.daemon, shared.host)
@@ -89,7 +89,7 @@ class Evacuation:
 
     def due(self) -> bool:
         """Whether there is something to look at."""
-        if self._gauge.degrading_for_s is None:
+        if self._health.degrading_for_s is None:
             self._begin_anew()
             return False
         return self._clock.monotonic() >= self._not_before_s
@@ -119,13 +119,13 @@ class Evacuation:
         self._answer = None
 
     def _say(self, *, go: bool, why: str = "") -> None:
-        if self._gauge.leave(go=go, why=why):
+        if self._health.leave(go=go, why=why):
             self._reporter.poke()
 
     def _wait(self, why: str) -> None:
-        now, settle_s = self._clock.monotonic(), self._gauge.policy.settle_s
+        now, settle_s = self._clock.monotonic(), self._health.policy.settle_s
         if why == Answer.UNSETTLED:
-            self._not_before_s = now + max(0.0, settle_s - (self._gauge.degrading_for_s or 0.0))
+            self._not_before_s = now + max(0.0, settle_s - (self._health.degrading_for_s or 0.0))
         elif why == Answer.IN_LINE:
             self._not_before_s = now + IN_LINE_S
         else:
@@ -144,29 +144,29 @@ class Evacuation:
         if alone.why not in (Answer.GO, Answer.ALONE):
             return alone
         if self._answer is None or fresh or now - self._looked_s > PEERS_S:
-            peers = await self._others.look(self._gauge.policy.common_share)
+            peers = await self._others.look(self._health.policy.common_share)
             self._answer, self._looked_s = self._decide(peers), now
             if self._answer.why is Answer.IN_LINE:
                 self._answer = self._decide(await self._others.living(peers))
-            self._gauge.together = self._answer.together
+            self._health.together = self._answer.together
         return self._answer
 
     def _decide(self, peers: tuple[Peer, ...]) -> LeaveResult:
-        shared, policy = self._shared, self._gauge.policy
-        now, spec = self._clock.now(), shared.wishes.spec
+        shared, policy = self._shared, self._health.policy
+        now, spec = self._clock.now(), shared.desired.spec
         given = LeaveInput(
             host=shared.host,
             action=policy.action,
-            degrading_for=self._gauge.degrading_for_s,
+            degrading_for=self._health.degrading_for_s,
             settle=max(0.0, policy.settle_s),
             common_share=max(0.0, policy.common_share),
             leaving_share=max(0.0, policy.leaving_share),
             failures_limit=max(0, policy.failures),
-            causes=self._gauge.standing.causes,
-            scores=self._gauge.figures()[0],
+            causes=self._health.standing.causes,
+            scores=self._health.figures()[0],
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
-            maintenance=cluster_maintenance(shared.wishes.cluster_spec, now) or host_maintenance(spec.fencing, now),
+            maintenance=cluster_maintenance(shared.desired.cluster_spec, now) or host_maintenance(spec.fencing, now),
             failures=self._failures,
             peers=peers,
         )
@@ -179,7 +179,7 @@ class Evacuation:
         refused = False
         for name in await self._order():
             try:
-                await self._shared.wishes.look()
+                await self._shared.desired.look()
             except OutliveError as error:
                 _log.warning("host.wish_not_read", host=self._shared.host, error=str(error))
             if not self._shared.keeper.held or self._departures.stopped:
@@ -250,7 +250,7 @@ class DrainController:
     """See the module. ``poke`` says that the wish may have changed."""
 
     def __init__(
-        self, store: Store, shared: VmContext, reporter: HostReporter, gauge: HealthMonitor, *, clock: Clock, ids: Ids
+        self, store: Store, shared: VmContext, reporter: HostReporter, health: HealthMonitor, *, clock: Clock, ids: Ids
     ) -> None:
         self.active = False
         """Whether a job runs."""
@@ -258,7 +258,7 @@ class DrainController:
         self._shared = shared
         self._reporter = reporter
         self._departures = Relocations(store, shared, clock=clock, ids=ids)
-        self._vacator = Evacuation(store, shared, reporter, gauge, self._departures, clock=clock)
+        self._vacator = Evacuation(store, shared, reporter, health, self._departures, clock=clock)
         self._state: DomainState = ""
         self._stopped = False
         self._wake = asyncio.Event()
@@ -280,9 +280,9 @@ class DrainController:
         while not self._stopped:
             await self._wake.wait()
             self._wake.clear()
-            if not self._shared.keeper.held or self._shared.wishes.hypervisor is None or self._stopped:
+            if not self._shared.keeper.held or self._shared.desired.hypervisor is None or self._stopped:
                 continue
-            self._state = self._state or self._shared.wishes.hypervisor.status.domain_state
+            self._state = self._state or self._shared.desired.hypervisor.status.domain_state
             job = self._job()
             if job is None:
                 continue
@@ -298,7 +298,7 @@ class DrainController:
 
     def _job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
         """What is to be done to get to what is wished; ``None``: nothing."""
-        if self._shared.wishes.spec.drain:
+        if self._shared.desired.spec.drain:
             return None if self._state == "flushed" and not self._left() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
             return "unflush"
@@ -327,10 +327,10 @@ class DrainController:
     async def _cancelled(self, draining: bool) -> bool:
         """Whether the wish is another one by now, read again."""
         try:
-            await self._shared.wishes.look()
+            await self._shared.desired.look()
         except OutliveError as error:
             _log.warning("drain.wish_not_read", host=self._shared.host, error=str(error))
-        return self._stopped or self._shared.wishes.spec.drain != draining or not self._shared.keeper.held
+        return self._stopped or self._shared.desired.spec.drain != draining or not self._shared.keeper.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
         if job == "start":

@@ -66,7 +66,7 @@ class HealthMonitor:
     def __init__(
         self,
         machine: MachinePort,
-        wishes: DesiredState,
+        desired: DesiredState,
         *,
         host: str,
         clock: Clock,
@@ -77,7 +77,7 @@ class HealthMonitor:
         self.together = 1
         """How many hosts have its trouble, as was last looked at."""
         self._machine = machine
-        self._wishes = wishes
+        self._desired = desired
         self._host = host
         self._clock = clock
         self._decisions = decisions
@@ -118,7 +118,7 @@ class HealthMonitor:
     @property
     def policy(self) -> DegradingPolicy:
         """Of the cluster."""
-        return self._wishes.cluster_spec.degrading
+        return self._desired.cluster_spec.degrading
 
     @property
     def degrading_for_s(self) -> float | None:
@@ -168,7 +168,7 @@ class HealthMonitor:
 
     def _adopt(self) -> None:
         """Go on from what the daemon before this one has published."""
-        found = self._wishes.hypervisor
+        found = self._desired.hypervisor
         if self._adopted or found is None:
             return
         self._adopted = True

@@ -237,7 +237,7 @@ class Relocations:
             vms=(item,),
             nodes=nodes,
             running=(vm.name,) if op == "flush" else (),
-            default_selector=shared.wishes.cluster_spec.default_selector or None,
+            default_selector=shared.desired.cluster_spec.default_selector or None,
             require_fit=shared.settings.require_fit,
             mem_means=shared.settings.mem_means,
             stay=stay,

@@ -1,4 +1,4 @@
-"""How a node daemon works, where the hosts' own wishes (``Hypervisor.spec``) say nothing: times and limits.
+"""How a node daemon works, where ``Hypervisor.spec`` says nothing: times and limits.
 
 The timing of fencing is not here: it is a profile (``outlive.node.fencing.policy``), because fencers and hosts have
 to agree upon it.
@@ -17,7 +17,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """Section ``node``."""
 
     look: Duration = Duration(5.0)
-    """How often the daemon looks at the wishes for its host, and at its domains in case one ended by itself."""
+    """How often the daemon reads what is wanted of its host, and lists its domains in case one ended by itself."""
     usage: Duration = Duration(30.0)
     """How often the host's figures are published."""
     write_limit: Duration = Duration(2.0)

@@ -140,7 +140,7 @@ class HostReporter:
         here: LocalDomains,
         machine: MachinePort,
         keeper: LeaseRenewer,
-        wishes: DesiredState,
+        desired: DesiredState,
         informer: Informer[VirtualMachine],
         health: HealthMonitor,
         *,
@@ -158,7 +158,7 @@ class HostReporter:
         self._here = here
         self._machine = machine
         self._keeper = keeper
-        self._wishes = wishes
+        self._desired = desired
         self._informer = informer
         self._health = health
         self._host = host

@@ -107,15 +107,15 @@ def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     if leave_vms or going_down or not left:
         return ""
     named = ", ".join(left[:LISTED])
-    return f"{len(left)} virtual machines run on {daemon.wishes.host} ({named}): drain it first, or leave them"
+    return f"{len(left)} virtual machines run on {daemon.desired.host} ({named}): drain it first, or leave them"
 
 
 async def stop(daemon: Daemon, *, nonce: str, going_down: bool) -> None:
     """Everything up to the moment at which the parts are cancelled."""
     given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
-    result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.wishes.host)
+    result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.desired.host)
     for step in result.steps:
-        _log.info("daemon.stopping", host=daemon.wishes.host, step=step.value)
+        _log.info("daemon.stopping", host=daemon.desired.host, step=step.value)
         try:
             await _take(daemon, step, nonce)
             if step is ShutdownStep.STOP_KEEPALIVE and going_down and daemon.shared.settings.going_down == "shutdown":
@@ -178,7 +178,7 @@ async def _shut_guests(daemon: Daemon) -> None:
         running = await _still_said_to_run(daemon, running)
     left = [domain.vm for domain in here.present()]
     if left:
-        _log.warning("daemon.guests_left", host=daemon.wishes.host, left=left[:LISTED], count=len(left))
+        _log.warning("daemon.guests_left", host=daemon.desired.host, left=left[:LISTED], count=len(left))
 
 
 async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
@@ -220,7 +220,7 @@ async def _leave(daemon: Daemon, nonce: str) -> None:
             domains=daemon.here.names(),
             holds=tuple(holds),
             under_way=len(daemon.here.creating) + daemon.workers.busy,
-            incarnation=daemon.wishes.incarnation,
+            incarnation=daemon.desired.incarnation,
         )
         return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
 

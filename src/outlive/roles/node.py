@@ -182,7 +182,7 @@ class NodeRole:
 
     async def _fence(self) -> None:
         """Watch the other hosts, where this one is a coordinator."""
-        if self.daemon.wishes.spec.mode != "coordinator":
+        if self.daemon.desired.spec.mode != "coordinator":
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
 
@@ -219,7 +219,7 @@ class NodeRole:
         nonce = self._nonce
         write_limit_s = float(settings.write_limit)
         here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
-        wishes = DesiredState(stores.daemon, self.host)
+        desired = DesiredState(stores.daemon, self.host)
         records = VmRecords(clock)
         pause = PauseGate(stores.daemon, clock, self._ids)
         isolation = Isolation(ports.cut, stores.daemon) if ports.cut is not None else None
@@ -244,8 +244,8 @@ class NodeRole:
             stores.daemon,
             entrance,
             ports.guard,
-            GuardArming(ports.guard, wishes, limit_s=write_limit_s),
-            wishes,
+            GuardArming(ports.guard, desired, limit_s=write_limit_s),
+            desired,
             host=self.host,
             nonce=nonce,
             clock=clock,
@@ -259,17 +259,17 @@ class NodeRole:
             random=self._random.fork("informers"),
             selector=Selector.labels({HOST_LABEL: self.host}),
         )
-        gauge = HealthMonitor(
-            ports.machine, wishes, host=self.host, clock=clock, decisions=self.decisions, faults=self.faults
+        health = HealthMonitor(
+            ports.machine, desired, host=self.host, clock=clock, decisions=self.decisions, faults=self.faults
         )
         reporter = HostReporter(
             stores.daemon,
             here,
             ports.machine,
             keeper,
-            wishes,
+            desired,
             informer,
-            gauge,
+            health,
             host=self.host,
             clock=clock,
             decisions=self.decisions,
@@ -285,7 +285,7 @@ class NodeRole:
             pause=pause,
             guard=ports.guard,
             storage=ports.storage,
-            wishes=wishes,
+            desired=desired,
             settings=settings,
             informer=informer,
             records=records,
@@ -311,7 +311,7 @@ class NodeRole:
             records,
             here,
             keeper,
-            wishes,
+            desired,
             host=self.host,
             nonce=nonce,
             clock=clock,
@@ -326,14 +326,14 @@ class NodeRole:
             keeper=keeper,
             cleaner=cleaner,
             here=here,
-            wishes=wishes,
+            desired=desired,
             informer=informer,
             looker=looker,
             creator=creator,
             workers=workers,
             reporter=reporter,
-            drainer=DrainController(stores.flush, shared, reporter, gauge, clock=clock, ids=self._ids),
-            gauge=gauge,
+            drainer=DrainController(stores.flush, shared, reporter, health, clock=clock, ids=self._ids),
+            health=health,
             clock=clock,
         )
         daemon.connect()
@@ -348,7 +348,7 @@ class NodeRole:
         if speed is not None:
             async for _ in list_all(self._stores.daemon, Hypervisor):
                 hosts += 1
-        profile = self.daemon.wishes.profile
+        profile = self.daemon.desired.profile
         limit_s = float(self.settings.write_limit)
         given = ProfileInput(profile=profile, hosts=hosts, store_cas_per_s=speed, write_limit_s=limit_s)
         result = self.decisions.use(VALIDATE_PROFILE, given, subject=self.host)

@@ -82,7 +82,7 @@ class DeafOnce:
 def test_wishes_are_read_again_though_one_reading_was_never_answered() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-1"].daemon.role
-        wishes = role.daemon.wishes
+        wishes = role.daemon.desired
         wishes._store = DeafOnce(wishes._store)
         await at(world, 10)
         await world.do("drain", {"host": "kvm-1"})

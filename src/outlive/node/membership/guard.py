@@ -28,9 +28,9 @@ _log = get_logger("node.arming")
 class GuardArming:
     """See the module; asked before each renewal."""
 
-    def __init__(self, guard: GuardPort, wishes: DesiredState, *, limit_s: float) -> None:
+    def __init__(self, guard: GuardPort, desired: DesiredState, *, limit_s: float) -> None:
         self._guard = guard
-        self._wishes = wishes
+        self._desired = desired
         self._limit_s = limit_s
         self.trouble = ""
         """Why the guard is not as it should be; empty when it is."""
@@ -59,7 +59,7 @@ class GuardArming:
 
     def pace_s(self, write_limit_s: float) -> float:
         """Between two renewals: as is wished, and often enough for the guard while it still has a shorter time."""
-        wished_s = float(self._wishes.profile.renew_s)
+        wished_s = float(self._desired.profile.renew_s)
         if not self.enforced_s:
             return wished_s
         bearable_s = (self.enforced_s - write_limit_s) / RENEWALS_BEFORE_STOP
@@ -71,9 +71,9 @@ class GuardArming:
         return report
 
     def _wanted(self) -> tuple[float, float] | None:
-        if not self._wishes.spec.fencing.armed:
+        if not self._desired.spec.fencing.armed:
             return None
-        profile = self._wishes.profile
+        profile = self._desired.profile
         return (float(profile.guard_timeout_s), float(profile.watchdog_s))
 
     async def _change(self, has: tuple[float, float] | None, wanted: tuple[float, float] | None) -> None:

@@ -63,7 +63,7 @@ class LeaseRenewer:
         entrance: JoinProcedure,
         guard: GuardPort,
         arming: GuardArming,
-        wishes: DesiredState,
+        desired: DesiredState,
         *,
         host: str,
         nonce: str,
@@ -77,7 +77,7 @@ class LeaseRenewer:
         self._entrance = entrance
         self._guard = guard
         self._arming = arming
-        self._wishes = wishes
+        self._desired = desired
         self._host = host
         self._nonce = nonce
         self._clock = clock
@@ -138,7 +138,7 @@ class LeaseRenewer:
     @property
     def connected(self) -> bool:
         """Whether the store answers."""
-        return self._held and self.own_age_s < CONNECTED_RENEWALS * self._wishes.profile.renew_s + self._limit_s
+        return self._held and self.own_age_s < CONNECTED_RENEWALS * self._desired.profile.renew_s + self._limit_s
 
     def acknowledged_since(self, moment_s: float) -> bool:
         """Whether a renewal was acknowledged that was sent after ``moment_s`` (monotonic): the store is the same."""
@@ -227,7 +227,7 @@ class LeaseRenewer:
                     await self._begin(entered)
                     return
                 continue
-            await self._clock.sleep(float(self._wishes.profile.renew_s))
+            await self._clock.sleep(float(self._desired.profile.renew_s))
 
     async def speak(self) -> None:
         """Say, where that is so, that a restored store does not know this host, which cannot enter yet."""

@@ -52,7 +52,7 @@ class Registration:
         records: VmRecords,
         here: LocalDomains,
         keeper: LeaseRenewer,
-        wishes: DesiredState,
+        desired: DesiredState,
         *,
         host: str,
         nonce: str,
@@ -71,7 +71,7 @@ class Registration:
         self._records = records
         self._here = here
         self._keeper = keeper
-        self._wishes = wishes
+        self._desired = desired
         self._host = host
         self._nonce = nonce
         self._clock = clock
@@ -96,7 +96,7 @@ class Registration:
         return record.epoch - 1 if record.epoch - 1 > record.dead_through else 0
 
     def _unregistered(self, record: MemberRecord) -> bool:
-        return self._wishes.incarnation not in ("", record.incarnation)
+        return self._desired.incarnation not in ("", record.incarnation)
 
     async def clean(self) -> None:
         """Until nothing is left. Errors of the store are waited out; a lost membership ends it, to be begun again."""
@@ -115,7 +115,7 @@ class Registration:
     async def _look_at_wishes(self) -> None:
         """The store may go back once more while something here does not end, and nobody else looks meanwhile."""
         try:
-            await self._wishes.look()
+            await self._desired.look()
         except OutliveError as error:
             _log.warning("membership.wishes_not_read", host=self._host, error=str(error))
 
@@ -124,8 +124,8 @@ class Registration:
         record, me = self._keeper.record, self._keeper.me
         assert record is not None
         entered = self._keeper.entered
-        incarnation = self._wishes.incarnation
-        paused = self._wishes.cluster is not None and self._wishes.cluster.paused
+        incarnation = self._desired.incarnation
+        paused = self._desired.cluster is not None and self._desired.cluster.paused
         register = (entered is not None and entered.restored) or (
             (paused or record.incarnation != "") and self._unregistered(record)
         )

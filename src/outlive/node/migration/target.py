@@ -104,7 +104,7 @@ class MigrationTarget:
 
     async def _enter(self, vm: VirtualMachine, move: Migration, memory: VmMemory) -> float | None:
         shared, name = self._shared, vm.name
-        held_in = shared.wishes.incarnation
+        held_in = shared.desired.incarnation
         fresh = await shared.records.read(shared.daemon, name)
         if fresh is None:
             return LOOK_S

@@ -86,7 +86,7 @@ class VmContext:
     pause: PauseGate
     guard: GuardPort
     storage: StoragePort
-    wishes: DesiredState
+    desired: DesiredState
     settings: NodeSettings
     informer: Informer[VirtualMachine]
     records: VmRecords
@@ -110,7 +110,7 @@ class VmContext:
 
         A store that was restored from a backup may miss one that was made since.
         """
-        return self.read_in.get(vm) == self.wishes.incarnation
+        return self.read_in.get(vm) == self.desired.incarnation
 
     def own_member(self) -> tuple[MemberView, ...]:
         """This host's membership, as the store last showed it."""

@@ -90,7 +90,7 @@ class VmReconciler:
         cached = shared.informer.get(name)
         if cached is not None and self._settled(cached) and (shared.known(name) or name not in shared.here.domains):
             return None
-        incarnation = shared.wishes.incarnation
+        incarnation = shared.desired.incarnation
         vm = await shared.records.read(shared.daemon, name)
         domain = shared.here.domains.get(name)
         if vm is None and domain is not None:
@@ -189,7 +189,7 @@ class VmReconciler:
         certain = now_s - memory.orphaned_s >= ORPHAN_S and shared.keeper.acknowledged_since(memory.orphaned_s)
         if not self.cleaned or not certain:
             return ORPHAN_S
-        await shared.wishes.look()  # whether it is still the same store
+        await shared.desired.look()  # whether it is still the same store
         if not shared.known(name):
             memory.unknown = True
             tell_unknown(shared.faults, shared.host, name)

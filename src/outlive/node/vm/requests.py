@@ -295,7 +295,7 @@ class RequestHandler:
                 migration_active=active_move(vm) is not None,
             ),
             nodes=nodes,
-            default_selector=shared.wishes.cluster_spec.default_selector or None,
+            default_selector=shared.desired.cluster_spec.default_selector or None,
             require_fit=shared.settings.require_fit,
             mem_means=shared.settings.mem_means,
         )

@@ -115,7 +115,7 @@ class DomainCreator:
             holders=vm.status.holders,
             gate_open=gate_open,
             held_in=held_in,
-            incarnation=shared.wishes.incarnation,
+            incarnation=shared.desired.incarnation,
         )
         outcome = shared.decisions.use(_CREATE, view, subject=vm.name)
         if outcome.refused is None:
@@ -220,7 +220,7 @@ class VmStarter:
 
     async def _start(self, name: str, turn: StartTurn, memory: VmMemory) -> float | None:
         shared = self._shared
-        held_in, me = shared.wishes.incarnation, shared.keeper.me
+        held_in, me = shared.desired.incarnation, shared.keeper.me
         vm = await shared.records.read(shared.daemon, name)
         if vm is None or assigned_to(vm) != shared.host:
             return None
