@@ -6,7 +6,7 @@ records and reservations instead of columns, and asks each filter about each hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from outlive.base.hashing import stable_hash
 from outlive.placement import weighers
@@ -14,9 +14,9 @@ from outlive.placement.engine import STEP_ERRORS, Engine
 from outlive.placement.filters.capacity import vm_amounts
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import BoundFilter, BoundWeigher
-from outlive.placement.ranking import _FIRST, _SECOND, _STEP, _WORD, KEY_BITS, squash_one
+from outlive.placement.ranking import _FIRST, _SECOND, _STEP, KEY_BITS, squash_one
 from outlive.placement.request import GROUP_HINT, InstanceGroup, Intent, PlacementRequest
-from outlive.placement.reservations import AMOUNT_LIMIT, is_ready
+from outlive.placement.reservations import AMOUNT_LIMIT, blocked_hosts, has_landed, is_ready, unused
 from outlive.placement.steps import Run, Weigher
 from outlive.placement.weighers import (
     BinPack,
@@ -27,7 +27,7 @@ from outlive.placement.weighers import (
     SlotConsolidation,
     SoftAffinity,
 )
-from outlive.resources import COMMITTED, FAILOVER, Amounts
+from outlive.resources import COMMITTED, FAILOVER, Amounts, Hypervisor, Reservation
 
 
 def rank_plain(engine: Engine, request: PlacementRequest) -> list[tuple[str, float]]:
@@ -197,12 +197,42 @@ def tie_key(resource_id: str, host: str) -> int:
     return mix(stable_hash(resource_id), stable_hash(host))
 
 
+_WORD = (1 << 64) - 1
+
+
 def mix(resource_hash: int, host_hash: int) -> int:
     """``tie_key`` of hashes that are known already."""
     word = ((resource_hash ^ host_hash) + _STEP) & _WORD
     word = ((word ^ (word >> 30)) * _FIRST) & _WORD
     word = ((word ^ (word >> 27)) * _SECOND) & _WORD
     return (word ^ (word >> 31)) >> (64 - KEY_BITS)
+
+
+def host_free_capacity(reservations: Iterable[Reservation], host: Hypervisor) -> Amounts | None:
+    """Free after allocation and every reservation that is wanted somewhere and touches the host.
+
+    May be negative, which means over-subscribed; ``None`` without capacity data.
+    """
+    free = _unallocated(host)
+    if free is None:
+        return None
+    instances = {one.id for one in host.status.instances}
+    for reservation in reservations:
+        if has_landed(reservation, instances):
+            continue
+        if reservation.spec.target_host and host.name in blocked_hosts(reservation):
+            for name, size in unused(reservation).items():
+                if name in free:
+                    free[name] -= size
+    return Amounts(free)
+
+
+def _unallocated(host: Hypervisor) -> dict[str, int] | None:
+    capacity = host.effective_capacity()
+    if capacity is None:
+        return None
+    used = host.status.allocation if host.status.allocation is not None else Amounts()
+    return {name: size - used.get(name, 0) for name, size in capacity.items()}
 
 
 _PLAIN: dict[type, Callable[..., list[float]]] = {

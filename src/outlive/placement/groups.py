@@ -50,8 +50,8 @@ def group_of(flavor_name: str, groups: Iterable[FlavorGroupSpec]) -> FlavorGroup
 
 
 def unit_mib(group: FlavorGroupSpec) -> int:
-    """MiB of one declared unit of memory: the smallest flavor of a fixed ratio, else one GiB."""
-    return group.smallest_flavor.memory_mb if group.ram_core_ratio is not None else _GIB_IN_MIB
+    """MiB of one declared unit of memory: the smallest flavor of a fixed ratio, if it has any, else one GiB."""
+    return (group.ram_core_ratio is not None and group.smallest_flavor.memory_mb) or _GIB_IN_MIB
 
 
 def units_to_gib(units: int, group: FlavorGroupSpec) -> int:

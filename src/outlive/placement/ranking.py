@@ -28,7 +28,6 @@ KeyVector = NDArray[np.uint64]
 Positions = NDArray[np.intp]
 
 KEY_BITS = 48
-_WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
@@ -147,17 +146,6 @@ def squash(scores: FloatVector) -> FloatVector:
 def squash_one(score: float) -> float:
     """``squash`` of a single score, to the last bit."""
     return float(squash(np.array([score]))[0])
-
-
-def min_max_scale(value: float, low: float, high: float, out_low: float, out_high: float) -> float:
-    """``value`` between ``low`` and ``high`` as one between ``out_low`` and ``out_high``, kept between them.
-
-    0 where either range is empty. ``out_low`` may be the larger one.
-    """
-    if low == high or out_low == out_high:
-        return 0.0
-    scaled = out_low + (value - low) / (high - low) * (out_high - out_low)
-    return max(min(out_low, out_high), min(max(out_low, out_high), scaled))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.settings import PlacementSettings
-from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Hypervisor, Reservation, condition
+from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservation, condition
 
 AMOUNT_LIMIT = 2**52
 """Larger amounts count as this: 4 PiB, or four billion cores. Keeps every sum inside 64 bits."""
@@ -166,50 +166,3 @@ def _committed(reservation: Reservation, query: CapacityQuery) -> Verdict:
     ):
         return Verdict.UNLOCKED
     return _held(reservation)
-
-
-def host_free_capacity(reservations: Iterable[Reservation], host: Hypervisor) -> Amounts | None:
-    """Free after allocation and every reservation that is wanted somewhere and touches the host.
-
-    May be negative, which means over-subscribed; ``None`` without capacity data.
-    """
-    free = _unallocated(host)
-    if free is None:
-        return None
-    instances = {one.id for one in host.status.instances}
-    for reservation in reservations:
-        if has_landed(reservation, instances):
-            continue
-        if reservation.spec.target_host and host.name in blocked_hosts(reservation):
-            for name, size in unused(reservation).items():
-                if name in free:
-                    free[name] -= size
-    return Amounts(free)
-
-
-def host_has_capacity_for_reservation(
-    reservations: Iterable[Reservation], host: Hypervisor, wanted: Reservation
-) -> bool:
-    """Whether the host could hold ``wanted`` beside every other reservation that touches it."""
-    free = _unallocated(host)
-    if free is None:
-        return False
-    instances = {one.id for one in host.status.instances}
-    itself = (wanted.metadata.namespace, wanted.name)
-    for other in reservations:
-        if (other.metadata.namespace, other.name) == itself or host.name not in blocked_hosts(other):
-            continue
-        if has_landed(other, instances):
-            continue
-        for name, size in unused(other).items():
-            if name in free:
-                free[name] -= size
-    return all(name in free and free[name] >= size for name, size in unused(wanted).items())
-
-
-def _unallocated(host: Hypervisor) -> dict[str, int] | None:
-    capacity = host.effective_capacity()
-    if capacity is None:
-        return None
-    used = host.status.allocation if host.status.allocation is not None else Amounts()
-    return {name: size - used.get(name, 0) for name, size in capacity.items()}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.failover import GIB
 from tests.support.live_failover import LiveCloud, live, started
 from tests.support.loops import run
+from tests.support.plain_placement import host_free_capacity
 
 from outlive.base.clock import SystemClock
 from outlive.failover.model import VmView
@@ -22,7 +23,7 @@ from outlive.failover.rules import counts
 from outlive.failover.slots import slot_view
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import Intent
-from outlive.placement.reservations import CapacityQuery, Verdict, host_free_capacity, verdict
+from outlive.placement.reservations import CapacityQuery, Verdict, verdict
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
     Amounts,

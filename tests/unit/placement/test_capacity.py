@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.placement import GIB, commitment, fleet_of, host, in_flight, request, slot
+from tests.support.plain_placement import host_free_capacity
 
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import Intent, Options
-from outlive.placement.reservations import host_free_capacity, host_has_capacity_for_reservation, unused
+from outlive.placement.reservations import unused
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import FAILOVER, Amounts, Parameter, Pipeline, PipelineSpec, Reservation, Step
 from outlive.resources.meta import ObjectMeta
@@ -192,14 +193,6 @@ def test_free_capacity_for_controllers_may_be_negative() -> None:
         cpu=8000, memory=-32 * GIB
     )
     assert host_free_capacity([], host(capacity=None, effectiveCapacity=None)) is None
-
-
-def test_a_reservation_is_not_counted_against_itself() -> None:
-    mine, other = slot("mine", memory="40Gi"), slot("other", target="", memory="24Gi")
-    assert host_has_capacity_for_reservation([mine, other], host(), mine)
-    assert not host_has_capacity_for_reservation([mine, other, slot("third", memory="1Gi")], host(), mine)
-    assert not host_has_capacity_for_reservation([], host(capacity=None, effectiveCapacity=None), mine)
-    assert not host_has_capacity_for_reservation([], host(effectiveCapacity={"cpu": "16"}), mine)
 
 
 def test_free_is_minus_one_where_nobody_knows() -> None:

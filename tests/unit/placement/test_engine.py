@@ -12,7 +12,7 @@ from outlive.base.random import Random
 from outlive.placement.engine import Engine
 from outlive.placement.errors import GatheringRefused, InvalidOptions, PipelineNotReady, RunRefused, UnknownPipeline
 from outlive.placement.pipelines import PipelineTable
-from outlive.placement.ranking import min_max_scale, squash_one
+from outlive.placement.ranking import squash_one
 from outlive.placement.request import SILENT, Intent, Options
 from outlive.placement.service import shuffled
 from outlive.placement.settings import PlacementSettings
@@ -220,22 +220,6 @@ def test_the_shuffle_never_moves_a_host_across_the_boundary_of_own_slots() -> No
     assert {order[:2] for order in seen} == {("s1", "s2"), ("s2", "s1")}
     assert {order[4] for order in seen} == {"c"}
     assert {order[2:4] for order in seen} == {("a", "b"), ("b", "a")}
-
-
-@pytest.mark.parametrize(
-    ("value", "low", "high", "out", "expected"),
-    [
-        (5.0, 0.0, 10.0, (0.0, -0.75), -0.375),
-        (20.0, 0.0, 10.0, (0.0, -0.75), -0.75),
-        (-1.0, 0.0, 10.0, (0.0, 1.0), 0.0),
-        (1.0, 1.0, 1.0, (0.0, 1.0), 0.0),
-        (1.0, 0.0, 1.0, (2.0, 2.0), 0.0),
-    ],
-)
-def test_scaling_clamps_in_either_direction(
-    value: float, low: float, high: float, out: tuple[float, float], expected: float
-) -> None:
-    assert min_max_scale(value, low, high, *out) == pytest.approx(expected)
 
 
 def test_intent_only_rules_do_not_hold_for_a_request_without_intent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,8 @@ def test_units_are_smallest_flavors_or_gib() -> None:
     assert (unit_mib(fixed), units_to_gib(3, fixed), gib_to_units(7, fixed)) == (2048, 6, 3)
     mixed = flavor_groups([flavor("a", 1, 2048), flavor("b", 1, 4096)])[0]
     assert unit_mib(mixed) == 1024
+    empty = msgspec.structs.replace(fixed, smallest_flavor=msgspec.structs.replace(fixed.smallest_flavor, memory_mb=0))
+    assert (unit_mib(empty), gib_to_units(3, empty)) == (1024, 3)
 
 
 @given(st.text(min_size=1, max_size=300))
