@@ -433,3 +433,16 @@ def test_a_plan_and_an_import_show_what_each_level_costs(state: Path) -> None:
     assert costs[1]["slots"] == planned["after"]["slots"]  # type: ignore[index]
     assert "What each level costs" in outlive("import", "csv", *files, "--state-dir", state).out
     assert "Slots of every VM" in outlive("failover", "plan", "--state-dir", state).out
+
+
+def test_settings_that_an_older_version_kept_and_this_one_does_not_know_are_left_out(state: Path) -> None:
+    kept = json.dumps({"failover": {"compat": "reference", "flavorFailoverRequirements": {"*": 1}}, "gone": {"a": 1}})
+    cluster = {
+        "apiVersion": "outlive.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "default", "annotations": {"outlive.dev/settings": kept}},
+    }
+    (state / "cluster.json").write_text(json.dumps(cluster))
+    assert outlive("apply", "-f", state / "cluster.json", "--state-dir", state).code == 0
+    assert outlive("failover", "plan", "--apply", "--state-dir", state).code == 0
+    assert coverage(state)["tolerance"] == 1

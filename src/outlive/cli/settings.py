@@ -151,7 +151,17 @@ def _flags(kept: str) -> dict[str, Any]:
     except msgspec.MsgspecError:
         place = f"Cluster/default: annotation {SETTINGS_ANNOTATION}"
         raise BadInput("is not what a server writes", place=place, remedy="start outlive up once") from None
-    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+    return {
+        f"{name}.{key}": value
+        for name, section in sections.items()
+        for key, value in section.items()
+        if key in _keys(name)  # an older version may have kept what there is no more
+    }
+
+
+def _keys(section: str) -> frozenset[str]:
+    kind = all_sections().get(section)
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind)) if kind is not None else frozenset()
 
 
 async def keep_settings(store: Store, clock: Clock, sections: Mapping[str, Any]) -> None:
