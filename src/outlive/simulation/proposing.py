@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from outlive.resources.codec import to_builtins
 from outlive.simulation.story import Ended
 
 
@@ -30,5 +31,5 @@ def proposal(ended: Ended) -> str:
     names = sorted({one.invariant for one in summary.violations})
     wanted["violations"] = names or "none"
     wanted["until"] = f"{summary.virtual_s:g}s"
-    text: str = yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.safe_dump(to_builtins(wanted), sort_keys=False, allow_unicode=True, width=120)
     return f"# Proposed from seed {summary.seed}: say whether this is what should happen.\n{text}"
