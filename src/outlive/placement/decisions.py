@@ -24,7 +24,7 @@ from outlive.resources import Hypervisor, Pipeline, Reservation
 from outlive.runtime.decisions import Decision
 
 
-class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class PlacementInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A request and the world that it meets. Shipped pipelines are known unless one of that name is given."""
 
     request: PlacementRequest

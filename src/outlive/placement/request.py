@@ -90,7 +90,7 @@ def hint_word(intent: Intent) -> str | None:
     return "live_migrate" if intent is Intent.LIVE_MIGRATION else intent.value
 
 
-class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A piece of a request in our own JSON."""
 
 
