@@ -13,20 +13,20 @@ hold are kept as a set, and a slot with such a member admits nobody. ``trial`` a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from typing import NamedTuple, cast
+from collections.abc import Iterable, KeysView, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlive.base.errors import BadInput
 from outlive.failover.breaches import Breach, Meeting
+from outlive.failover.journal import Journal
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.separation import SeparationIndex
 from outlive.failover.slotsets import ByCount, bits, union
 from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.failover.units import FaultIndex
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
@@ -48,7 +48,7 @@ class _VmState(NamedTuple):
     required: int
 
 
-class ConflictIndex:
+class ConflictIndex(FaultIndex, Journal):
     """Hosts, units of failure, slots and VMs by number, and every question about the rules.
 
     Numbers stay as long as the thing is there. A VM that is only named by a slot is a member with the location that the
@@ -57,68 +57,31 @@ class ConflictIndex:
     """
 
     def __init__(self, topology: Topology = HOSTS_ALONE) -> None:
-        self.topology = topology
-        self.host_names: list[str] = []
-        self.unit_names: list[str] = []
+        FaultIndex.__init__(self, topology)
+        Journal.__init__(self)
         self.slot_names: list[str] = []
         self.vm_names: list[str] = []
-        self.has_units = bool(topology.units)
-        """Whether any host belongs to a unit with another name than its own."""
         self.generation = 0
         """Rises when ``slot_log`` begins anew."""
         self.slot_log: list[int] = []
         """Numbers of slots in the order in which they were added; a number returns when it is used again."""
-        self._units = dict(topology.units)
-        self._host_number: dict[str, int] = {}
-        self._unit_number: dict[str, int] = {}
-        self._unit_of: list[int] = []
-        """By host: its unit."""
-        self._unit_array: Ints | None = None
-        self._placed_on: list[int] = []
-        """By host: the slots that are on it, as a bit set."""
-        self._touching: list[int] = []
-        """By unit: the slots that touch it, as a bit set."""
-        self._slots_at: list[dict[int, None]] = []
-        """The same as numbers."""
         self._slot_number: dict[str, int] = {}
         self._slot_rank: list[str] = []
         self._slot_host: list[int] = []
         self._slot_size: list[Size] = []
         self._slot_counts: list[bool] = []
         self._members: list[dict[int, None]] = []
-        self._units_of: list[dict[int, int]] = []
-        """By slot: unit → how often the slot touches it."""
-        self._crowded: list[int] = []
-        """By slot: how many units it touches more than once."""
-        self._near: list[int] = []
-        """By slot: itself and the slots that it has a member in common with."""
-        self._meeting: list[int | None] = []
-        """By slot: the slots that touch a unit which it touches; ``None`` while not known."""
-        self._meetings_known = False
-        """Whether any of these may be known."""
-        self._bit: list[int] = []
-        self._shared: dict[tuple[int, int], int] = {}
-        """Pairs of slots with more than one member in common, and how many; only where rules are broken."""
         self._free_slots: list[int] = []
         self._ranked = True
-        self._alive = 0
         self._open = 0
         self._by_members = ByCount()
         self._fitting: dict[Size, int] = {}
         self._vm_number: dict[str, int] = {}
         self._vm_state: list[_VmState] = []
-        self._vm_unit: list[int] = []
-        self._slots_of: list[list[int]] = []
         self._counting: list[int] = []
         """By VM: how many of its slots count for it."""
         self._free_vms: list[int] = []
         self._missing: set[int] = set()
-        self._faulty: dict[int, int] = {}
-        """VMs for which a unit occurs more than once, and how many do."""
-        self._faulty_slots: int | None = 0
-        """The slots of these, as a bit set; ``None`` while not known."""
-        self._journal: list[Callable[[], object]] | None = None
-        self._savepoints = 0
         self.separation = SeparationIndex(self)
 
     @classmethod
@@ -180,23 +143,6 @@ class ConflictIndex:
 
     # Names and numbers
 
-    def host(self, name: str) -> int:
-        """The number of a host; a new name gets a new one."""
-        number = self._host_number.get(name)
-        if number is None:
-            number = self._host_number[name] = len(self.host_names)
-            self.host_names.append(name)
-            self._unit_of.append(self._unit(self._units.get(name, name)))
-            self._placed_on.append(0)
-        return number
-
-    def hosts(self, names: Sequence[str]) -> list[int]:
-        """The numbers of hosts."""
-        found = list(map(self._host_number.get, names))
-        if None in found:
-            return [self.host(name) for name in names]
-        return cast("list[int]", found)
-
     def vm(self, name: str) -> int:
         """The number of a VM."""
         return self._vm_number[name]
@@ -217,19 +163,6 @@ class ConflictIndex:
     def names(self) -> KeysView[str]:
         """The VMs that were added or are named by a slot, in no particular order."""
         return self._vm_number.keys()
-
-    def unit_of(self, host: int) -> int:
-        """The number of a host's unit of failure."""
-        return self._unit_of[host]
-
-    def units_at(self, hosts: Ints) -> Ints:
-        """The numbers of these hosts' units."""
-        if not self.has_units:
-            return hosts
-        if self._unit_array is None or len(self._unit_array) != len(self._unit_of):
-            self._unit_array = np.array(self._unit_of, dtype=np.int64)
-        units: Ints = self._unit_array[hosts]
-        return units
 
     # Changes
 
@@ -399,45 +332,6 @@ class ConflictIndex:
             self._judge(vm)
         return True
 
-    # Taking back
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Everything that is changed inside is taken back at the end."""
-        mark = self.savepoint()
-        try:
-            yield
-        finally:
-            self.rollback(mark)
-
-    def savepoint(self) -> int:
-        """From now on changes can be taken back, until ``rollback`` or ``release`` is called with the answer."""
-        if self._journal is None:
-            self._journal = []
-        self._savepoints += 1
-        return len(self._journal)
-
-    def rollback(self, mark: int) -> None:
-        """Take back what changed since the savepoint, and end it."""
-        undo = self._journal or []
-        changes = undo[mark:]
-        self._journal = None
-        for change in reversed(changes):
-            change()
-        del undo[mark:]
-        self._journal = undo
-        self.release(mark)
-
-    def release(self, mark: int) -> None:
-        """End the savepoint; what changed stays, unless an earlier savepoint is rolled back."""
-        self._savepoints -= 1
-        if not self._savepoints:
-            self._journal = None
-
-    def _note(self, undo: Callable[[], object]) -> None:
-        if self._journal is not None:
-            self._journal.append(undo)
-
     # Questions by name
 
     def may_join(self, vm: str, slot: str) -> bool:
@@ -562,17 +456,6 @@ class ConflictIndex:
         """The slots that are ready, as a bit set."""
         return self._open
 
-    def placed_on(self, hosts: Iterable[int]) -> int:
-        """The slots that are on one of a few hosts, as a bit set."""
-        return union(self._placed_on[host] for host in hosts)
-
-    def slots_on(self, hosts: AbstractSet[int]) -> int:
-        """The slots that are on these hosts, few or many, as a bit set."""
-        others = set(range(len(self.host_names))).difference(hosts)
-        if len(hosts) <= len(others):
-            return self.placed_on(hosts)
-        return self._alive & ~self.placed_on(others)
-
     def fullest(self, slots: int) -> int | None:
         """The slot with the most members in a bit set; among equals the first by rank."""
         found = self._by_members.highest(slots)
@@ -581,10 +464,6 @@ class ConflictIndex:
         if self._ranked:
             return (found & -found).bit_length() - 1
         return min(bits(found), key=self._slot_rank.__getitem__)
-
-    def blocked_units(self, vm: int) -> set[int]:
-        """Numbers of the units that occur for the VM; while no unit has several hosts, the numbers of these hosts."""
-        return {self._vm_unit[vm]}.union(*[self._units_of[slot] for slot in self._slots_of[vm]])
 
     def host_limit(self, vm: int) -> frozenset[int]:
         """The numbers of the only hosts that the VM may run on; empty: any."""
@@ -710,15 +589,6 @@ class ConflictIndex:
 
     # Units of slots
 
-    def _unit(self, name: str) -> int:
-        number = self._unit_number.get(name)
-        if number is None:
-            number = self._unit_number[name] = len(self.unit_names)
-            self.unit_names.append(name)
-            self._touching.append(0)
-            self._slots_at.append({})
-        return number
-
     def _new_slot(self, slot: SlotView, rank: str) -> int:
         """A number for a slot, without its members."""
         size = (slot.cpu_milli, slot.memory_bytes)
@@ -760,122 +630,6 @@ class ConflictIndex:
         else:
             self.slot_log.append(number)
         return number
-
-    def _count(self, slot: int, unit: int) -> None:
-        units = self._units_of[slot]
-        count = units.get(unit, 0)
-        units[unit] = count + 1
-        if count == 0:
-            meeting, bit = self._meeting, self._bit[slot]
-            known = meeting[slot]
-            if known is not None:
-                meeting[slot] = known | self._touching[unit]
-            for other in self._slots_at[unit]:
-                known = meeting[other]
-                if known is not None:
-                    meeting[other] = known | bit
-            self._touching[unit] |= bit
-            self._slots_at[unit][slot] = None
-        elif count == 1:
-            self._crowded[slot] += 1
-
-    def _uncount(self, slot: int, unit: int) -> None:
-        units = self._units_of[slot]
-        count = units[unit]
-        if count == 1:
-            del units[unit]
-            self._touching[unit] &= ~self._bit[slot]
-            del self._slots_at[unit][slot]
-            self._meeting[slot] = None
-            for other in self._slots_at[unit]:
-                self._meeting[other] = None
-            return
-        units[unit] = count - 1
-        if count == 2:
-            self._crowded[slot] -= 1
-
-    def _meeting_slots(self, slot: int) -> int:
-        """The slots that touch a unit which this one touches. Known until one of them lets go of a unit."""
-        known = self._meeting[slot]
-        if known is None:
-            known = self._meeting[slot] = self._bit[slot] | union(self._touching[unit] for unit in self._units_of[slot])
-            self._meetings_known = True
-        return known
-
-    def _link(self, slot: int, other: int) -> None:
-        """The two slots have one more member in common."""
-        if self._near[slot] & self._bit[other]:
-            pair = (slot, other) if slot < other else (other, slot)
-            self._shared[pair] = self._shared.get(pair, 1) + 1
-        else:
-            self._near[slot] |= self._bit[other]
-            self._near[other] |= self._bit[slot]
-
-    def _unlink(self, slot: int, other: int) -> None:
-        pair = (slot, other) if slot < other else (other, slot)
-        shared = self._shared.pop(pair, 1)
-        if shared > 2:
-            self._shared[pair] = shared - 1
-        elif shared == 1:
-            self._near[slot] &= ~self._bit[other]
-            self._near[other] &= ~self._bit[slot]
-
-    # Broken rules
-
-    def _tally(self, vm: int, unit: int) -> int:
-        """How often the unit occurs for the VM: the sum over its slots, less what it brings itself to all but one."""
-        total = 1 - len(self._slots_of[vm]) if self._vm_unit[vm] == unit else 0
-        for slot in self._slots_of[vm]:
-            total += self._units_of[slot].get(unit, 0)
-        return total
-
-    def _note_more(self, vms: Iterable[int], unit: int) -> None:
-        """The unit occurs once more for each of these VMs, because of one slot that they share."""
-        slots_of, units_of, vm_unit = self._slots_of, self._units_of, self._vm_unit
-        for vm in vms:
-            slots = slots_of[vm]
-            total = 1 - len(slots) if vm_unit[vm] == unit else 0  # ``_tally``, in line: it runs for every co-user
-            for slot in slots:
-                total += units_of[slot].get(unit, 0)
-            if total == 2:
-                self._faulty[vm] = self._faulty.get(vm, 0) + 1
-                self._faulty_slots = None
-
-    def _note_less(self, vms: Iterable[int], unit: int) -> None:
-        """The unit occurs once less for each of these VMs."""
-        for vm in vms:
-            if vm in self._faulty and self._tally(vm, unit) == 1:
-                self._faulty[vm] -= 1
-                self._faulty_slots = None
-                if not self._faulty[vm]:
-                    del self._faulty[vm]
-
-    def _judge(self, vm: int) -> None:
-        """Find out how many units occur more than once for the VM, in whatever way that came about."""
-        excess = self._excess(vm)
-        if excess or vm in self._faulty:
-            self._faulty_slots = None
-        if excess:
-            self._faulty[vm] = excess
-        else:
-            self._faulty.pop(vm, None)
-
-    def _excess(self, vm: int) -> int:
-        units = [self._units_of[slot] for slot in self._slots_of[vm]]
-        distinct = {self._vm_unit[vm]}.union(*units)
-        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
-        if not crowded and len(distinct) == 1 + sum(map(len, units)) - len(units):
-            return 0
-        return len(self._crowded_units(vm))
-
-    def _crowded_units(self, vm: int) -> list[int]:
-        return [unit for unit in self.blocked_units(vm) if self._tally(vm, unit) > 1]
-
-    def _slots_at_fault(self) -> int:
-        """The slots that have a member for which a rule does not hold, as a bit set."""
-        if self._faulty_slots is None:
-            self._faulty_slots = union(self._bit[slot] for vm in self._faulty for slot in self._slots_of[vm])
-        return self._faulty_slots
 
     def _meet_in(self, vm: int, unit: int) -> Meeting:
         name, names = self.vm_names[vm], self.slot_names

@@ -1,0 +1,240 @@
+"""Which slots touch which units of failure, how often, and which slots have members in common: by number.
+
+The ground of the conflict index. A slot touches the unit of the host that it is on and the units of the hosts that its
+members run on (docs/reference/failover.md#units-of-failure). Hosts and units have numbers of their own; as long as
+every host is a unit by itself they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlive.failover.slotsets import union
+from outlive.failover.topology import Topology
+
+Ints = NDArray[np.int64]
+
+
+class UnitIndex:
+    """Counts of (slot, unit), the same seen from units, and pairs of slots."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.host_names: list[str] = []
+        self.unit_names: list[str] = []
+        self.has_units = bool(topology.units)
+        """Whether any host belongs to a unit with another name than its own."""
+        self._units = dict(topology.units)
+        self._host_number: dict[str, int] = {}
+        self._unit_number: dict[str, int] = {}
+        self._unit_of: list[int] = []
+        """By host: its unit."""
+        self._unit_array: Ints | None = None
+        self._placed_on: list[int] = []
+        """By host: the slots that are on it, as a bit set."""
+        self._touching: list[int] = []
+        """By unit: the slots that touch it, as a bit set."""
+        self._slots_at: list[dict[int, None]] = []
+        """The same as numbers."""
+        self._units_of: list[dict[int, int]] = []
+        """By slot: unit → how often the slot touches it."""
+        self._crowded: list[int] = []
+        """By slot: how many units it touches more than once."""
+        self._near: list[int] = []
+        """By slot: itself and the slots that it has a member in common with."""
+        self._meeting: list[int | None] = []
+        """By slot: the slots that touch a unit which it touches; ``None`` while not known."""
+        self._meetings_known = False
+        """Whether any of these may be known."""
+        self._bit: list[int] = []
+        self._shared: dict[tuple[int, int], int] = {}
+        """Pairs of slots with more than one member in common, and how many; only where rules are broken."""
+        self._alive = 0
+
+    def host(self, name: str) -> int:
+        """The number of a host; a new name gets a new one."""
+        number = self._host_number.get(name)
+        if number is None:
+            number = self._host_number[name] = len(self.host_names)
+            self.host_names.append(name)
+            self._unit_of.append(self._unit(self._units.get(name, name)))
+            self._placed_on.append(0)
+        return number
+
+    def hosts(self, names: Sequence[str]) -> list[int]:
+        """The numbers of hosts."""
+        found = list(map(self._host_number.get, names))
+        if None in found:
+            return [self.host(name) for name in names]
+        return cast("list[int]", found)
+
+    def unit_of(self, host: int) -> int:
+        """The number of a host's unit of failure."""
+        return self._unit_of[host]
+
+    def units_at(self, hosts: Ints) -> Ints:
+        """The numbers of these hosts' units."""
+        if not self.has_units:
+            return hosts
+        if self._unit_array is None or len(self._unit_array) != len(self._unit_of):
+            self._unit_array = np.array(self._unit_of, dtype=np.int64)
+        units: Ints = self._unit_array[hosts]
+        return units
+
+    def placed_on(self, hosts: Iterable[int]) -> int:
+        """The slots that are on one of a few hosts, as a bit set."""
+        return union(self._placed_on[host] for host in hosts)
+
+    def slots_on(self, hosts: AbstractSet[int]) -> int:
+        """The slots that are on these hosts, few or many, as a bit set."""
+        others = set(range(len(self.host_names))).difference(hosts)
+        if len(hosts) <= len(others):
+            return self.placed_on(hosts)
+        return self._alive & ~self.placed_on(others)
+
+    def _unit(self, name: str) -> int:
+        number = self._unit_number.get(name)
+        if number is None:
+            number = self._unit_number[name] = len(self.unit_names)
+            self.unit_names.append(name)
+            self._touching.append(0)
+            self._slots_at.append({})
+        return number
+
+    def _count(self, slot: int, unit: int) -> None:
+        units = self._units_of[slot]
+        count = units.get(unit, 0)
+        units[unit] = count + 1
+        if count == 0:
+            meeting, bit = self._meeting, self._bit[slot]
+            known = meeting[slot]
+            if known is not None:
+                meeting[slot] = known | self._touching[unit]
+            for other in self._slots_at[unit]:
+                known = meeting[other]
+                if known is not None:
+                    meeting[other] = known | bit
+            self._touching[unit] |= bit
+            self._slots_at[unit][slot] = None
+        elif count == 1:
+            self._crowded[slot] += 1
+
+    def _uncount(self, slot: int, unit: int) -> None:
+        units = self._units_of[slot]
+        count = units[unit]
+        if count == 1:
+            del units[unit]
+            self._touching[unit] &= ~self._bit[slot]
+            del self._slots_at[unit][slot]
+            self._meeting[slot] = None
+            for other in self._slots_at[unit]:
+                self._meeting[other] = None
+            return
+        units[unit] = count - 1
+        if count == 2:
+            self._crowded[slot] -= 1
+
+    def _meeting_slots(self, slot: int) -> int:
+        """The slots that touch a unit which this one touches. Known until one of them lets go of a unit."""
+        known = self._meeting[slot]
+        if known is None:
+            known = self._meeting[slot] = self._bit[slot] | union(self._touching[unit] for unit in self._units_of[slot])
+            self._meetings_known = True
+        return known
+
+    def _link(self, slot: int, other: int) -> None:
+        """The two slots have one more member in common."""
+        if self._near[slot] & self._bit[other]:
+            pair = (slot, other) if slot < other else (other, slot)
+            self._shared[pair] = self._shared.get(pair, 1) + 1
+        else:
+            self._near[slot] |= self._bit[other]
+            self._near[other] |= self._bit[slot]
+
+    def _unlink(self, slot: int, other: int) -> None:
+        pair = (slot, other) if slot < other else (other, slot)
+        shared = self._shared.pop(pair, 1)
+        if shared > 2:
+            self._shared[pair] = shared - 1
+        elif shared == 1:
+            self._near[slot] &= ~self._bit[other]
+            self._near[other] &= ~self._bit[slot]
+
+
+class FaultIndex(UnitIndex):
+    """Members of slots, and how many units occur more than once for each of them."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology)
+        self._vm_unit: list[int] = []
+        """By VM: the unit that it runs in."""
+        self._slots_of: list[list[int]] = []
+        """By VM: the slots that it is a member of."""
+        self._faulty: dict[int, int] = {}
+        """VMs for which a unit occurs more than once, and how many do."""
+        self._faulty_slots: int | None = 0
+        """The slots of these, as a bit set; ``None`` while not known."""
+
+    def blocked_units(self, vm: int) -> set[int]:
+        """Numbers of the units that occur for the VM; while no unit has several hosts, the numbers of these hosts."""
+        return {self._vm_unit[vm]}.union(*[self._units_of[slot] for slot in self._slots_of[vm]])
+
+    def _tally(self, vm: int, unit: int) -> int:
+        """How often the unit occurs for the VM: the sum over its slots, less what it brings itself to all but one."""
+        total = 1 - len(self._slots_of[vm]) if self._vm_unit[vm] == unit else 0
+        for slot in self._slots_of[vm]:
+            total += self._units_of[slot].get(unit, 0)
+        return total
+
+    def _note_more(self, vms: Iterable[int], unit: int) -> None:
+        """The unit occurs once more for each of these VMs, because of one slot that they share."""
+        slots_of, units_of, vm_unit = self._slots_of, self._units_of, self._vm_unit
+        for vm in vms:
+            slots = slots_of[vm]
+            total = 1 - len(slots) if vm_unit[vm] == unit else 0  # ``_tally``, in line: it runs for every co-user
+            for slot in slots:
+                total += units_of[slot].get(unit, 0)
+            if total == 2:
+                self._faulty[vm] = self._faulty.get(vm, 0) + 1
+                self._faulty_slots = None
+
+    def _note_less(self, vms: Iterable[int], unit: int) -> None:
+        """The unit occurs once less for each of these VMs."""
+        for vm in vms:
+            if vm in self._faulty and self._tally(vm, unit) == 1:
+                self._faulty[vm] -= 1
+                self._faulty_slots = None
+                if not self._faulty[vm]:
+                    del self._faulty[vm]
+
+    def _judge(self, vm: int) -> None:
+        """Find out how many units occur more than once for the VM, in whatever way that came about."""
+        excess = self._excess(vm)
+        if excess or vm in self._faulty:
+            self._faulty_slots = None
+        if excess:
+            self._faulty[vm] = excess
+        else:
+            self._faulty.pop(vm, None)
+
+    def _excess(self, vm: int) -> int:
+        units = [self._units_of[slot] for slot in self._slots_of[vm]]
+        distinct = {self._vm_unit[vm]}.union(*units)
+        crowded = any(self._crowded[slot] for slot in self._slots_of[vm])
+        if not crowded and len(distinct) == 1 + sum(map(len, units)) - len(units):
+            return 0
+        return len(self._crowded_units(vm))
+
+    def _crowded_units(self, vm: int) -> list[int]:
+        return [unit for unit in self.blocked_units(vm) if self._tally(vm, unit) > 1]
+
+    def _slots_at_fault(self) -> int:
+        """The slots that have a member for which a rule does not hold, as a bit set."""
+        if self._faulty_slots is None:
+            self._faulty_slots = union(self._bit[slot] for vm in self._faulty for slot in self._slots_of[vm])
+        return self._faulty_slots
