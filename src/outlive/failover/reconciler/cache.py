@@ -32,7 +32,7 @@ from outlive.runtime.informer import Informer
 
 STALE_S = 60.0
 """A cache that has lost the store for longer than this is not acted on."""
-VMS_AT_ONCE = 1_000
+VMS_AT_ONCE = 500
 VIEWS_AT_ONCE = 200
 SLOTS_AT_ONCE = 20
 HOSTS_AT_ONCE = 50
@@ -506,8 +506,13 @@ class FleetCache:
         """
         hosts, slots = self.informers.hypervisors, self.informers.reservations
         differences = [f"host {name}" for name in sorted({one.name for one in hosts.items()} ^ self.locations.names)]
-        listed = {slot.name for slot in slots.items() if is_slot(slot)}
-        differences += [f"slot {name}" for name in sorted(listed ^ self.slots.keys())]
+        listed: set[str] = set()
+        for reservations in batches(slots.items(), VMS_AT_ONCE):
+            listed.update(slot.name for slot in reservations if is_slot(slot))
+            await self._clock.sleep(0)
+        there = [(name, slots.get(name)) for name in listed ^ self.slots.keys()]
+        missing = [name for name, slot in there if (slot is not None and is_slot(slot)) != (name in self.slots)]
+        differences += [f"slot {name}" for name in sorted(missing)]
         checks: tuple[tuple[str, Callable[[], Iterable[str]], Callable[[str], bool]], ...] = (
             ("VMs on host", lambda: sorted(self.locations.names), self._host_differs),
             ("slot", lambda: self.slots, self._slot_differs),

@@ -29,7 +29,7 @@ from outlive.resources.reasons.coverage import CoverageReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 
-TOGETHER = 500
+TOGETHER = 200
 """VMs whose coverage is reported in one turn."""
 FAULT_AFTER_S = 60.0
 """How long the location of a VM must be unknown before that is a fault: a move takes a while."""
