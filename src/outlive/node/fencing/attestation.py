@@ -37,7 +37,7 @@ class AttestView(Part, frozen=True, kw_only=True):
     named: tuple[str, ...] = ()
     """Every uid of this host that entries name."""
     missed: bool = False
-    """Whether the host said that a restored store does not know it (``Cluster.status.missingHosts``)."""
+    """Whether the host said that a restored store does not know it (``Cluster.status.pause.waitsFor``)."""
     running: tuple[str, ...] = ()
     """VMs with such an entry that are on the host, by its latest figures, and not held under the present Membership."""
     told: bool = False
