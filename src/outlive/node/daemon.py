@@ -74,7 +74,7 @@ class Daemon:
         self.keeper.on_lost(self._lost)
 
     def _domain_changed(self, vm: str) -> None:
-        self.workers.poke(vm)
+        self.workers.enqueue(vm)
         self.reporter.poke()
 
     def _entered(self) -> None:
@@ -87,7 +87,7 @@ class Daemon:
         self.swept = entered
         self.looker.cleaned = not self.cleaner.needed
         self.wake.set()
-        self.workers.poke_all()
+        self.workers.enqueue_all()
         self.reporter.poke()
 
     def _lost(self) -> None:
@@ -99,7 +99,7 @@ class Daemon:
         """Told by the cleaner when it begins and ends."""
         self.looker.cleaned = done
         if done:
-            self.workers.poke_all()
+            self.workers.enqueue_all()
             self.reporter.poke()
 
     async def enter(self) -> None:
@@ -161,7 +161,7 @@ class Daemon:
                 self.sweep_due_s = self.clock.monotonic()
             self.looked_in = self.desired.incarnation
             self.shared.faults.forget()
-            self.workers.poke_all()
+            self.workers.enqueue_all()
         went_back = self.keeper.entered is not None and self.keeper.entered.unannounced
         if went_back and self.desired.cluster is not None and self.desired.cluster.paused:
             self.shared.faults.activate(FaultCode.STORE_WENT_BACK, self._subject)
@@ -183,7 +183,7 @@ class Daemon:
         if await self.health.look():
             self.reporter.figures_due()
             self.reporter.poke()
-        self.drainer.poke()
+        self.drainer.notify()
         await self.reporter.figures()
 
     async def _end_former_creates(self) -> None:
@@ -199,7 +199,7 @@ class Daemon:
         try:
             for name in await _with_entries(self.shared.daemon, host, uid):
                 if name not in self.here.domains:
-                    self.workers.poke(name)
+                    self.workers.enqueue(name)
         except OutliveError as error:
             _log.warning("daemon.not_swept", host=host, error=str(error))
             self.sweep_due_s = self.clock.monotonic()

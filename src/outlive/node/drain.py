@@ -40,7 +40,7 @@ from outlive.resources.vms import RecoveryPhase, VirtualMachineStatus
 from outlive.store import Store, list_all
 
 IN_LINE_S: Final = 10.0
-"""The wait of a host that stands in line."""
+"""The wait of a host that waits in line."""
 EVACUATE_AGAIN_S: Final = 30.0
 """The wait after nothing came of it; it doubles …"""
 EVACUATE_CAP_S: Final = 300.0
@@ -65,7 +65,7 @@ class Evacuation:
         shared: VmContext,
         reporter: HostReporter,
         health: HealthMonitor,
-        departures: Relocations,
+        relocations: Relocations,
         *,
         clock: Clock,
     ) -> None:
@@ -73,7 +73,7 @@ class Evacuation:
         self._shared = shared
         self._reporter = reporter
         self._health = health
-        self._departures = departures
+        self._relocations = relocations
         self._clock = clock
         self._others = PeerHealth(shared.daemon, shared.host)
         self._not_before_s = 0.0
@@ -182,7 +182,7 @@ class Evacuation:
                 await self._shared.desired.look()
             except OutliveError as error:
                 _log.warning("host.wish_not_read", host=self._shared.host, error=str(error))
-            if not self._shared.keeper.held or self._departures.stopped:
+            if not self._shared.keeper.held or self._relocations.stopped:
                 return Answer.UNSETTLED
             answer = await self._ask()
             if not answer.go:
@@ -212,19 +212,19 @@ class Evacuation:
         return sorted(priorities, key=lambda name: (-priorities[name], name))
 
     async def _one(self, name: str) -> Literal["left", "failed", "no room", "stays"]:
-        vm = await self._departures.settled(name)
+        vm = await self._relocations.settled(name)
         if vm is None or name not in self._shared.here.domains or assigned_to(vm) != self._shared.host:
             return "stays"
         if stays(await self._leaver(vm)):
             return "stays"
-        nodes = tuple(one for one in await self._departures.figures() if not one.degrading)
-        step = self._departures.decide(vm, "flush", nodes, stay=True)
+        nodes = tuple(one for one in await self._relocations.figures() if not one.degrading)
+        step = self._relocations.decide(vm, "flush", nodes, stay=True)
         if step is None or step.do != "migrate" or step.to is UNSET:
             return "no room"
         home = step.last_node if step.last_node is not UNSET else ""
-        if not await self._departures.send(vm, step.to, home, live_only=True):
+        if not await self._relocations.send(vm, step.to, home, live_only=True):
             return "stays"
-        after = await self._departures.gone(name)
+        after = await self._relocations.gone(name)
         return "failed" if after is not None and assigned_to(after) == self._shared.host else "left"
 
     async def _leaver(self, vm: VirtualMachine) -> Leaver:
@@ -247,7 +247,7 @@ _replace = msgspec.structs.replace
 
 
 class DrainController:
-    """See the module. ``poke`` says that the wish may have changed."""
+    """See the module. ``notify`` when the wish may have changed."""
 
     def __init__(
         self, store: Store, shared: VmContext, reporter: HostReporter, health: HealthMonitor, *, clock: Clock, ids: Ids
@@ -257,21 +257,21 @@ class DrainController:
         self._store = store
         self._shared = shared
         self._reporter = reporter
-        self._departures = Relocations(store, shared, clock=clock, ids=ids)
-        self._vacator = Evacuation(store, shared, reporter, health, self._departures, clock=clock)
+        self._relocations = Relocations(store, shared, clock=clock, ids=ids)
+        self._evacuation = Evacuation(store, shared, reporter, health, self._relocations, clock=clock)
         self._state: DomainState = ""
         self._stopped = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Look at the wish."""
         self._wake.set()
 
     async def stop(self) -> None:
         """Begin nothing more; returns once the step under way has ended."""
-        self._stopped = self._departures.stopped = True
+        self._stopped = self._relocations.stopped = True
         self._wake.set()
         await self._idle.wait()
 
@@ -305,7 +305,7 @@ class DrainController:
         self._say("ready")
         if self._stopped_here():
             return "start"
-        return "leave" if self._vacator.due() else None
+        return "leave" if self._evacuation.due() else None
 
     async def _rest(self) -> None:
         """After a job that left something; the wish is looked at meanwhile."""
@@ -338,7 +338,7 @@ class DrainController:
                 await self._start_again(name)
             return
         if job == "leave":
-            await self._vacator.run()
+            await self._evacuation.run()
             return
         self._say(job)
         subject = ObjectRef(kind="Hypervisor", name=self._shared.host)
@@ -368,23 +368,23 @@ class DrainController:
     async def _empty(self) -> bool:
         """Every virtual machine here, once; ``False`` if that was cancelled."""
         for name in [one.vm for one in self._shared.here.present()]:
-            vm = await self._departures.settled(name)
+            vm = await self._relocations.settled(name)
             if await self._cancelled(draining=True):
                 return False
             if vm is None or name not in self._shared.here.domains or active_move(vm) is not None:
                 continue
-            nodes = await self._departures.figures()
-            step = self._departures.decide(vm, "flush", nodes)
+            nodes = await self._relocations.figures()
+            step = self._relocations.decide(vm, "flush", nodes)
             if step is not None and await self._leave(vm, step):
-                await self._departures.gone(name)
+                await self._relocations.gone(name)
         return True
 
     async def _leave(self, vm: VirtualMachine, step: FlushStep) -> bool:
         """Begin that step; whether the virtual machine is on its way."""
         if step.do == "migrate" and step.to is not UNSET:
             home = step.last_node if step.last_node is not UNSET else ""
-            return await self._departures.send(vm, step.to, home)
-        return step.do == "shutdown" and await self._departures.shut_down(vm)
+            return await self._relocations.send(vm, step.to, home)
+        return step.do == "shutdown" and await self._relocations.shut_down(vm)
 
     # Taking back
 
@@ -402,10 +402,10 @@ class DrainController:
             vm = await self._shared.records.read(self._store, name)
             if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == VmState.START):
                 continue
-            vm = await self._departures.settled(name)
+            vm = await self._relocations.settled(name)
             if await self._cancelled(draining=False):
                 return False  # it may have taken long to settle
-            step = None if vm is None or active_move(vm) is not None else self._departures.decide(vm, "unflush", ())
+            step = None if vm is None or active_move(vm) is not None else self._relocations.decide(vm, "unflush", ())
             if vm is not None and step is not None:
                 await self._take(vm, step)
         return True
@@ -413,8 +413,8 @@ class DrainController:
     async def _take(self, vm: VirtualMachine, step: FlushStep) -> None:
         if step.do in ("migrate_home", "rehome"):
             self._say("unflush")
-            if await self._departures.send(vm, self._shared.host, ""):
-                await self._departures.gone(vm.name)
+            if await self._relocations.send(vm, self._shared.host, ""):
+                await self._relocations.gone(vm.name)
             return
         if step.do == "start":
             await self._start_again(vm.name)

@@ -121,7 +121,7 @@ def run_flush(given: FlushInput) -> FlushResult:
 
 
 FLUSH_RUN: Final = Decision(
-    "flush.run", run_flush, FlushInput, FlushResult, "How a host is emptied, or takes its virtual machines back"
+    "flush.run", run_flush, FlushInput, FlushResult, "How a host is drained, or gets its virtual machines back"
 )
 
 
@@ -218,7 +218,7 @@ class Relocations:
         *,
         stay: bool = False,
     ) -> FlushStep | None:
-        """What is done with it; ``stay``: whether it stays where no other host takes it."""
+        """What is done with it; ``stay``: whether it stays where no other host has room."""
         shared = self._shared
         item = FlushedVm(
             uuid=vm.name,

@@ -33,7 +33,7 @@ _log = get_logger("recovery")
 
 
 def in_vain(vms: Iterable[VmState], free: Mapping[str, Free], schedulable: Callable[[str], bool]) -> frozenset[str]:
-    """VMs for which no host that takes VMs and may run them has room. Equal VMs are judged once."""
+    """VMs for which no schedulable host that may run them has room. Equal VMs are judged once."""
     found: set[str] = set()
     judged: dict[tuple[object, ...], bool] = {}
     for vm in vms:

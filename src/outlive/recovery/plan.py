@@ -263,7 +263,7 @@ class _Planner:
         return fits(vm, self._free.get(host, Free()))
 
     def _figures(self, host: str) -> NodeFigures:
-        """The host's room is what it has left after VMs, slots and plans, whatever a selector takes it to be."""
+        """The host's room is what it has left after VMs, slots and plans, whatever a selector reads it as."""
         known = self._host(host)
         return NodeFigures(
             name=host,

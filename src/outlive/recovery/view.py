@@ -164,7 +164,7 @@ START_LIMIT_S: Final = 60.0
 WAITS_MOST_S: Final = 3600.0
 """How much longer at most it may take where it says that the VM waits for others."""
 UNATTENDED_S: Final = 60.0
-"""How long a host has to be silent before it is told that no coordinator attends to it."""
+"""How long a host has to be silent before it is reported that no coordinator attends to it."""
 FORGIVE_S: Final = 30.0
 """After so long without any other place the hosts that refused are asked again."""
 _replace = msgspec.structs.replace
@@ -253,7 +253,7 @@ class RecoveryObserver:
         return {name: found[name] for name in sorted(found)}
 
     def _ours(self, host: str) -> bool:
-        """Whether our daemon is to start what is assigned to it; of other hosts VMs are only told."""
+        """Whether our daemon is to start what is assigned to it; of other hosts VMs are only reported."""
         known = self._informers.hypervisors.get(host)
         return known is not None and known.spec.management == "node"
 
@@ -474,7 +474,7 @@ def _waits_for(vm: VirtualMachine) -> tuple[str, float]:
 
 
 def _refuses(host: Hypervisor | None) -> str:
-    """Why a living host takes no VM."""
+    """Why a living host is not schedulable."""
     why = refuses(host) if host is not None else ""
     return f"{host.name} {why}" if host is not None and why else ""
 

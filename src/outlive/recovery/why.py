@@ -208,7 +208,9 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     asked = fence_order(host.spec.fencing.requested, member.metadata.uid) if host is not None else None
     ordered = asked is not None and asked[0] == record.epoch and record.state != "Released" and not dead
     if asked is not None and ordered:
-        stays = "" if record.state == "Held" else "; until it has booted it does not come back while that stands"
+        stays = (
+            "" if record.state == "Held" else "; until it has booted it does not come back while that order is active"
+        )
         chain.append(Link(text=f"{asked[1]} asks to have it fenced: {asked[2]}{stays}"))
     if record.state == "Revoked" and not dead:
         remedy = f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
@@ -258,7 +260,7 @@ async def _unknown(store: Store, name: str) -> NotFound:
             f"there is no VM and no host {name[:80]!r}", remedy="outlive get vms and outlive get hypervisors list them"
         )
     return NotFound(
-        f"host {name} has no membership, so nobody watches it and nothing can be told of it",
+        f"host {name} has no membership, so nobody watches it and nothing is known of it",
         remedy=f"it is managed by {host.spec.management}; only hosts with our daemon have one",
     )
 
@@ -266,12 +268,12 @@ async def _unknown(store: Store, name: str) -> NotFound:
 def _host_summary(member: Membership, dead: bool) -> str:
     record, name = member.record, member.name
     if record.state == "Revoked":
-        told = (
+        proven = (
             f"proven dead by {record.proof.kind}"
             if dead and record.proof
             else f"not proven dead: {record.fence.reason}"
         )
-        return f"{name} was condemned in epoch {record.fence.epoch} and is {told}"
+        return f"{name} was condemned in epoch {record.fence.epoch} and is {proven}"
     if record.state == "Released":
         return f"{name} was stopped on purpose and runs nothing"
     through = f"; epochs through {record.dead_through} are dead" if record.dead_through else ""
@@ -279,7 +281,7 @@ def _host_summary(member: Membership, dead: bool) -> str:
 
 
 async def _fencer(store: Store, host: str, fence: str) -> str:
-    """Who carries that fence, as far as the host's Membership still tells."""
+    """Who carries that fence, as far as the host's Membership still shows."""
     try:
         record = (await store.get(Membership, host)).record
     except NotFound:

@@ -139,7 +139,7 @@ class MigrationSource:
         return 0.0
 
     async def _handed_over(self, vm: VirtualMachine, move: Migration, domain: Domain, memory: VmMemory) -> float | None:
-        """It was sent, or stands still somewhere on that way: the target says whether it has it."""
+        """It was sent, or is paused somewhere on that way: the target reports whether it has it."""
         if move.phase is not MigrationPhase.TRANSFERRED:
             await self._move.advance(vm.name, move, MigrationPhase.TRANSFERRED)
             return 0.0

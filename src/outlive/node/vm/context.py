@@ -36,7 +36,7 @@ class OrderMemory:
     """Of the assignment by which it could start."""
     since_s: float
     seen: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Virtual machine → the run that its document told of, and how often its host had renewed by then."""
+    """Virtual machine → the run that its document names, and how often its host had renewed by then."""
 
 
 @dataclass(slots=True)
@@ -53,13 +53,13 @@ class VmMemory:
     """How often its domain ended by itself in a row."""
     running_since_s: float | None = None
     late_create: str = ""
-    """A run whose create was not answered for, and of which the guard was not told yet that it is over."""
+    """A run whose create was not answered for, and of whose end the guard was not notified yet."""
     mislabelled_s: float | None = None
     """Since when its label names another host than the one that it is assigned to."""
     orphaned_s: float | None = None
     """Since when its document is missing while a domain is here."""
     unknown: bool = False
-    """Whether people were told that the store does not know it."""
+    """Whether it is reported that the store does not know it."""
     phase: tuple[str, str, int] = ("", "", 0)
     """Move, phase and attempts, as last seen …"""
     phase_since_s: float = 0.0
@@ -67,7 +67,7 @@ class VmMemory:
     sent_to: str = ""
     """Run of another host to which it was sent last."""
     unseen: int = 0
-    """How often in a row storage did not tell of the locks on its disks."""
+    """How often in a row storage did not report the locks on its disks."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
     order: OrderMemory | None = None
@@ -118,5 +118,5 @@ class VmContext:
         return () if record is None else (MemberView(host=self.host, uid=self.keeper.me.uid, record=record),)
 
     async def find(self, vm: str) -> VirtualMachine | None:
-        """As last seen, or read where it is not among those that this host is told of."""
+        """As last seen, or read where it is not among those that this host observes."""
         return self.informer.get(vm) or await self.records.read(self.daemon, vm)

@@ -5,9 +5,9 @@ was proven dead is stale as well. Any other may belong to a writer, and then not
 the hold was acknowledged before they are read (docs/reference/node-decisions.md#rbdstart_locks).
 
 A lock names a host and no epoch. A host that lives and is no holder either left its lock behind in an epoch that is
-over, or runs something that the store does not know. Only its figures, which list what is on it, tell: two of them that
-were written after the lock was seen, by the same daemon, are needed, because the first may be older than its writing.
-What this does not give: a lock that is taken right after it was read.
+over, or runs something that the store does not know. Only its figures, which list what is on it, show that: two of them
+that were written after the lock was seen, by the same daemon, are needed, because the first may be older than
+its writing. What this does not give: a lock that is taken right after it was read.
 """
 
 from __future__ import annotations

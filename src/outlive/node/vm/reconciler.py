@@ -81,7 +81,7 @@ class VmReconciler:
         """One look and at most one job; in how many seconds to look again, ``None``: when something changes."""
         shared = self._shared
         if not shared.keeper.held or not shared.here.looked:
-            return None  # told again once the host has entered
+            return None  # called again once the host has entered
         starting = shared.here.domains.get(name)
         if memory.late_create or name in shared.here.creating or _starts(starting):
             await shared.here.look()
@@ -180,7 +180,7 @@ class VmReconciler:
         """A domain without a document: destroyed once it is certain that somebody has deleted that.
 
         That this daemon has read it, in the store as it is now, is the only sign of it: a restored store does not know
-        what was made after its backup. Anything else runs on, and an operator is told.
+        what was made after its backup. Anything else runs on, and it is reported to an operator.
         """
         shared = self._shared
         now_s = shared.clock.monotonic()
@@ -361,7 +361,7 @@ RETRY_CAP_S: Final = 30.0
 CALM_S: Final = 2.0
 """How much of a wait after an error nothing shortens."""
 FOLLOW_S: Final = 1.0
-"""How often a virtual machine is read that is here and labelled for another host: nobody tells of its changes."""
+"""How often a virtual machine is read that is here and labelled for another host: nobody reports its changes."""
 LEAST_S: Final = 0.001
 """The shortest wait between two looks."""
 LOOKS: Final = 50
@@ -369,7 +369,7 @@ LOOKS: Final = 50
 
 
 class Workers:
-    """See the module. ``poke`` from anywhere; jobs run in the group that ``run`` opens."""
+    """See the module. ``enqueue`` from anywhere; jobs run in the group that ``run`` opens."""
 
     def __init__(self, shared: VmContext, looker: VmReconciler, *, random: Random) -> None:
         self._shared = shared
@@ -388,7 +388,7 @@ class Workers:
         """Virtual machines that are being worked on."""
         return len(self._running)
 
-    def poke(self, vm: str) -> None:
+    def enqueue(self, vm: str) -> None:
         """Have a look at this virtual machine soon."""
         if vm in self._running:
             self._again[vm] = None
@@ -398,18 +398,18 @@ class Workers:
         elif not self._closed:
             self._early[vm] = None
 
-    def poke_all(self) -> None:
+    def enqueue_all(self) -> None:
         """Have a look at all that this host has to do with."""
         known = {vm.name for vm in self._shared.informer.items()}
         early, self._early = self._early, {}
         for vm in sorted({*known, *self._shared.here.names(), *self._running, *early}):
-            self.poke(vm)
+            self.enqueue(vm)
 
     def changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
-        """What the informer tells."""
+        """What the informer reports."""
         vm = new if new is not None else old
         if vm is not None:
-            self.poke(vm.name)
+            self.enqueue(vm.name)
 
     async def run(self) -> None:
         """Until cancelled, or until ``close`` and the last job has ended."""
@@ -417,7 +417,7 @@ class Workers:
         try:
             async with OrderedTaskGroup() as group:
                 self._group = group
-                self.poke_all()
+                self.enqueue_all()
                 group.create_task(self._until_closed(), name="vms open")
         finally:
             self._group = None
@@ -446,7 +446,7 @@ class Workers:
         del self._running[vm]
         if vm in self._again:
             del self._again[vm]
-            self.poke(vm)
+            self.enqueue(vm)
         elif vm not in self._shared.here.names() and self._shared.informer.get(vm) is None and not memory.late_create:
             self._shared.memories.pop(vm, None)
 

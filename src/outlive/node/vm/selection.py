@@ -40,7 +40,7 @@ from outlive.store import Store, list_all
 RUN: Final = "run"
 """Daemon state of a host that works."""
 READY: Final = "ready"
-"""Domain state of a host that takes virtual machines."""
+"""Domain state of a host that is schedulable."""
 
 
 class Selector(enum.StrEnum):
@@ -87,7 +87,7 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> bool:
-        """Whether it works and takes virtual machines."""
+        """Whether it works and is schedulable."""
         return self.daemon_state == RUN and self.domain_state == READY
 
 

@@ -46,7 +46,7 @@ from outlive.resources.vms import Rejection, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
 END_CREATE_TRIES: Final = 5
-"""How often the guard is told that a create is over."""
+"""How often the guard is notified that a create is over."""
 _CREATE: Final = CREATE.decision
 _log = get_logger("node.vm")
 
@@ -70,7 +70,7 @@ class DomainCreator:
         self._shared = shared
         self._ender = ender
         self._open: dict[str, None] = {}
-        """Runs that this daemon has asked the guard for, and whose end it has not told."""
+        """Runs that this daemon has asked the guard for, and of whose end it has not notified it."""
 
     async def create(
         self, vm: VirtualMachine, run_id: str, held_in: str, memory: VmMemory, *, incoming: bool = False
@@ -89,7 +89,7 @@ class DomainCreator:
         return Created(passed=True, domain=domain if ours else None, problem=problem)
 
     async def followed(self, name: str, memory: VmMemory) -> bool:
-        """Whether no create of it is under way any more, by the last look; the guard is told of the last one's end."""
+        """Whether no create of it is under way any more, by the last look; the guard is notified of its end."""
         domain = self._shared.here.domains.get(name)
         if name in self._shared.here.creating or (domain is not None and domain.state is DomainState.STARTING):
             return False
@@ -151,13 +151,13 @@ class DomainCreator:
         return problem
 
     async def _end(self, run_id: str) -> None:
-        """Tell the guard that a create is over; it is told again while it does not hear, and in the end as a former."""
+        """Notify the guard that a create is over; again while it does not answer, and in the end as a former."""
         self._open.pop(run_id, None)
         for attempt in range(END_CREATE_TRIES):
             try:
                 await self._shared.guard.end_create(run_id)
             except OutliveError as error:
-                _log.warning("guard.not_told", run_id=run_id, error=str(error))
+                _log.warning("guard.not_notified", run_id=run_id, error=str(error))
                 await self._shared.clock.sleep(0.2 * 2.0**attempt)
             else:
                 return
@@ -188,7 +188,7 @@ WAIT_S: Final = 2.0
 WAIT_CAP_S: Final = 15.0
 """The longest."""
 UNSEEN_TRIES: Final = 3
-"""How often in a row storage may not tell of the disks of what a recovery brought, before this host rejects it."""
+"""How often in a row storage may not report the disks of what a recovery brought, before this host rejects it."""
 AGAIN_S: Final = 0.1
 """Until the next try where only a swap was lost."""
 SOON_S: Final = 1.0

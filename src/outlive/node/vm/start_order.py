@@ -39,8 +39,8 @@ from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPha
 from outlive.runtime.decisions import Decision
 
 LINK_S: Final = 30.0
-"""Whoever stands above others that wait waits so much longer for each of them, so that a chain whose first link does
-not come still starts one after the other."""
+"""Whoever starts after others that wait themselves waits so much longer for each of them, so that a chain whose first
+link does not come still starts one after the other."""
 NAMED: Final = 3
 """Virtual machines that a sentence names."""
 
@@ -108,9 +108,9 @@ def start_order(given: StartOrderInput) -> StartOrderResult:
             coming.append(name)
     left_out = tuple(name for name, _ in without)
     if not coming:
-        return StartOrderResult(start=True, without=left_out, detail=_told("starts without", without), limit=limit)
+        return StartOrderResult(start=True, without=left_out, detail=_listed("starts without", without), limit=limit)
     waits = [(name, known[name].why if name in known else "") for name in coming]
-    detail = f"{_told('starts after', waits)}; it waits for at most {limit:g} s"
+    detail = f"{_listed('starts after', waits)}; it waits for at most {limit:g} s"
     return StartOrderResult(start=False, waits_for=tuple(coming), without=left_out, detail=detail, limit=limit)
 
 
@@ -194,7 +194,7 @@ def _height(vm: str, edges: Mapping[str, tuple[str, ...]]) -> int:
     return max(1, heights[vm] - 1)
 
 
-def _told(how: str, whom: list[tuple[str, str]]) -> str:
+def _listed(how: str, whom: list[tuple[str, str]]) -> str:
     if not whom:
         return ""
     named = [f"{name}, which {why}" if why else name for name, why in whom[:NAMED]]
@@ -329,7 +329,7 @@ class StartOrderObserver:
     async def _runs(self, vm: VirtualMachine, memory: OrderMemory) -> bool:
         shared, move = self._shared, active_move(vm)
         if move is not None and move.phase is MigrationPhase.TRANSFERRED:
-            return False  # it stands still on one host, and its target has yet to say that it runs
+            return False  # it is paused on one host, and its target has yet to report that it runs
         for holder in vm.status.holders:
             if holder.role or holder.seen != "running":
                 continue
