@@ -108,8 +108,9 @@ class Annealer:
             vm, one, other = self._clashing[random.randrange(len(self._clashing))]
             points = self._board.common(one, other)
             if len(points) > 1:
-                point = int(points[random.randrange(len(points))])
-                return point if point in self._vms_at else int(self._board.problem.vm_point[vm])
+                for point in (int(points[random.randrange(len(points))]), int(self._board.problem.vm_point[vm])):
+                    if point in self._vms_at:  # a VM that must not move may clash as well
+                        return point
         return self._points[random.randrange(len(self._points))]
 
     def _chances(self, temperature: float) -> NDArray[np.float32]:
