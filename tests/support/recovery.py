@@ -282,7 +282,7 @@ class RecoveryCloud:
     async def _report(self, name: str) -> None:
         host = await self.daemon.get(Hypervisor, name, fresh=True)
         here = sorted(vm for vm, hosts in self.running.items() if name in hosts)
-        if [one.id for one in host.status.instances] == here and not host.status.lost:
+        if [one.id for one in host.status.instances] == here:
             return
         cpu, memory = 0, 0
         for vm in here:
@@ -293,7 +293,6 @@ class RecoveryCloud:
             instances=tuple(Instance(id=vm) for vm in here),
             num_instances=len(here),
             allocation=Amounts(cpu=cpu, memory=memory),
-            lost="",
         )
         await self.daemon.replace_status(_replace(host, status=status))
 

@@ -9,7 +9,7 @@ import pytest
 
 from outlive.node.fencing.faults import HOLD_S, Holds, fencing_faults
 from outlive.node.fencing.states import TRANSITIONS, FenceEvent, allows, phase_of
-from outlive.resources import Cut, FencePhase, FenceRecord, MemberRecord, PowerOn, Proof, Unproven
+from outlive.resources import FencePhase, FenceRecord, MemberRecord, PowerOn, Proof, Unproven
 from outlive.resources.reasons.faults import FaultCode
 
 UNPROVEN = tuple(Unproven(kind=kind, why="no") for kind in ("power", "watchdog", "cut"))
@@ -55,7 +55,6 @@ DEAD = Proof(kind="power", evidence="off twice")
             {FaultCode.HOST_DEAD, FaultCode.POWER_UNREACHABLE},
         ),
         (member("Held", distrusted=("operator",)), {FaultCode.PROOF_CONTRADICTED}),
-        (member("Held", cut=Cut(through=1, scope=("disk:1",), found=True)), {FaultCode.CUT_FOUND}),
         (member("Released", dead=1), set()),
     ],
 )
