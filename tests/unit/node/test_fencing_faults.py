@@ -70,8 +70,8 @@ def test_hold_that_is_not_found_again_is_over() -> None:
     assert codes(member("Held"), holds, 10.0 + HOLD_S) == {FaultCode.STORM_HOLD}
     assert codes(member("Held"), holds, 12.0 + HOLD_S) == set()
     holds.found(FaultCode.RATE_HOLD, 20.0, {"host": "d", "limit": 2, "window_s": 600.0})
-    holds.waits, holds.isolation["d"] = True, "no answer"
-    expected = {FaultCode.RATE_HOLD, FaultCode.FENCE_WAITS, FaultCode.CUT_FAILING}
+    holds.waits = True
+    expected = {FaultCode.RATE_HOLD, FaultCode.FENCE_WAITS}
     assert codes(member("Held"), holds, 20.0) == expected
 
 
