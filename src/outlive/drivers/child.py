@@ -2,14 +2,17 @@
 
 A decision is a pure function that is importable by its module and name; its input and answer travel as JSON. One child
 computes one decision at a time and is kept for the next. A child that dies, or takes longer than the deadline, is
-``Unavailable``: the cycle that asked ends, and the next one gets a new child. Children end with their parent.
+``Unavailable``: the cycle that asked ends, and the next one gets a new child. A child ends with its parent, also with
+one that is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import signal
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final
@@ -53,7 +56,7 @@ class ChildComputer:
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(max_workers=1, mp_context=context, initializer=_ignore_interrupts)
+            self._pool = ProcessPoolExecutor(max_workers=1, mp_context=context, initializer=_prepare)
         return self._pool
 
     def abandon(self) -> None:
@@ -66,9 +69,17 @@ class ChildComputer:
         pool.shutdown(cancel_futures=True)  # the child is dead, so that this does not wait
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C in the terminal is the parent's business; it ends its child."""
+def _prepare() -> None:
+    """In the child: Ctrl-C in the terminal is the parent's business, and nothing goes on once the parent is dead."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
 
 
 def _compute(decision: Decision[Any, Any], raw: bytes) -> bytes:

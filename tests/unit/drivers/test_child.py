@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,6 +35,11 @@ def wait(given: Numbers) -> int:
     return 0
 
 
+def who(given: Numbers) -> int:
+    return os.getpid()
+
+
+WHO = Decision("test.who", who, Numbers, int, "")
 TOTAL = Decision("test.total", total, Numbers, int, "")
 DIE = Decision("test.die", die, Numbers, int, "")
 WAIT = Decision("test.wait", wait, Numbers, int, "")
@@ -64,3 +72,31 @@ def test_a_child_that_is_too_slow_is_given_up() -> None:
             await child.close()
 
     assert run_real(scene()) == b"5"
+
+
+PARENT = """
+import asyncio
+from tests.unit.drivers.test_child import WAIT, WHO
+from outlive.drivers.child import ChildComputer
+
+async def scene():
+    child = ChildComputer()
+    print(int(await child.compute(WHO, b'{"values":[]}')), flush=True)
+    await child.compute(WAIT, b'{"values":[]}')
+
+if __name__ == "__main__":
+    asyncio.run(scene())
+"""
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as up:
+        assert up.stdout is not None
+        child = int(up.stdout.readline())
+        assert Path(f"/proc/{child}").exists()
+        up.kill()
+        assert up.stdout.read() == ""  # ends once nobody has it open any more, the child neither
