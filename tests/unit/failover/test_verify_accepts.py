@@ -61,7 +61,7 @@ def test_an_empty_state_is_accepted() -> None:
 
 
 @pytest.mark.slow
-def test_a_partial_certificate_is_accepted() -> None:
+def test_a_partial_certificate_is_accepted_where_it_is_allowed_and_says_who_is_short() -> None:
     for seed in range(20):
         case = Case(seed)
         random = Random(seed).fork("break")
@@ -70,8 +70,14 @@ def test_a_partial_certificate_is_accepted() -> None:
         objects = resources(case.state)
         made = certified(objects, partial=True).certificate
         assert made is not None
-        verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
+        document = certificate_document(made)
+        verdict = judged(objects, document, failures=0, allow_partial=True)
         assert verdict.accepted, verdict.violation
+        short = [vm["id"] for vm in document["vms"] if "required" in vm]
+        strict = judged(objects, document)
+        assert strict.accepted == (not short)
+        assert set(strict.counts) == ({"partial"} if short else set())
+        assert [one.vm for one in strict.shortfall.vms] == short if strict.shortfall else not short
 
 
 def without_a_slot(seed: int) -> tuple[list[Resource], Doc]:
@@ -226,6 +232,22 @@ def test_slots_on_a_host_that_takes_nobody_are_no_promise_to_either_side(how: st
     objects = resources(case.state)
     made = certified(objects, partial=True).certificate
     assert made is not None
+    verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
+    assert verdict.accepted, verdict.violation
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slots_on_a_host_that_holds_more_than_it_has_are_named_and_promise_nothing(seed: int) -> None:
+    case = Case(seed)
+    slot = case.named("Reservation", case.certified_vm()["slots"][0])
+    host = case.named("Hypervisor", slot["status"]["host"])
+    host["status"]["capacity"] = {**host["status"]["allocation"]}
+    objects = resources(case.state)
+    made = certified(objects, partial=True).certificate
+    assert made is not None
+    name = slot["metadata"]["name"]
+    assert name in {one.name for one in made.slots}
+    assert all(name not in vm.slots for vm in made.vms)
     verdict = judged(objects, certificate_document(made), failures=0, allow_partial=True)
     assert verdict.accepted, verdict.violation
 

@@ -10,7 +10,7 @@ none.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +18,9 @@ from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
+from outlive.failover.observation import Observation
 from outlive.failover.sizing import amounts
+from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.request import Intent
@@ -64,6 +66,9 @@ class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     required: dict[str, int] = {}
     """VM → slots that it needs; missing means none."""
     slots: tuple[SlotView, ...] = ()
+    crowded: tuple[str, ...] = ()
+    """Slots that are ready by their condition and do not count, since their host holds more than it has: named in the
+    certificate, as every slot that says that it is ready."""
     without_room: dict[str, str] = {}
     """Host → why slots on it are no promise."""
     unit: str = HOST_UNIT
@@ -103,6 +108,7 @@ def certify(given: CertifyInput) -> CertifyResult:
     lacking = sorted([*lacking, *given.unplaced], key=lambda one: one.vm)
     if lacking and not given.partial:
         return CertifyResult(certificate=None, uncertified=tuple(lacking))
+    crowded = frozenset(given.crowded)
     largest = max((line.need for line in lines), default=0)
     certificate = Certificate(
         version=CERTIFICATE_VERSION,
@@ -111,7 +117,7 @@ def certify(given: CertifyInput) -> CertifyResult:
         unit=given.unit,
         hosts=tuple(sorted(given.hosts)),
         vms=tuple(lines),
-        slots=tuple(_slot_line(slot) for slot in maker.slots if slot.ready is not False),
+        slots=tuple(_slot_line(slot) for slot in maker.slots if slot.ready is not False or slot.name in crowded),
     )
     return CertifyResult(certificate=certificate, uncertified=tuple(lacking))
 
@@ -228,12 +234,22 @@ def certify_input(gathered: Snapshot, objects: Sequence[Resource], *, partial: b
         vms=observation.vms,
         required=gathered.required,
         slots=tuple(slots),
+        crowded=tuple(_crowded(observation, slots)),
         without_room=without_room(observation.hypervisors, reservations, observation.vms),
         unit=gathered.settings.topology_choice.unit,
         topology=gathered.topology,
         unplaced=tuple(_unplaced(gathered, vm) for vm in gathered.unplaced if gathered.required.get(vm.id, 0) > 0),
         partial=partial,
     )
+
+
+def _crowded(observation: Observation, slots: Iterable[SlotView]) -> Iterator[str]:
+    """The slots that are ready but for the room on their host."""
+    closed = observation.closed
+    for slot in slots:
+        unready = slot.ready is False and slot.unready and slot.host not in closed
+        if unready and slot_view(observation.objects[slot.name]).ready is not False:
+            yield slot.name
 
 
 def _unplaced(gathered: Snapshot, vm: VmView) -> Uncertified:

@@ -175,7 +175,11 @@ class Search:
     def _ready_slots(self) -> Remedy | None:
         model, vm = self._model, self._vm
         closed = {host.name for host in model.state.hosts if host.closed}
-        idle = [slot for slot in model.slots.values() if slot.ready is False and slot.host not in closed]
+        idle = [
+            slot
+            for slot in model.slots.values()
+            if slot.ready is False and not slot.unready and slot.host not in closed
+        ]
         fit = [slot for slot in idle if slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes]
         mine = [slot.name for slot in fit if counts(vm, msgspec.structs.replace(slot, ready=True))]
         offered = frozenset(self._answer.reuse.hosts)
