@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, KeysView, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,7 @@ class ConflictIndex(FaultIndex, Journal):
         topology: Topology = HOSTS_ALONE,
         *,
         locations: Mapping[str, str] | None = None,
-    ) -> ConflictIndex:
+    ) -> Self:
         """The state of these slots and VMs. ``BadInput`` where two slots have one name.
 
         ``required``: VM → slots that it needs. ``locations``: VM → host for members that are not among ``vms``; it wins

@@ -29,8 +29,13 @@ class Journal:
         self._savepoints += 1
         return len(self._journal)
 
-    def rollback(self, mark: int) -> None:
-        """Take back what changed since the savepoint, and end it."""
+    @property
+    def mark(self) -> int:
+        """Where ``undo`` may return to, while a savepoint is open."""
+        return len(self._journal or ())
+
+    def undo(self, mark: int) -> None:
+        """Take back what changed since the mark."""
         undo = self._journal or []
         changes = undo[mark:]
         self._journal = None
@@ -38,6 +43,10 @@ class Journal:
             change()
         del undo[mark:]
         self._journal = undo
+
+    def rollback(self, mark: int) -> None:
+        """Take back what changed since the savepoint, and end it."""
+        self.undo(mark)
         self.release(mark)
 
     def release(self, mark: int) -> None:

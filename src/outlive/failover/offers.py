@@ -17,9 +17,9 @@ import numpy as np
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.calls import Call, Caller, NoCandidates, common_host, placement_class, with_candidates
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Need, Offer
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.sizing import ResolvedSize
 from outlive.placement.fleet import Fleet

@@ -279,6 +279,12 @@ class SeparationIndex:
         self._put(vm.id, key, vm.host)
         self._groups[key].needs[vm.id] = need
 
+    def move(self, vm: str, host: str) -> None:
+        """The VM runs on that host now, in the group that it is in, if any."""
+        key = self._key_of.get(vm)
+        if key is not None:
+            self._put(vm, key, host)
+
     def forget(self, vm: str) -> None:
         """The VM is in no group any more."""
         key = self._key_of.get(vm)

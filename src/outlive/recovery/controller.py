@@ -20,7 +20,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.calls import Caller
-from outlive.failover.planner.offers import FreeAmounts
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events

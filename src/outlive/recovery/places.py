@@ -16,7 +16,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
 from outlive.failover.calls import Call, Caller
-from outlive.failover.planner.offers import FreeAmounts
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.rules import fits, may_run_on
 from outlive.failover.vms import view_of_resource

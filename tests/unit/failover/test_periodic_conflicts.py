@@ -9,8 +9,8 @@ from tests.support.literal_rules import DependencyGraph
 from tests.support.loops import run
 
 from outlive.base.errors import Conflict, OutliveError
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.offers import free_amounts
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.resources import (
     Instance,
     Reservation,

@@ -13,12 +13,12 @@ from outlive.base.clock import SystemClock
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import VmView
 from outlive.failover.offers import Offers, Wanted, wanted
 from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.ports import Inline
 from outlive.failover.protection import Demands
 from outlive.failover.reconciler.cache import FleetCache, Informers

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.greedy import Greedy
@@ -113,7 +113,7 @@ class _Serving:
 
 
 def _greedy(given: AssignInput, slots: Sequence[SlotView], most_members: int) -> Greedy:
-    index = ConflictIndex.build(slots, topology=given.topology)
+    index = Fleet.build(slots, topology=given.topology)
     index.separation.take(given.groups)
     greedy = Greedy(
         index,
@@ -126,7 +126,7 @@ def _greedy(given: AssignInput, slots: Sequence[SlotView], most_members: int) ->
         most_members=most_members,
     )
     greedy.close(given.excluded_slots)
-    greedy.ledger.mark_new(greedy.counters.host(host) for host in given.used_hosts)
+    greedy.mark_new(given.used_hosts)
     return greedy
 
 

@@ -1,7 +1,7 @@
 """The greedy assignment: for each missing slot the fullest slot that can be reused, else the best host for a new one.
 
-Exact about the rules (``ConflictIndex``) and about capacity (the ledger of what placement said, less what was opened
-since). It holds the state between calls, so that following one VM's event costs what the event touches and no more
+Exact about the rules and about capacity (what placement said, less what was opened since): both are asked of the
+``Fleet``. It holds the state between calls, so that following one VM's event costs what the event touches and no more
 (docs/reference/failover.md#assigning).
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
-from outlive.failover.planner.offers import FreeAmounts, FreeLedger, HostHashes, Ints, NewHosts, ReuseHosts
+from outlive.failover.planner.offers import HostHashes, Ints, NewHosts, ReuseHosts
 from outlive.failover.sizing import amounts, resource_group
 from outlive.resources.reasons import CoverageReason, Reason, render
 
@@ -24,11 +24,11 @@ _AFTER_ALL_NAMES = "\U0010ffff"
 
 
 class Greedy:
-    """ConflictIndex, offers and a ledger, and the next action for a VM."""
+    """A fleet and offers, and the next action for a VM."""
 
     def __init__(
         self,
-        counters: ConflictIndex,
+        fleet: Fleet,
         *,
         reuse: Mapping[str, Offer],
         new: Mapping[str, Offer],
@@ -42,18 +42,19 @@ class Greedy:
 
         ``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning from a snapshot.
         """
-        self.counters = counters
+        self.fleet = fleet
         self.opened: dict[str, SlotView] = {}
-        self.separation = counters.separation
-        self._hashes = HostHashes(counters)
+        self.separation = fleet.separation
+        self._hashes = HostHashes(fleet)
         self._one_new_per_host = one_new_per_host
-        self.ledger = FreeLedger(counters)
+        self._new_on: set[int] = set()
+        """Hosts that received a new slot in this cycle."""
         self._most_members = most_members
         self._full = 0
         self.renew(reuse=reuse, new=new, free=free, hosts=hosts)
         self.name_new_slots(key_prefix)
         if most_members:
-            for slot in counters.slot_log:
+            for slot in fleet.slot_log:
                 self._note_full(slot)
 
     def renew(
@@ -68,10 +69,15 @@ class Greedy:
         self._reuse_offers, self._new_offers = reuse, new
         self._reuse: dict[str, ReuseHosts] = {}
         self._new: dict[str, NewHosts] = {}
-        self.ledger.renew(free if isinstance(free, FreeAmounts) else FreeAmounts.of(free))
+        self.fleet.set_free(free if isinstance(free, FreeAmounts) else FreeAmounts.of(free))
         self.opened.clear()
+        self._new_on.clear()
         self._hosts = hosts
         self._all_hosts: Ints | None = None
+
+    def mark_new(self, hosts: Iterable[str]) -> None:
+        """These hosts received a new slot in this cycle."""
+        self._new_on.update(map(self.fleet.host, hosts))
 
     def name_new_slots(self, prefix: str) -> None:
         """Keys of new slots are this and a number, from 1."""
@@ -84,7 +90,7 @@ class Greedy:
         Without ``worded`` a failure for want of hosts does not count them (``reasons.unworded``).
         """
         actions: list[Action] = []
-        self.counters.place_vm(vm)
+        self.fleet.place_vm(vm)
         refusal = self._refusal(vm, need)
         if refusal is not None:
             return [refusal]
@@ -114,52 +120,51 @@ class Greedy:
             given = self._reuse_offers.get(need.offer_class)
             if given is None or given.error:
                 return None
-            offer = self._reuse[need.offer_class] = ReuseHosts(self.counters, given)
-        counters = self.counters
-        number = counters.vm(vm.id)
-        usable = counters.fitting((vm.cpu_milli, vm.memory_bytes))
-        usable &= counters.open_slots
+            offer = self._reuse[need.offer_class] = ReuseHosts(self.fleet, given)
+        fleet = self.fleet
+        number = fleet.vm(vm.id)
+        usable = fleet.fitting((vm.cpu_milli, vm.memory_bytes))
+        usable &= fleet.open_slots
         usable &= ~self._full
-        limit = counters.host_limit(number)
+        limit = fleet.host_limit(number)
         if limit:
-            usable &= counters.placed_on(limit)
+            usable &= fleet.placed_on(limit)
         if not usable:
             return None
-        usable &= counters.admissible(number)
+        usable &= fleet.admissible(number)
         slot = offer.fullest(self.separation.among(vm.id, usable))
         if slot is None:
             return None
-        counters.join_slot(number, slot, proven=True)
+        fleet.join_slot(number, slot, proven=True)
         if self._most_members:
             self._note_full(slot)
-        host = counters.host_names[counters.slot_host(slot)]
-        return Join(slot=counters.slot_names[slot], vm=vm.id, vm_host=vm.host, host=host)
+        host = fleet.host_names[fleet.slot_host(slot)]
+        return Join(slot=fleet.slot_names[slot], vm=vm.id, vm_host=vm.host, host=host)
 
     def close(self, slots: Iterable[str]) -> None:
         """Nobody joins these."""
         for name in slots:
-            if self.counters.has_slot(name):
-                self._full |= self.counters.slot_bit(self.counters.slot(name))
+            if self.fleet.has_slot(name):
+                self._full |= self.fleet.slot_bit(self.fleet.slot(name))
 
     def _note_full(self, slot: int) -> None:
-        if self.counters.slot_members(slot) >= self._most_members:
-            self._full |= self.counters.slot_bit(slot)
+        if self.fleet.slot_members(slot) >= self._most_members:
+            self._full |= self.fleet.slot_bit(slot)
 
     def _open(self, vm: VmView, need: Need, missing: int, *, worded: bool) -> Open | Fail:
         offer = self._new_hosts(need.offer_class)
         if offer is None or offer.error:
             error = offer.error if offer is not None else f"placement was not asked for {need.offer_class}"
             return failure(vm.id, Reason(CoverageReason.PLACEMENT_UNAVAILABLE, {"error": error}), missing)
-        if not self.counters.holds_for(vm.id):
+        if not self.fleet.holds_for(vm.id):
             return self._clash(vm, missing)
-        self.ledger.grow()
         size = need.size
-        room = self.ledger.room(offer.hosts, size.cpu_milli, size.memory_bytes)
+        room = self.fleet.room(offer.hosts, size.cpu_milli, size.memory_bytes)
         allowed = np.ones(len(room), dtype=bool)
         self._exclude(vm.id, offer, allowed)
         possible = room & allowed
         if self._one_new_per_host:
-            possible &= ~self.ledger.new_here(offer.hosts)
+            possible &= ~self._new_here(offer.hosts)
         place = offer.best(vm.id, possible)
         if place is None:
             if not worded and (offer.names or len(self._everywhere())):
@@ -168,16 +173,20 @@ class Greedy:
             return failure(vm.id, self._no_host(vm, need, offer, allowed, room), missing)
         return self._opened(vm, need, offer.names[place])
 
+    def _new_here(self, hosts: Ints) -> NDArray[np.bool_]:
+        """For each of these hosts whether it received a new slot in this cycle."""
+        return _marked(len(self.fleet.host_names), self._new_on)[hosts]
+
     def _exclude(self, vm: str, offer: NewHosts, possible: NDArray[np.bool_]) -> None:
         """Strike out the offered hosts where the VM may not run, or where the rules or separation forbid a new slot."""
-        counters = self.counters
-        number = counters.vm(vm)
-        blocked = counters.blocked_units(number)
-        limit = counters.host_limit(number)
+        fleet = self.fleet
+        number = fleet.vm(vm)
+        blocked = fleet.blocked_units(number)
+        limit = fleet.host_limit(number)
         if limit:
-            possible &= _marked(len(counters.host_names), limit)[offer.hosts]
-        if counters.has_units:
-            possible &= ~_marked(len(counters.unit_names), blocked)[counters.units_at(offer.hosts)]
+            possible &= _marked(len(fleet.host_names), limit)[offer.hosts]
+        if fleet.has_units:
+            possible &= ~_marked(len(fleet.unit_names), blocked)[fleet.units_at(offer.hosts)]
         else:
             possible[offer.places(blocked)] = False
         closed = self.separation.closed(vm)
@@ -187,7 +196,7 @@ class Greedy:
     def _new_hosts(self, offer_class: str) -> NewHosts | None:
         offer = self._new.get(offer_class)
         if offer is None and offer_class in self._new_offers:
-            offer = self._new[offer_class] = NewHosts(self.counters, self._new_offers[offer_class], self._hashes)
+            offer = self._new[offer_class] = NewHosts(self.fleet, self._new_offers[offer_class], self._hashes)
         return offer
 
     def _opened(self, vm: VmView, need: Need, host: str) -> Open:
@@ -205,11 +214,9 @@ class Greedy:
         )
         rank = f"{_AFTER_ALL_NAMES}{self._serial:012d}"
         self.opened[key] = slot
-        number = self.counters.add_slot(slot, rank=rank)
-        self.counters.join_slot(self.counters.vm(vm.id), number, proven=True)
-        place = self.counters.slot_host(number)
-        self.ledger.take(place, slot.cpu_milli, slot.memory_bytes)
-        self.ledger.mark_new([place])
+        number = self.fleet.open(slot, rank=rank)
+        self.fleet.join_slot(self.fleet.vm(vm.id), number, proven=True)
+        self._new_on.add(self.fleet.slot_host(number))
         return Open(
             slot_key=key,
             vm=vm.id,
@@ -224,13 +231,13 @@ class Greedy:
     def _new_key(self) -> str:
         """The next key that no slot has as its name."""
         self._serial += 1
-        while self.counters.has_slot(f"{self._key_prefix}{self._serial}"):
+        while self.fleet.has_slot(f"{self._key_prefix}{self._serial}"):
             self._serial += 1
         return f"{self._key_prefix}{self._serial}"
 
     def _clash(self, vm: VmView, missing: int) -> Fail:
-        unit = self.counters.crowded(vm.id)[0]
-        where = unit if self.counters.has_units else f"host {unit}"
+        unit = self.fleet.crowded(vm.id)[0]
+        where = unit if self.fleet.has_units else f"host {unit}"
         return failure(vm.id, Reason(CoverageReason.MEMBERSHIPS_CLASH, {"where": where}), missing)
 
     def _no_host(
@@ -238,12 +245,12 @@ class Greedy:
     ) -> Reason:
         """Why no host can take a new slot: each offered host by the first thing that keeps it from holding the slot."""
         everywhere = self._everywhere()
-        own = offer.places([self.counters.host(vm.host)])
+        own = offer.places([self.fleet.host(vm.host)])
         others = [name for place in np.nonzero(~allowed)[0].tolist() if (name := offer.names[place]) != vm.host]
         full = int(np.count_nonzero(allowed & ~room))
         already_new = 0
         if self._one_new_per_host:
-            already_new = int(np.count_nonzero(allowed & room & self.ledger.new_here(offer.hosts)))
+            already_new = int(np.count_nonzero(allowed & room & self._new_here(offer.hosts)))
         short = full > 0 or any("capacity" in step for step, count in offer.rejected.items() if count)
         total, offered = max(len(everywhere), len(offer.hosts)), len(offer.hosts)
         if not total:
@@ -274,50 +281,49 @@ class Greedy:
     def _everywhere(self) -> Ints:
         """All hosts, by name; needed for reasons only."""
         if self._all_hosts is None:
-            self._all_hosts = np.array([self.counters.host(host) for host in sorted(set(self._hosts))], dtype=np.int64)
-            self.ledger.grow()
+            self._all_hosts = np.array([self.fleet.host(host) for host in sorted(set(self._hosts))], dtype=np.int64)
         return self._all_hosts
 
     def _barred(self, vm: str, hosts: Ints) -> NDArray[np.bool_]:
         """For each of these hosts whether the VM may not run there, or the rules or separation forbid a new slot."""
-        counters = self.counters
-        number = counters.vm(vm)
-        found = _marked(len(counters.unit_names), counters.blocked_units(number))[counters.units_at(hosts)]
-        limit = counters.host_limit(number)
+        fleet = self.fleet
+        number = fleet.vm(vm)
+        found = _marked(len(fleet.unit_names), fleet.blocked_units(number))[fleet.units_at(hosts)]
+        limit = fleet.host_limit(number)
         if limit:
-            found |= ~_marked(len(counters.host_names), limit)[hosts]
+            found |= ~_marked(len(fleet.host_names), limit)[hosts]
         closed = self.separation.closed(vm)
         return found if closed is None else found | closed[hosts]
 
     def _example(self, vm: str, host: str) -> str:
-        counters, unit = self.counters, self._unit_of(host)
-        called = counters.unit_names[unit]
+        fleet, unit = self.fleet, self._unit_of(host)
+        called = fleet.unit_names[unit]
         here = f"{host} is in {called}, which" if called != host else host
-        number = counters.vm(vm)
-        limit = counters.host_limit(number)
-        if limit and counters.host(host) not in limit:
+        number = fleet.vm(vm)
+        limit = fleet.host_limit(number)
+        if limit and fleet.host(host) not in limit:
             return f"{host} is none of the {len(limit)} hosts that the VM may run on"
-        for slot in sorted(counters.slot_numbers(number), key=counters.slot_names.__getitem__):
-            name = counters.slot_names[slot]
-            if counters.unit_of(counters.slot_host(slot)) == unit:
+        for slot in sorted(fleet.slot_numbers(number), key=fleet.slot_names.__getitem__):
+            name = fleet.slot_names[slot]
+            if fleet.unit_of(fleet.slot_host(slot)) == unit:
                 return f"{here} has its slot {name}"
-            others = [counters.vm_names[one] for one in counters.members_in(slot, unit) if one != number]
+            others = [fleet.vm_names[one] for one in fleet.members_in(slot, unit) if one != number]
             if others:
                 return f"{here} runs {min(others)}, a member of its slot {name}"
-        if unit == self._unit_of(counters.location(vm)):
+        if unit == self._unit_of(fleet.location(vm)):
             return f"{here} runs the VM"
         return self.separation.why(vm, host) or host
 
     def _unit_of(self, host: str) -> int:
-        return self.counters.unit_of(self.counters.host(host))
+        return self.fleet.unit_of(self.fleet.host(host))
 
     def _roomiest(self, vm: str, hosts: Ints, need: Need) -> str:
         """Of these hosts, where the VM may have a slot, the one with the most room for it."""
-        found = self.ledger.roomiest(hosts[~self._barred(vm, hosts)], need.size.cpu_milli, need.size.memory_bytes)
+        found = self.fleet.roomiest(hosts[~self._barred(vm, hosts)], need.size.cpu_milli, need.size.memory_bytes)
         if found is None:
             return ""
         host, cpu, memory = found
-        return f"{self.counters.host_names[host]} with {amounts(cpu, memory)}"
+        return f"{self.fleet.host_names[host]} with {amounts(cpu, memory)}"
 
 
 def failure(vm: str, reason: Reason, missing: int) -> Fail:

@@ -17,10 +17,10 @@ import msgspec
 
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger, request_context
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
 from outlive.failover.planner.cleanup import Cause, CleanResult, Deletion, Drop, departure
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.planner.repack import Move
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.writes import NewSlot, SlotWriter

@@ -16,7 +16,7 @@ from typing import TypeVar
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import Fleet
 from outlive.failover.locations import Locations, OnHypervisors
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import departure
@@ -106,7 +106,7 @@ class FleetCache:
         self.revision = 0
         """Rises with every change of a slot or of a location."""
         self._domains: dict[str, dict[str, str]] = {}
-        self.index = ConflictIndex(self.topology())
+        self.index = Fleet(self.topology())
 
     # Following
 
@@ -180,7 +180,7 @@ class FleetCache:
                 self._put_domains(host.name, host)
                 self.locations.put_host(host_view(host), _names(host))
             await pause(0)
-        self.index = ConflictIndex(self.topology())
+        self.index = Fleet(self.topology())
         for ids in batches(views, VMS_AT_ONCE):
             for vm_id in ids:
                 self._locate(vm_id)

@@ -25,12 +25,12 @@ from outlive.base.logging import get_logger, global_request_id, new_global_reque
 from outlive.base.random import Random
 from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
+from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.observation import Observation
 from outlive.failover.offers import Wanted, gather_offers, wanted
 from outlive.failover.planner.actions import Fail, Leave
 from outlive.failover.planner.cleanup import CleanInput, CleanResult, LeaveInput, departure
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.planner.plan import PlanInput
 from outlive.failover.planner.repack import RepackInput, concerned
 from outlive.failover.planner.selection import (

@@ -12,13 +12,12 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView
 from outlive.failover.offers import Offers, Wanted
 from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
 from outlive.failover.planner.assign import AssignInput, result_of
 from outlive.failover.planner.greedy import Greedy
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.decider import Decider
 from outlive.failover.separation import ServerGroup, groups_of
@@ -52,7 +51,7 @@ class Serving:
         index = self._cache.index
         greedy = self._prepared(index, limit_new=limit_new, closed=closed)
         greedy.renew(reuse=offers.reuse, new=offers.new, free=free, hosts=self._cache.locations.names)
-        greedy.ledger.mark_new(index.host(host) for host in used)
+        greedy.mark_new(used)
         record = _Record(self._cache, self._decider, offers, free, limit_new=limit_new, closed=closed, used=used)
         actions: list[Action] = []
         with index.trial():
@@ -67,13 +66,13 @@ class Serving:
                 actions += served
         return actions
 
-    def _prepared(self, index: ConflictIndex, *, limit_new: bool, closed: Collection[str]) -> Greedy:
+    def _prepared(self, index: Fleet, *, limit_new: bool, closed: Collection[str]) -> Greedy:
         """The greedy assignment; the usual one is kept, because it remembers much about hosts."""
         if limit_new or closed:
             greedy = Greedy(index, reuse={}, new={}, free={}, one_new_per_host=limit_new)
             greedy.close(closed)
             return greedy
-        if self._greedy is None or self._greedy.counters is not index:
+        if self._greedy is None or self._greedy.fleet is not index:
             self._greedy = Greedy(index, reuse={}, new={}, free={})
         return self._greedy
 

@@ -15,12 +15,11 @@ import msgspec
 
 from outlive.failover.analysis.explain.model import Answer, State
 from outlive.failover.analysis.explain.rules_index import Ground
-from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.greedy import Greedy
-from outlive.failover.planner.offers import FreeAmounts
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize
@@ -50,7 +49,7 @@ class Model:
     def __init__(self, state: State, ground: Ground) -> None:
         self.state = state
         self.slots = _cleaned(state, ground)
-        self.counters = ConflictIndex.build(self.slots.values(), topology=ground.topology)
+        self.counters = Fleet.build(self.slots.values(), topology=ground.topology)
         self.counters.separation.take(ground.groups)
         self._free = FreeAmounts.of(state.free)
         self._slots_of: dict[str, list[str]] = {}
@@ -174,10 +173,8 @@ class Model:
         """So much is free on these hosts, whatever was."""
         if not self.state.free:
             return
-        greedy.ledger.grow()
         for host, (cpu, memory) in free.items():
-            before = self.state.free.get(host, (0, 0))
-            greedy.ledger.take(self.counters.host(host), before[0] - cpu, before[1] - memory)
+            greedy.fleet.grant(host, cpu, memory)
 
     @contextmanager
     def _changed(self, change: Change) -> Iterator[None]:
@@ -245,16 +242,14 @@ class Serving:
 
     def trial(self, wishes: Sequence[tuple[VmView, Need]], new_hosts: Mapping[str, tuple[int, int]]) -> int:
         """How many of these VMs would get all that they miss, with such hosts besides; nothing stays of it."""
-        mark = len(self._done)
-        greedy = self._fresh(new_hosts)
-        for _, actions in self._done:
-            for action in actions:
-                if isinstance(action, Open):
-                    place = self._model.counters.host(action.host)
-                    greedy.ledger.take(place, action.cpu_milli, action.memory_bytes)
-        served = sum(self._serve(greedy, vm, need) is None for vm, need in wishes)
-        self._back(mark)
-        return served
+        with self._model.counters.trial():
+            greedy = self._fresh(new_hosts)
+            for _, actions in self._done:
+                for action in actions:
+                    if isinstance(action, Open):
+                        greedy.fleet.take(action.host, held_by(slot_of(action)))
+            served = (greedy.serve(vm, need) for vm, need in wishes)
+            return sum(not any(isinstance(action, Fail) for action in actions) for actions in served)
 
     def _serve(self, greedy: Greedy, vm: VmView, need: Need) -> Fail | None:
         actions = greedy.serve(vm, need)
@@ -267,8 +262,7 @@ class Serving:
         counters.place_vm(vm)
         for action in actions:
             if isinstance(action, Open):
-                counters.add_slot(slot_of(action))
-                greedy.ledger.take(counters.host(action.host), action.cpu_milli, action.memory_bytes)
+                counters.open(slot_of(action))
                 counters.join(vm.id, action.slot_key)
             elif isinstance(action, Join):
                 counters.join(vm.id, action.slot)

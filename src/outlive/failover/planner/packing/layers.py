@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from outlive.failover.fleet import NO_LIMIT
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action
-from outlive.failover.planner.offers import NO_LIMIT
 from outlive.failover.planner.packing.outcome import Outcome, joined, opened
 from outlive.failover.planner.packing.problem import Ground, slot_size_for
 from outlive.failover.rules import may_run_on

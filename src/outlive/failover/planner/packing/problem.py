@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from outlive.failover.fleet import NO_LIMIT
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Offer
-from outlive.failover.planner.offers import NO_LIMIT
 from outlive.failover.sizing import ResolvedSize, resolve_size
 from outlive.failover.topology import Topology
 
