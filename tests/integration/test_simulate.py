@@ -47,46 +47,6 @@ def test_the_same_seed_tells_the_same_story(tmp_path: Path) -> None:
     assert outlive(*arguments).out == outlive(*arguments).out
 
 
-def test_a_story_is_played_on_a_disk_and_the_cluster_is_left_there(tmp_path: Path) -> None:
-    (made := tmp_path / "story").mkdir()
-    store = tmp_path / "store"
-    result = outlive("simulate", folder(made), "--store", store)
-    assert result.code == 0, result.out + result.err
-    assert "lost       1 of 4 VMs" in result.out
-    assert (store / "store.db").stat().st_size > 0
-
-
-def test_a_directory_that_is_there_is_never_simulated_in(tmp_path: Path) -> None:
-    (made := tmp_path / "story").mkdir()
-    (tmp_path / "store").mkdir()
-    result = outlive("simulate", folder(made), "--store", tmp_path / "store")
-    assert result.code == 3
-    assert "is there already" in result.err
-    assert list((tmp_path / "store").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"timeline_yaml": "- {at: 20s, store-snapshot: {}}\n"}, "store-snapshot"),
-        ({"cluster_yaml": "inventory: example\n"}, "inventory"),
-    ],
-)
-def test_what_no_real_store_can_do_is_refused_before_anything_is_made(
-    tmp_path: Path, changed: dict[str, str], said: str
-) -> None:
-    (made := tmp_path / "story").mkdir()
-    result = outlive("simulate", folder(made, **changed), "--store", tmp_path / "store")
-    assert result.code == 3
-    assert said in result.err
-    assert not (tmp_path / "store").exists()
-    marked = {"cluster_yaml": GOOD["cluster.yaml"] + "real: true\n", **changed}
-    if said == "store-snapshot":
-        result = outlive("simulate", folder(made, **marked))
-        assert result.code == 3
-        assert "cluster.yaml: real" in result.err
-
-
 def test_a_story_that_ends_otherwise_is_a_no(tmp_path: Path) -> None:
     result = outlive("simulate", folder(tmp_path, expect_yaml="recovered: 3\nuntil: 50s\n"))
     assert result.code == 1

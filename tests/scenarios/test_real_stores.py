@@ -1,6 +1,6 @@
 """Stories marked ``real: true`` are played on the product's real stores as well; only hosts are simulated there.
 
-Time is accelerated and stands still while something is computed (``outlive.simulation.accelerated``); the store takes
+Time is accelerated and stands still while something is computed (``tests.support.accelerated``); the store takes
 the time that it takes. So everything that is expected may come a few seconds later than the story says.
 The invariants hold without any tolerance, after every event.
 """
@@ -14,10 +14,10 @@ from tempfile import mkdtemp
 import pytest
 
 from outlive.base.logging import silenced
-from outlive.simulation.accelerated import run_accelerated
-from outlive.simulation.real_store import on
 from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Ended, Story
+from outlive.simulation.story import Ended
+from tests.support.accelerated import run_accelerated
+from tests.support.live_store import LiveStory
 from tests.support.real_stores import REAL_STORES, RESTARTED, RealStore
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def played(folder: Path, real: RealStore, path: Path) -> Ended:
     async def play() -> Ended:
         async with real.open(path) as connect:
             replay = f"outlive simulate tests/scenarios/{folder.name}, on {real.name}"
-            story = Story(scenario, seed=scenario.seed, replay=replay, store=on(connect), tolerance_s=real.tolerance_s)
+            story = LiveStory(scenario, replay=replay, connect=connect, tolerance_s=real.tolerance_s)
             return await story.play()
 
     try:

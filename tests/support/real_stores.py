@@ -15,11 +15,11 @@ from outlive.api import Role
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.simulation.real_store import TOLERANCE_S, Connect
 from outlive.store import Store
 from outlive.store.http import HttpStore
 from outlive.store.sqlite import SqliteStore
 from tests.support.api import TOKENS, api
+from tests.support.live_store import TOLERANCE_S, Connect
 
 UP_S, AWAY_S = 23.0, 3.0
 """Seconds of the loop: away first while a host is silent that has lost power at 20 s, and not yet condemned."""

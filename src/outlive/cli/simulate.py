@@ -1,14 +1,12 @@
 """``outlive simulate``: what happens when hosts fail, played by the product itself in virtual time.
 
 Either a scenario (a folder with a failure story) or an inventory of which something fails. Nothing real is
-touched: hosts, power controllers, disks and networks are virtual, and the store is in memory, or (``--store``) in a
-directory that is made for it.
+touched: hosts, power controllers, disks, networks and the store are virtual.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,10 +51,6 @@ def simulate(
     why: Annotated[
         str, typer.Option("--why", metavar="VM|HOST", help="Show at the end how it came to run there, or to be dead.")
     ] = "",
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", metavar="NEWDIR", help="Keep the cluster on this machine's disk, not in memory."),
-    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show each event, also equal ones and asides.")] = False,
     write_expect: Annotated[
         bool, typer.Option("--write-expect", help=f"Write what came out to {PROPOSED}, for review.")
@@ -72,9 +66,9 @@ def simulate(
     if folder is not None:
         if fail or at or run_for:
             raise Usage("--fail, --at and --for go with --inventory", remedy="write them into timeline.yaml")
-        return _folder(output, folder, seed, why, store, everything=everything, write_expect=write_expect)
-    if write_expect or store is not None:
-        raise Usage("--write-expect and --store go with a folder", remedy="leave them out")
+        return _folder(output, folder, seed, why, everything=everything, write_expect=write_expect)
+    if write_expect:
+        raise Usage("--write-expect goes with a folder", remedy="leave it out")
     assert inventory is not None
     return _inventory(output, inventory, fail or [], at or AT, run_for or FOR, seed or 0, why, everything=everything)
 
@@ -84,7 +78,6 @@ def _folder(
     folder: Path,
     seed: int | None,
     why: str,
-    store: Path | None,
     *,
     everything: bool,
     write_expect: bool,
@@ -98,7 +91,7 @@ def _folder(
     chosen = scenario.seed if seed is None else seed
     again = f" --seed {seed}" if seed is not None else ""
     replay = f"outlive simulate {shlex.quote(str(folder))}{again}"
-    ended = _play(scenario, chosen, replay, why=why, store=store)
+    ended = _play(scenario, chosen, replay, why=why)
     if write_expect:
         place = folder / PROPOSED
         place.write_text(proposal(ended))
@@ -175,7 +168,6 @@ def _play(
     objects: tuple[Resource, ...] = (),
     *,
     why: str = "",
-    store: Path | None = None,
 ) -> Ended:
     from outlive.cli.output import progress
     from outlive.runtime.virtual import run_virtual
@@ -188,49 +180,11 @@ def _play(
             bar.at(second)
             collect(second)
 
-        if store is not None:
-            return _on_disk(scenario, seed, f"{replay} --store NEWDIR", tick, why=why, store=store)
-
         async def played() -> Ended:
             story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=tick, why=why)
             return await story.play()
 
         return run_virtual(played())
-
-
-def _on_disk(
-    scenario: Scenario, seed: int, replay: str, tick: Callable[[int], None], *, why: str, store: Path
-) -> Ended:
-    """The same on a SQLite store in a directory that is made for it; never in one where something is."""
-    from outlive.base.clock import LoopClock
-    from outlive.base.ids import SystemIds
-    from outlive.simulation.accelerated import SPEED, WALL_S, run_accelerated
-    from outlive.simulation.real_store import TOLERANCE_S, on
-    from outlive.simulation.story import Story
-    from outlive.store.sqlite import SqliteStore
-
-    if scenario.only_in_memory:
-        raise BadInput(f"cannot be played on a disk: {scenario.only_in_memory}", remedy="leave --store out")
-    if store.exists():
-        raise BadInput(f"{store} is there already", place="--store", remedy="name a directory that is not there yet")
-
-    async def played() -> Ended:
-        opened = await SqliteStore.open(store, clock=LoopClock(), ids=SystemIds())
-        try:
-            story = Story(
-                scenario,
-                seed=seed,
-                replay=replay,
-                tick=tick,
-                why=why,
-                store=on(lambda: opened),
-                tolerance_s=TOLERANCE_S,
-            )
-            return await story.play()
-        finally:
-            await opened.close()
-
-    return run_accelerated(played(), speed=SPEED, wall_s=WALL_S + scenario.until_s)
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:

@@ -131,19 +131,6 @@ class Expectations(msgspec.Struct, frozen=True, kw_only=True):
     """Invariants that are violated on purpose; none by default."""
     until_s: float | None = None
 
-    def later(self, seconds: float) -> Expectations:
-        """The same with so much more time for everything that has a limit; moments stay, and so does the end."""
-        if not seconds:
-            return self
-        return msgspec.structs.replace(
-            self,
-            must=tuple(
-                wish if wish.by_s is None else msgspec.structs.replace(wish, by_s=wish.by_s + seconds)
-                for wish in self.must
-            ),
-            recovered_within=tuple((limit_s + seconds, share) for limit_s, share in self.recovered_within),
-        )
-
 
 def read_expectations(value: Any, place: str, problems: Problems) -> Expectations:
     """The expectations of a story; what is wrong goes to ``problems``."""

@@ -27,8 +27,6 @@ FILE_BYTES: Final = 1024 * 1024
 """The largest file of a scenario."""
 LINE_CHARACTERS: Final = 200
 """The longest story line."""
-ONLY_IN_MEMORY: Final = ("store-snapshot", "store-restore")
-"""Verbs of what no real store lets a client do."""
 README, CLUSTER, TIMELINE, EXPECT = "README", "cluster.yaml", "timeline.yaml", "expect.yaml"
 
 
@@ -42,14 +40,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     acts: tuple[Act, ...] = ()
     expect: Expectations = Expectations()
     real: bool = False
-    """Whether it is also played on real stores, as a test."""
-
-    @property
-    def only_in_memory(self) -> str:
-        """Why it cannot be played on a real store; empty if it can."""
-        if self.spec.inventory:
-            return "its hosts come from an inventory"
-        return next((f"{act.place}: {act.verb}" for act in self.acts if act.verb in ONLY_IN_MEMORY), "")
+    """Whether the tests of the project also play it on real stores."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -87,12 +78,7 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
         _check_names(spec, acts, expect, folder, problems)
     problems.check()
     assert spec is not None
-    scenario = Scenario(name=folder.name, line=line, spec=spec, seed=seed, acts=acts, expect=expect, real=real)
-    if real and scenario.only_in_memory:
-        remedy = "leave real: out; such a story is played in memory only"
-        problems.add(f"{folder / CLUSTER}: real", f"is true, and {scenario.only_in_memory}", remedy)
-        problems.check()
-    return scenario
+    return Scenario(name=folder.name, line=line, spec=spec, seed=seed, acts=acts, expect=expect, real=real)
 
 
 def inventory_scenario(name: str, spec: WorldSpec, acts: tuple[Act, ...], until_s: float) -> Scenario:

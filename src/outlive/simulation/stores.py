@@ -181,10 +181,6 @@ class WorldStore(MemoryStore):
         """Put in what there is at the beginning, before anybody reads or observes."""
         self.load(objects)
 
-    async def astray(self) -> Sequence[str]:
-        """What is otherwise than was answered: nothing, where the judges look at the store itself."""
-        return ()
-
     def load(self, objects: Iterable[Resource]) -> None:
         """As they are, before anybody reads or observes."""
         super().load(objects)

@@ -16,11 +16,10 @@ from outlive.base.errors import BadInput, OutliveError
 from outlive.base.wording import count_of, listing
 from outlive.recovery.why import Why, why
 from outlive.resources import Election, Membership, Resource, VirtualMachine
-from outlive.simulation.expectations import judge_events, judge_summary
+from outlive.simulation.expectations import Moment, judge_events, judge_summary
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.inventory import laid_over
 from outlive.simulation.losses import Losses, back_within_s
-from outlive.simulation.moments import Late
 from outlive.simulation.narration import NAMES_SHOWN, Told, grouped, narrate, narrate_guard, narrate_machine
 from outlive.simulation.scenario import Scenario
 from outlive.simulation.spec import WorldSpec
@@ -86,17 +85,12 @@ class Story:
         tick: Callable[[int], None] | None = None,
         why: str = "",
         store: MakeStore = WorldStore,
-        tolerance_s: float = 0.0,
     ) -> None:
-        """``why``: a VM or host whose chain is wanted at the end.
-
-        ``tolerance_s``: so much later than it says may everything come that is expected; for stores that take time.
-        """
+        """``why``: a VM or host whose chain is wanted at the end."""
         self.scenario = scenario
         self._asked = why
         self.world = ToldWorld(scenario.spec, seed=seed, replay=replay, heard=self._wrote, store=store)
-        self._expect = scenario.expect.later(tolerance_s)
-        self._late = Late(self.world, tolerance_s)
+        self._expect = scenario.expect
         self.told: list[Told] = []
         self.failed: list[str] = []
         self._seed = seed
@@ -132,7 +126,6 @@ class Story:
         expect, summary = self._expect, self._summary()
         self.failed += judge_events(expect, tuple(self.world.history.events))
         self.failed += judge_summary(expect, summary)
-        self.failed += await self.world.store.astray()
         trace = self.world.history.trace_hash()
         told = await why(self.world.store, self._asked) if self._asked else None
         return Ended(summary, tuple(self.failed), tuple(self.told), trace, standing_out(self.world), told)
@@ -148,10 +141,7 @@ class Story:
             if what == 0:
                 await self._do(entry)
             elif what == 1:
-                self._late.looked(entry, self.now_s)
-        while self._late.pending(self.now_s):
-            await self.world.clock.sleep(LOOK_S)
-        self.failed += self._late.missed
+                self._look_at(entry)
         self.failed += [
             f"{one.act.place}: {one.act.verb} waited in vain: {'; '.join(one.lacks)}" for one in waiting if not one.done
         ]
@@ -159,15 +149,18 @@ class Story:
     async def _until(self, at_s: float, waiting: Sequence[_Waiting]) -> None:
         while self.now_s < at_s:
             pending = [one for one in waiting if not one.done]
-            late = self._late.pending(self.now_s)
             if self._tick is not None:
                 self._tick(int(self.now_s))
-            if not pending and not late:
+            if not pending:
                 await self.world.clock.sleep(min(TICK_S, at_s - self.now_s))
                 continue
             for one in pending:
                 await self._look(one)
             await self.world.clock.sleep(min(LOOK_S, max(0.0, at_s - self.now_s)))
+
+    def _look_at(self, moment: Moment) -> None:
+        """The time of a moment has come."""
+        self.failed += [f"at {moment.at_s:g} s: {text}" for text in differences(self.world, moment.states)]
 
     async def _look(self, one: _Waiting) -> None:
         """An act is done once what it waits for was seen, and its time after that has passed."""

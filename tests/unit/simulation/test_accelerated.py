@@ -7,9 +7,9 @@ import selectors
 import time
 
 import pytest
+from tests.support.accelerated import LOOK_S, AcceleratedLoop, outside, run_accelerated
 
 from outlive.runtime.virtual import Part, VirtualLimit
-from outlive.simulation.accelerated import LOOK_S, AcceleratedLoop, outside, run_accelerated
 
 
 class _OfWall(AcceleratedLoop):
@@ -192,7 +192,7 @@ def test_a_run_that_takes_too_long_ends() -> None:
 
 
 def test_time_that_never_moves_on_ends_a_run_and_says_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlive.simulation.accelerated.STILL_LIMIT", 1000)
+    monkeypatch.setattr("tests.support.accelerated.STILL_LIMIT", 1000)
 
     async def spins() -> None:
         for _ in range(100_000):

@@ -9,17 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.live_store import NOBODY, Connection, LiveStore, LiveStory
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import InUse, Refused, Unknown
+from outlive.base.errors import Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Hypervisor, ObjectMeta, Resource
-from outlive.simulation.real_store import NOBODY, Connection, LiveStore, on
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.stores import Author, authored
-from outlive.simulation.story import Story
 from outlive.store.contract import Upsert
 from outlive.store.memory import MemoryStore
 from outlive.store.tables import Write
@@ -206,30 +205,12 @@ async def test_a_store_that_forgets_what_it_has_answered_is_told_of() -> None:
     ]
 
 
-@claim
-async def test_a_store_that_holds_anything_is_not_touched() -> None:
-    world = heard()
-    await world.inner.create(KVM)
-    with pytest.raises(InUse, match="not empty: it holds Hypervisor/kvm-1"):
-        await world.store.fill([msgspec.structs.replace(KVM, metadata=ObjectMeta(name="kvm-2"))])
-    assert len(world.inner) == 1
-
-
-@claim
-async def test_backups_and_inventories_are_refused() -> None:
-    world = heard()
-    with pytest.raises(Refused):
-        world.store.snapshot()
-    with pytest.raises(Refused):
-        world.store.lay([])
-
-
 @pytest.mark.slow
 def test_a_story_ends_as_told_on_a_store_below_the_copy() -> None:
     scenario = read_scenario(SCENARIOS / "host-loses-power")
 
     async def play() -> tuple[str, ...]:
         inner = MemoryStore(LoopClock(), SeededIds(Random(3)))
-        return (await Story(scenario, seed=1, replay="", store=on(lambda: inner)).play()).failed
+        return (await LiveStory(scenario, replay="", connect=lambda: inner).play()).failed
 
     assert run(play()) == ()

@@ -7,7 +7,7 @@ something newer than the copy waits for the writes that are under way.
 
 The store must be empty, and nobody else may write to it: a write that no process here has made is put down to
 ``nobody``. Versions are taken to be numbers that only grow, which the contract does not promise and all our stores
-keep. Backups are the memory store's own, and not to be had here.
+keep. Backups and inventories are for the memory store only.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import InUse, NotFound, Refused, Unavailable, Unknown
+from outlive.base.errors import NotFound, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import encode
-from outlive.simulation.accelerated import outside
+from outlive.simulation.expectations import Moment
 from outlive.simulation.process import go
+from outlive.simulation.scenario import Scenario
+from outlive.simulation.states import differences
 from outlive.simulation.stores import Author, WorldStore, author_now, authored
+from outlive.simulation.story import LOOK_S, Ended, Story
 from outlive.store import Store
 from outlive.store.contract import Change, Delete, Page, Upsert
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Write, key_of
+from tests.support.accelerated import outside
 
 T = TypeVar("T")
 
@@ -214,28 +218,12 @@ class LiveStore(WorldStore):
         return Connection(self, self._connect())
 
     async def fill(self, objects: Iterable[Resource]) -> None:
-        """Write what there is at the beginning. ``InUse`` where the store holds anything."""
-        inner = self._operator.inner
+        """Write what there is at the beginning."""
         with outside():
-            for kind in KINDS.values():
-                found = await inner.list(kind, limit=1)
-                if found.items:
-                    raise InUse(
-                        f"the store is not empty: it holds {kind.kind()}/{found.items[0].name}",
-                        remedy="give the simulation a store of its own",
-                    )
-            self.load([await _put(inner, one) for one in objects])
+            self.load([await _put(self._operator.inner, one) for one in objects])
         for kind_name, table in self._tables:
             for key, _ in table.snapshot():
                 self._remember(self._decoded[(kind_name, key)])
-
-    def lay(self, objects: Iterable[Resource]) -> None:
-        """Not here."""
-        raise Refused("an inventory is not simulated on a real store", remedy="leave the store in memory")
-
-    def snapshot(self) -> None:
-        """Not here."""
-        raise Refused("a real store is not backed up by the simulation", remedy="leave the store in memory")
 
     async def astray(self) -> list[str]:
         """Objects that the store does not have as it answered that it has them."""
@@ -395,6 +383,33 @@ def _without_version(obj: Resource) -> Any:
     return msgspec.structs.replace(obj.metadata, uid="", resource_version="")
 
 
-def on(connect: Connect) -> Callable[[Clock, Ids, Callable[[Write, Author], None]], LiveStore]:
-    """What a world makes its store with."""
-    return partial(LiveStore, connect=connect)
+class LiveStory(Story):
+    """A story on such a store, where everything that is expected may come so much later than it says."""
+
+    def __init__(self, scenario: Scenario, *, replay: str, connect: Connect, tolerance_s: float = TOLERANCE_S) -> None:
+        super().__init__(scenario, seed=scenario.seed, replay=replay, store=partial(LiveStore, connect=connect))
+        self._tolerance_s = tolerance_s
+        self._looks: list[asyncio.Task[None]] = []
+        expect = self._expect
+        self._expect = msgspec.structs.replace(
+            expect,
+            must=tuple(
+                wish if wish.by_s is None else msgspec.structs.replace(wish, by_s=wish.by_s + tolerance_s)
+                for wish in expect.must
+            ),
+            recovered_within=tuple((limit_s + tolerance_s, share) for limit_s, share in expect.recovered_within),
+        )
+
+    def _look_at(self, moment: Moment) -> None:
+        self._looks.append(asyncio.ensure_future(self._look_again(moment)))
+
+    async def _look_again(self, moment: Moment) -> None:
+        while (found := differences(self.world, moment.states)) and self.now_s < moment.at_s + self._tolerance_s:
+            await self.world.clock.sleep(LOOK_S)
+        self.failed += [f"at {moment.at_s:g} s: {text}" for text in found]
+
+    async def _end(self) -> Ended:
+        await asyncio.gather(*self._looks)
+        assert isinstance(self.world.store, LiveStore)
+        self.failed += await self.world.store.astray()
+        return await super()._end()
