@@ -158,7 +158,9 @@ def server() -> None:
 
 async def serve() -> None:
     from bench.placement import world
-    from outlive.api import ApiDeps, Identity, Role, Tokens, create_app, serving
+    from outlive.api.app import ApiDeps, create_app
+    from outlive.api.auth import Identity, Role, Tokens
+    from outlive.api.server import serving
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
     from outlive.base.logging import configure_logging

@@ -11,7 +11,8 @@ import pytest
 from tests.support.api import api
 from tests.support.loops import run_real
 
-from outlive.api import ApiSettings, Role
+from outlive.api.auth import Role
+from outlive.api.config import ApiSettings
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Conflict, Forbidden, Invalid, LimitExceeded, NotFound, Unavailable, Unknown
 from outlive.base.random import Random

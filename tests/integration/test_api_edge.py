@@ -18,9 +18,10 @@ import pytest
 from tests.support.api import GROUP, TOKENS, Api, api
 from tests.support.loops import run_real
 
-from outlive.api import ApiSettings, Role, read_server_file, serving
 from outlive.api.app import ApiDeps, create_app
-from outlive.api.auth import Tokens
+from outlive.api.auth import Role, Tokens
+from outlive.api.config import ApiSettings
+from outlive.api.server import read_server_file, serving
 from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import BadInput, ExitCode, InUse, NotFound, Unavailable, Unknown
 from outlive.base.ids import SystemIds

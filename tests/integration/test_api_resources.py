@@ -13,7 +13,8 @@ import pytest
 from tests.support.api import GROUP, Api, api
 from tests.support.loops import run_real
 
-from outlive.api import ApiSettings, Role
+from outlive.api.auth import Role
+from outlive.api.config import ApiSettings
 from outlive.base.clock import as_datetime
 from outlive.resources import Assigned, Event, Hypervisor, ObjectMeta, ObjectRef, VirtualMachine, VirtualMachineStatus
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.api import api
 from tests.support.loops import run_real
 
-from outlive.api import Role
+from outlive.api.auth import Role
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
 from outlive.placement.fleet import Fleet

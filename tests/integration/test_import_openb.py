@@ -90,10 +90,30 @@ def test_gpus_count_when_they_are_mapped_and_are_said_not_to_be_in_slots(files: 
     assert "also need gpu" in said
 
 
+def first_racks(state: Path, count: int) -> Path:
+    """The state with these racks of hosts and their VMs only."""
+    document = json.loads(state.read_text())
+    racks = {f"rack-{number:03}" for number in range(1, count + 1)}
+    hosts, kept = set(), []
+    for one in sorted(document["objects"], key=lambda one: one["kind"] != "Hypervisor"):
+        if one["kind"] == "Hypervisor" and one["metadata"]["labels"]["outlive.dev/domain-rack"] in racks:
+            hosts.add(one["metadata"]["name"])
+        if one["kind"] == "VirtualMachine":
+            wanted = one["status"]["assigned"]["hypervisor"] in hosts
+        else:
+            wanted = one["kind"] != "Hypervisor" or one["metadata"]["name"] in hosts
+        if wanted:
+            kept.append(one)
+    path = state.parent / f"{count}-racks.json"
+    path.write_text(json.dumps({**document, "objects": kept}))
+    return path
+
+
 @pytest.mark.slow
-def test_a_rack_of_it_fails_and_every_vm_runs_again_and_nothing_is_violated(state: Path) -> None:
+def test_a_rack_of_eight_fails_and_every_vm_runs_again_and_nothing_is_violated(state: Path) -> None:
+    """A sample; ``scripts/bench simulation`` plays all hosts."""
     options = ("--fail", "rack=rack-003", "--at", "5s", "--for", "25s", "-o", "json")
-    result = outlive("simulate", "--inventory", state, *options)
+    result = outlive("simulate", "--inventory", first_racks(state, 8), *options)
     document = json.loads(result.out)
     assert (document["violations"], document["failed"]) == ([], [])
     assert document["recovered"] == document["lost"] > 0

@@ -248,19 +248,6 @@ def test_an_address_of_another_kind_is_refused_before_anything_is_opened(address
         SyncedTables(address)
 
 
-def test_servers_of_one_project(sqlite: str):
-    fill(sqlite, [server(n) for n in range(9)], [flavor(n) for n in range(4)])
-
-    async def story() -> list[str]:
-        source = SyncedTables(sqlite)
-        try:
-            return [row.id for row in await source.list_project("p1")]
-        finally:
-            await source.close()
-
-    assert run_real(story()) == ["vm-00001", "vm-00004", "vm-00007"]
-
-
 def test_rows_that_cannot_be_read_cost_no_other_row_anything(sqlite: str):
     fill(sqlite, [server(1), server(2), server(3, flavor_name="f2")], [flavor(1), flavor(2), flavor(3)])
     path = sqlite.removeprefix("sqlite:///")

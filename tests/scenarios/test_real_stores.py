@@ -24,8 +24,17 @@ HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/cluster.yaml") if "real: true" in path.read_text().splitlines())
 MEMORY = Path("/dev/shm")
 """Where syncing takes no time that depends on who else uses the disk; that writes last is claimed elsewhere."""
-SPEED = 60.0
+SPEED = 120.0
 """Everything that answers is in this process but the disk, so that there is little to wait for."""
+ALSO_IN_ONE_PROCESS = {"rack-loses-power", "live-move", "answers-of-the-store-are-lost"}
+"""The HTTP server keeps everything in SQLite, so that all stories are played on both; of SQLite alone these are a
+sample."""
+PLAYED = [
+    pytest.param(folder, real, id=f"{folder.name}-{real.name}")
+    for folder in FOLDERS
+    for real in REAL_STORES
+    if real.name != "sqlite" or folder.name in ALSO_IN_ONE_PROCESS
+]
 
 KINDS = {
     "recovery": "host-loses-power",
@@ -60,8 +69,7 @@ def played(folder: Path, real: RealStore, path: Path) -> Ended:
         rmtree(path)
 
 
-@pytest.mark.parametrize("real", REAL_STORES, ids=lambda real: real.name)
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(("folder", "real"), PLAYED)
 def test_story_ends_as_told_on_a_real_store(folder: Path, real: RealStore, tmp_path: Path) -> None:
     ended = played(folder, real, tmp_path)
     assert ended.failed == (), "\n".join(map(str, ended.summary.violations))

@@ -10,7 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from outlive.api import ApiDeps, Identity, Role, Serving, Tokens, create_app, serving
+from outlive.api.app import ApiDeps, create_app
+from outlive.api.auth import Identity, Role, Tokens
+from outlive.api.server import Serving, serving
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random

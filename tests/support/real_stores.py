@@ -11,7 +11,7 @@ from typing import Any
 
 from yarl import URL
 
-from outlive.api import Role
+from outlive.api.auth import Role
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random

@@ -24,6 +24,7 @@ line and never a traceback.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
 
 class ExitCode(enum.IntEnum):
@@ -146,3 +147,12 @@ class LimitExceeded(OutliveError):
 
     exit_code = ExitCode.LIMIT
     code = "limit"
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors that a group is made of, however deep; an error that is no group is its own."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from leaves(part)
+    else:
+        yield error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group, single
 from outlive.cli.output import Report, json_text, write
+
+if TYPE_CHECKING:
+    from outlive.runtime.decisions import DecisionTable
 
 
 def decide(
@@ -27,8 +30,6 @@ def decide(
 
     Input that is refused gives {"error": code} and exit code 3.
     """
-    from outlive.roles.decisions import decision_table
-
     table = decision_table()
     if listed:
         write("".join(f"{each}\n" for each in table.names()))
@@ -38,20 +39,27 @@ def decide(
         return None
     if name is None:
         raise Usage("which decision?", remedy="outlive decide --list shows all")
-    return _decide(name, file)
-
-
-def _decide(name: str, file: Path) -> ExitCode | None:
     from outlive.drivers.files import read_input
-    from outlive.roles.decisions import decision_table
     from outlive.runtime.decisions import is_error
 
-    table = decision_table()
     table.get(name)
     answer = table.decide_json(name, read_input(file))
     sys.stdout.buffer.write(answer + b"\n")
     sys.stdout.buffer.flush()
     return ExitCode.BAD_INPUT if is_error(answer) else None
+
+
+def decision_table() -> DecisionTable:
+    """The decisions of every part."""
+    from outlive.failover import decisions as failover
+    from outlive.node import decisions as node
+    from outlive.placement import decisions as placement
+    from outlive.recovery import plan as recovery
+    from outlive.runtime.decisions import DecisionTable
+
+    return DecisionTable(
+        (*failover.DECISIONS, *node.DECISIONS, *node.SAFETY_STEPS, *placement.DECISIONS, *recovery.DECISIONS)
+    )
 
 
 config = group("Show the effective settings, or the reference of all settings.")

@@ -11,12 +11,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
 from typing import Final
 
 import typer
 
-from outlive.base.errors import ExitCode, OutliveError
+from outlive.base.errors import ExitCode, OutliveError, leaves
 
 ISSUES = "run it again with --debug and report what it prints"
 
@@ -54,18 +53,8 @@ def one_line(text: str) -> str:
 
 def _known(error: BaseException) -> BaseException:
     """The error that a group or a chain is about: the first one of ours, else the error itself."""
-    for leaf in _leaves(error):
-        if isinstance(leaf, OutliveError | KeyboardInterrupt):
-            return leaf
-    return next(iter(_leaves(error)), error)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    else:
-        yield error
+    ours = (leaf for leaf in leaves(error) if isinstance(leaf, OutliveError | KeyboardInterrupt))
+    return next(ours, None) or next(leaves(error))
 
 
 def _explained(error: BaseException) -> tuple[int, list[str]]:

@@ -29,18 +29,19 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
     """Everything that answers are made from, by the effective settings of this store."""
     from outlive.cli.settings import config_file, settings_for
     from outlive.failover.observation import StoreVMs
-    from outlive.roles.snapshot import gather
+    from outlive.failover.snapshot import gather
+    from outlive.recovery.arrivals import arriving
 
     file = config_file(config, access.directory) if access.state is None or config is not None else None
     settings = await settings_for(store, file)
     with progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
-            return await gather(store, StoreVMs(store, access.clock), settings, k=k)
+            return await gather(store, StoreVMs(store, access.clock), settings, k=k, arrivals=arriving)
         from outlive.drivers.synced_tables import SyncedTables
 
         source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
         try:
-            return await gather(store, source, settings, k=k)
+            return await gather(store, source, settings, k=k, arrivals=arriving)
         finally:
             await source.close()
 

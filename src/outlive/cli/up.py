@@ -130,17 +130,10 @@ async def _serve(
     stopped: asyncio.Future[int],
 ) -> None:
     from outlive import __version__
-    from outlive.api import (
-        ApiDeps,
-        Identity,
-        Role,
-        Tokens,
-        create_app,
-        ensure_token,
-        parse_listen,
-        read_tokens,
-        serving,
-    )
+    from outlive.api.app import ApiDeps, create_app
+    from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
+    from outlive.api.config import parse_listen
+    from outlive.api.server import serving
     from outlive.base.clock import SystemClock
     from outlive.base.ids import SystemIds
     from outlive.base.random import system_random

@@ -116,10 +116,6 @@ class SyncedTables:
         flavor = await self._run("find the flavor", lambda connection: _one_flavor(connection, server.flavor_name))
         return join_row(server, flavor)
 
-    async def list_project(self, project_id: str) -> tuple[ServerRow, ...]:
-        """The servers of one project, by id."""
-        return (await self._run("list the servers", lambda connection: _all_servers(connection, project_id)))[0]
-
     async def close(self) -> None:
         """Let go of connections; a later read opens them again."""
         async with self._opening:
@@ -238,10 +234,8 @@ def _rows(connection: Connection, select: sa.Select[Any], table: str) -> list[sa
     return rows
 
 
-def _all_servers(connection: Connection, project_id: str | None = None) -> Read[ServerRow]:
+def _all_servers(connection: Connection) -> Read[ServerRow]:
     select = sa.select(SERVERS).order_by(SERVERS.c.id)
-    if project_id is not None:
-        select = select.where(SERVERS.c.tenant_id == project_id)
     return readable((row._mapping for row in _rows(connection, select, SERVERS.name)), server_row)
 
 

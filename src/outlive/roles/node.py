@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from outlive.base.clock import Clock
-from outlive.base.errors import Refused
+from outlive.base.errors import Refused, leaves
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
@@ -43,7 +43,7 @@ from outlive.node.vm.records import VmRecords
 from outlive.node.vm.requests import RequestHandler
 from outlive.node.vm.start import DomainCreator, VmStarter
 from outlive.node.vm.stop import VmStopper
-from outlive.resources import HOST_LABEL, Hypervisor, SilentPeer, VirtualMachine
+from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.informer import Informer
@@ -78,34 +78,6 @@ class NodeStores:
     move: Store
     flush: Store
     fencer: Store
-
-
-class Observer:
-    """What a fencer has to know of the host that it runs on."""
-
-    def __init__(self, keeper: LeaseRenewer, clock: Clock) -> None:
-        self._keeper = keeper
-        self._clock = clock
-        self._began_s = clock.monotonic()
-
-    @property
-    def own_age_s(self) -> float:
-        """Since the last acknowledged renewal of this host was sent."""
-        return self._keeper.own_age_s
-
-    @property
-    def connected(self) -> bool:
-        """Whether the store answers this host."""
-        return self._keeper.connected
-
-    def publish_silent(self, silent: tuple[SilentPeer, ...], *, soon: bool) -> None:
-        """Say with this host's renewals whom it sees silent."""
-        self._keeper.publish_silent(silent, soon=soon)
-
-    @property
-    def uptime_s(self) -> float:
-        """Since this daemon watches."""
-        return self._clock.monotonic() - self._began_s
 
 
 class NodeRole:
@@ -166,7 +138,8 @@ class NodeRole:
                     task.cancel()
             await self._trail.flush()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            first = next((one for one in leaves(errors) if isinstance(one, Refused)), None)
+            raise first or next(leaves(errors)) from errors
 
     async def _enter(self) -> None:
         await self.daemon.enter()
@@ -190,7 +163,7 @@ class NodeRole:
         return Fencer(
             self._stores,
             host=self.host,
-            observer=Observer(self.keeper, self._clock),
+            observer=self.keeper,
             power=self._ports.power,
             cut=self._ports.cut,
             clock=self._clock,
@@ -360,16 +333,3 @@ class NodeRole:
             )
         if result.errors:
             _log.warning("daemon.timing_unsound", host=self.host, errors=list(result.errors))
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The refusal among the errors, or the first of them."""
-    flat: list[BaseException] = []
-    waiting: list[BaseException] = [errors]
-    while waiting:
-        error = waiting.pop()
-        if isinstance(error, BaseExceptionGroup):
-            waiting.extend(error.exceptions)
-        else:
-            flat.append(error)
-    return next((one for one in flat if isinstance(one, Refused)), flat[-1])

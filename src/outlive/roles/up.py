@@ -29,7 +29,6 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.recovery.arrivals import Arrivals
 from outlive.recovery.controller import RecoveryControllers
-from outlive.recovery.faults import FaultPort
 from outlive.recovery.view import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
@@ -69,12 +68,6 @@ class Ports:
     computer: Computer
     source: VMSource | None = None
     placement: PlacementPort | None = None
-    recovery_store: Store | None = None
-    """The store in the name of recovery; ``None``: that of everything else."""
-    cluster_store: Store | None = None
-    """The store in the name of the controller that keeps the status of ``Cluster``."""
-    faults: FaultPort | None = None
-    """Where faults are recorded; ``None``: in the store."""
 
 
 class UpRole:
@@ -210,7 +203,7 @@ class UpRole:
         config = settings.failover.apply_defaults()
         placement = ports.placement or InProcessPlacement(self.placement, self.placement.fleet)
         recovery = RecoveryControllers(
-            ports.recovery_store or self._store,
+            self._store,
             RecoveryInformers(
                 vms=informers.vms,
                 reservations=informers.reservations,
@@ -227,8 +220,7 @@ class UpRole:
             decisions=self.decisions,
             clock=self._clock,
             ids=ids,
-            faults=ports.faults or FaultRecorder(ports.recovery_store or self._store, self._clock, "recovery"),
-            cluster_store=ports.cluster_store or self._store,
+            faults=FaultRecorder(self._store, self._clock, "recovery"),
             turn=self.failover.lock,
         )
         recovery.attach(self.manager, self.elector)

@@ -43,7 +43,7 @@ def drawn(seconds: float) -> str:
 
 @pytest.mark.slow
 def test_what_takes_long_is_drawn_on_a_terminal() -> None:
-    text = drawn(QUIET_SECONDS + 2.0)
+    text = drawn(QUIET_SECONDS + 1.0)
     assert "planning" in text
     assert "1/3" in text
 

@@ -7,7 +7,7 @@ from bench.exposure import K, Order, after_failure, course, exposures, held
 
 from outlive.failover.check import CheckInput, check
 
-SEEDS = range(12)
+SEEDS = range(6)
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from outlive.failover.planner.repack import repack
 from outlive.failover.reconciler.plan_writes import write_plan
 from outlive.failover.reconciler.writes import SlotWriter, write_moves
 from outlive.failover.slots import slot_view
-from outlive.failover.snapshot import Snapshot, plan_input, repack_input
+from outlive.failover.snapshot import Snapshot, gather, plan_input, repack_input
+from outlive.recovery.arrivals import arriving
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,
@@ -36,7 +37,6 @@ from outlive.resources import (
     VirtualMachineStatus,
 )
 from outlive.roles.settings import RoleSettings
-from outlive.roles.snapshot import gather
 from outlive.store.memory import MemoryStore
 
 
@@ -72,7 +72,7 @@ class Watched(MemoryStore):
 
 
 async def look(store: MemoryStore, using: RoleSettings) -> Snapshot:
-    return await gather(store, StoreVMs(store, SystemClock()), using)
+    return await gather(store, StoreVMs(store, SystemClock()), using, arrivals=arriving)
 
 
 def judged(gathered: Snapshot, reservations: tuple[Reservation, ...]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.node_decisions import TABLE, decide, node
 
-from outlive.roles.decisions import decision_table
+from outlive.cli.decide import decision_table
 
 
 def cycle(collectors: dict[str, tuple[str, float, dict[str, Any]]], **more: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.errors import NotFound
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.cli.decide import decision_table
 from outlive.cli.why import why_lines
 from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.recovery.why import Why, why
@@ -34,7 +35,6 @@ from outlive.resources import (
 )
 from outlive.resources.codec import encode
 from outlive.resources.vms import RecoveryPhase
-from outlive.roles.decisions import decision_table
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.trail import Trail
 from outlive.store.memory import MemoryStore

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from outlive.base.random import Random
@@ -19,20 +15,6 @@ TAKEN_BACK = {"resume-host", "resume-daemon", "resume-controller", "store-heal",
 """Verbs that only stories need: what they do, a seed's faults do after their time, or under another name."""
 HEALING = {"confirm-incarnation", "accept-machine", "forget-membership"}
 """What the operator does who puts right at the end what nobody else can."""
-TRACE = "from outlive.simulation.swarm import run_seed; import sys; print(run_seed(int(sys.argv[1])).trace)"
-
-
-def _trace(seed: int, hash_seed: str) -> str:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    return subprocess.run(
-        [sys.executable, "-c", TRACE, str(seed)], env=environment, capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 7])
-def test_trace_is_the_same_under_another_hash_seed(seed: int) -> None:
-    assert _trace(seed, "1") == _trace(seed, "2") != ""
 
 
 def test_seeds_are_within_the_sizes_that_are_promised() -> None:

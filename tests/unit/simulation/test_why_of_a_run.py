@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from outlive.cli.decide import decision_table
 from outlive.recovery.why import Why
-from outlive.roles.decisions import decision_table
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Story
