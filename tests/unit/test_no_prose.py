@@ -21,7 +21,6 @@ TAKES_APART = frozenset(
     {"startswith", "endswith", "split", "rsplit", "partition", "rpartition", "removeprefix", "removesuffix", "find"}
 )
 ALLOWED: dict[str, str] = {
-    "failover/analysis/explain/findings.py: refusal.message.split()": "the name of a trait, to be shown",
     "node/stop.py: given.reason == 'signal'": "a literal of the decision lifecycle.shutdown, a code by itself",
     "simulation/sizes.py: error.message.removeprefix(f'{name}: ')": "shown without the name before it",
 }

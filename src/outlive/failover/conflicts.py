@@ -30,6 +30,8 @@ from outlive.failover.units import FaultIndex
 
 SIZES_REMEMBERED = 4096
 """VM sizes whose fitting slots are remembered; beyond it all are forgotten and found again."""
+NEW_SLOT = "NEW"
+"""What a slot is called that is not there; names of resources have no capital letters."""
 LOG_LENGTH = 100_000
 """Added slots that are remembered for those who follow along; beyond it they have to start anew."""
 
@@ -395,6 +397,25 @@ class ConflictIndex(FaultIndex, Journal):
                 found.setdefault((breach.rule, frozenset((breach.vm, *breach.others)), breach.slots), breach)
         return list(found.values())
 
+    def objections(self, vm: str, slot: str) -> list[Breach]:
+        """The rules that would be broken if the VM joined the slot, the lowest first: for itself, then for members."""
+        with self.trial():
+            self.join(vm, slot)
+            members = self.members(slot)
+            found = [
+                breach
+                for member in (vm, *(one for one in members if one != vm))
+                for breach in self.breaches(member)
+                if slot in breach.slots or not set(members).isdisjoint(breach.others)
+            ]
+        return sorted(found, key=lambda breach: breach.rule)
+
+    def objections_to_opening(self, vm: str, host: str) -> list[Breach]:
+        """The same of a slot that is opened on the host for the VM, which is called ``NEW_SLOT``."""
+        with self.trial():
+            self.add_slot(SlotView(name=NEW_SLOT, host=host))
+            return self.objections(vm, NEW_SLOT)
+
     def misses(self, vm: str) -> int:
         """How many slots the VM misses, 0 when none."""
         number = self._vm_number[vm]
@@ -431,15 +452,17 @@ class ConflictIndex(FaultIndex, Journal):
         Refused are slots that touch a unit which occurs for the VM; that share a member with a slot which touches the
         VM's own unit (for that member the VM's unit occurs already); and that have a member for which a rule is broken.
         """
-        if vm in self._faulty:
-            return 0
+        return 0 if vm in self._faulty else self._alive & ~self.refused(vm)
+
+    def refused(self, vm: int) -> int:
+        """The slots that the VM may not join by the rules; for a VM with a broken rule: that would break one more."""
         own, near = self._vm_unit[vm], self._near
         refused = self._touching[own] | self._slots_at_fault()
         for slot in self._slots_at[own]:
             refused |= near[slot]
         for slot in self._slots_of[vm]:
             refused |= self._meeting_slots(slot)
-        return self._alive & ~refused
+        return refused
 
     def fitting(self, size: Size) -> int:
         """The slots of at least so many milli-cores and bytes, as a bit set."""
@@ -450,6 +473,16 @@ class ConflictIndex(FaultIndex, Journal):
             found = (slot for slot in self._slot_number.values() if _fits(size, self._slot_size[slot]))
             known = self._fitting[size] = union(self._bit[slot] for slot in found)
         return known
+
+    @property
+    def alive(self) -> int:
+        """All slots, as a bit set."""
+        return self._alive
+
+    @property
+    def slots_at_fault(self) -> int:
+        """The slots that have a member for which a rule does not hold, as a bit set."""
+        return self._slots_at_fault()
 
     @property
     def open_slots(self) -> int:

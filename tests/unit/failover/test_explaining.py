@@ -13,9 +13,8 @@ from tests.support.remedies import Resources, apply
 from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud, tight_cloud
 
 from outlive.base.random import Random
-from outlive.failover.analysis.explain.findings import Reason
 from outlive.failover.analysis.explain.fleet import explain_fleet
-from outlive.failover.analysis.explain.model import Explanation, Kind
+from outlive.failover.analysis.explain.model import Explanation, Kind, Reason
 from outlive.failover.analysis.explain.placement import explain_input, explainer_of
 from outlive.failover.calls import Caller
 from outlive.failover.config import FailoverUpkeepSettings
@@ -398,7 +397,10 @@ def test_a_membership_of_another_vm_that_can_move_is_the_remedy(runner: asyncio.
     small.slot("large", "h2", 4, w="h1", y="h5")
     small.slot("little", "h3", 1, x="h4")
     told = small.told("v")
-    assert by_name(told.slots)["large"] == ("rule-3", "rule 3: member w runs on h1, as v does")
+    assert by_name(told.slots)["large"] == (
+        "rule-3",
+        "rule 3 would be broken: VMs v and w both run on h1 and are members of slot large",
+    )
     assert by_name(told.slots)["little"][0] == "slot-too-small"
     assert told.remedy is not None
     assert told.remedy.text == "move VM w from slot large to slot little"
@@ -448,7 +450,10 @@ def test_with_racks_as_units_a_host_of_the_same_rack_is_its_own(runner: asyncio.
     small.host("h2", 8, rack="a")
     small.vm("v", "h1", 1)
     told = small.told("v")
-    assert by_name(told.hosts)["h2"] == ("rule-1", "rule 1: v itself runs on h1 (rack=a)")
+    assert by_name(told.hosts)["h2"] == (
+        "rule-1",
+        "rule 1 would be broken: slot NEW of VM v is in rack=a (on h1 and h2), where the VM runs",
+    )
     assert told.reason == "rules-exclude-all-hosts"
 
 
@@ -567,7 +572,7 @@ def test_hosts_that_a_fleet_asks_for_cover_as_many_as_said(seed: int, runner: as
     told = explain_fleet(explainer)
     assert [slot.members for slot in explainer.model.slots.values()] == before
     for name, slot in explainer.model.slots.items():
-        assert explainer.model.counters.members(name) == sorted(slot.members), "everything is taken back"
+        assert explainer.model.index.members(name) == sorted(slot.members), "everything is taken back"
     assert sorted(vm for group in told.groups for vm in group.vms) == uncovered(cloud.gathered())
     for group in told.groups:
         if group.remedy.kind is not Kind.ADD_HOSTS:

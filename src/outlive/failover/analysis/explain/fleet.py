@@ -8,16 +8,24 @@ for with the planner, by doubling and halving (docs/reference/failover.md#explai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 
 from outlive.base.wording import count_of, listing, noun_for
-from outlive.failover.analysis.explain.findings import CLEANED_UP, NOT_CLEANED_UP, WAIT_OR_PLAN
-from outlive.failover.analysis.explain.model import AddHosts, Answer, Kind, NewHost, Remedy, remedy
-from outlive.failover.analysis.explain.search import adding, new_names
-from outlive.failover.analysis.explain.trials import Serving
+from outlive.failover.analysis.explain.model import (
+    CLEANED_UP,
+    NOT_CLEANED_UP,
+    WAIT_OR_PLAN,
+    AddHosts,
+    Answer,
+    Kind,
+    NewHost,
+    Remedy,
+    remedy,
+)
+from outlive.failover.analysis.explain.search import Search, adding, new_names
+from outlive.failover.analysis.explain.trials import Change
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.analysis.whatif.answers import WholeRemedy
 from outlive.failover.model import VmView
@@ -103,16 +111,9 @@ def _agreed(group: Group, whole: WholeRemedy, short: int, hosts: Set[str]) -> Gr
     )
 
 
-class _Left(NamedTuple):
-    """A VM that a plan could not serve."""
+class _Wish(NamedTuple):
+    """A VM that misses slots."""
 
-    vm: VmView
-    fail: Fail
-    answer: Answer
-
-
-@dataclass(slots=True)
-class _Wish:
     vm: VmView
     need: Need
     answer: Answer
@@ -122,7 +123,7 @@ def explain_fleet(explainer: Explainer) -> FleetExplanation:
     """Everybody without slots, by what would help."""
     state, ground = explainer.state, explainer.ground
     needing = [vm for vm in state.vms if state.required.get(vm.id, 0) > 0]
-    uncovered = [vm for vm in needing if not explainer.is_covered(vm)]
+    uncovered = [vm for vm in needing if not ground.is_covered(vm)]
     groups = _groups(explainer, uncovered) if uncovered else []
     covered = len(needing) - len(uncovered)
     if not needing:
@@ -137,37 +138,40 @@ def explain_fleet(explainer: Explainer) -> FleetExplanation:
 
 
 def _groups(explainer: Explainer, uncovered: Sequence[VmView]) -> list[Group]:
-    wishes, unknown = _wishes(explainer, uncovered)
-    serving = Serving(explainer.model, {wish.need.offer_class: wish.answer for wish in wishes})
-    found: list[Group] = []
-    with serving:
-        left: list[_Left] = []
-        served: list[str] = []
-        cleared: list[str] = []
-        clashing: list[str] = []
-        for wish in wishes:
-            fail = serving.serve(wish.vm, wish.need) if wish.need.needed > 0 else None
-            if explainer.model.clashes(wish.vm.id):
-                clashing.append(wish.vm.id)
-            elif fail is not None:
-                left.append(_Left(wish.vm, fail, wish.answer))
-            elif wish.vm.id in explainer.ground.breaches:
-                cleared.append(wish.vm.id)
-            else:
-                served.append(wish.vm.id)
+    wishes, found = _wishes(explainer, uncovered)
+    model, before = explainer.model, explainer.ground.index
+    cleared = [one.vm.id for one in wishes if not before.holds_for(one.vm.id)]
+    answers = {wish.need.offer_class: wish.answer for wish in wishes}
+    with model.serving([(wish.vm, wish.need) for wish in wishes], answers) as fails:
+        clashing = {one.vm.id for one in wishes if not model.index.holds_for(one.vm.id)}
+        given = [one.vm.id for one in wishes if one.vm.id not in fails and one.vm.id not in clashing]
         found += [
-            *_of_cycle(served, CoverageReason.WAITING, "could be served now", WAIT_OR_PLAN),
-            *_of_cycle(cleared, CoverageReason.MEMBERSHIPS_CLASH, "a rule is broken for them", CLEANED_UP),
-            *_of_clashes(clashing),
+            *_alike(
+                [vm for vm in given if vm not in cleared],
+                CoverageReason.WAITING,
+                "could be served now",
+                remedy(Kind.CYCLE, text=WAIT_OR_PLAN),
+            ),
+            *_alike(
+                [vm for vm in given if vm in cleared],
+                CoverageReason.MEMBERSHIPS_CLASH,
+                "a rule is broken for them",
+                remedy(Kind.CYCLE, text=CLEANED_UP),
+            ),
+            *_alike(
+                [one.vm.id for one in wishes if one.vm.id in clashing],
+                CoverageReason.MEMBERSHIPS_CLASH,
+                "a rule is broken for them",
+                remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False),
+            ),
         ]
-        by_need: dict[tuple[str, NewHost | None], list[_Left]] = {}
-        for one in left:
-            by_need.setdefault((one.fail.reason, _kind(one.answer.new_host)), []).append(one)
-        needs = {wish.vm.id: wish.need for wish in wishes}
+        by_need: dict[tuple[str, NewHost | None], list[_Wish]] = {}
+        for one in wishes:
+            if one.vm.id in fails and one.vm.id not in clashing:
+                by_need.setdefault((fails[one.vm.id].reason, _kind(one.answer.new_host)), []).append(one)
         ordered = sorted(by_need.items(), key=lambda item: (-len(item[1]), item[0][0]))
-        for number, ((reason, _), members) in enumerate(ordered):
-            found += _explained(explainer, serving, reason, members, needs, tried=number < GROUPS_TRIED)
-    found += unknown
+        for number, (_, members) in enumerate(ordered):
+            found += _explained(explainer, fails[members[0].vm.id], members, tried=number < GROUPS_TRIED)
     return sorted(found, key=lambda group: (-group.count, group.reason, group.vms[:1]))
 
 
@@ -184,7 +188,7 @@ def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wi
         if answer is None:
             silent.append(vm.id)
             continue
-        needed = state.required[vm.id] - model.present(vm)
+        needed = model.ground.misses(vm)
         number = classes.setdefault(id(answer), len(classes))
         need = Need(vm=vm.id, needed=needed, size=size, offer_class=str(number))
         wishes.append(_Wish(vm, need, answer))
@@ -192,50 +196,20 @@ def _wishes(explainer: Explainer, uncovered: Iterable[VmView]) -> tuple[list[_Wi
         key=lambda wish: service_rank(
             wish.vm,
             priority=state.priorities.get(wish.vm.id, 0),
-            present=model.present(wish.vm),
+            present=state.required[wish.vm.id] - wish.need.needed,
         )
     )
-    text = "placement says nothing about them"
-    nothing = remedy(Kind.ASK_AGAIN, text=text, tried=False)
-    unknown = CoverageReason.PLACEMENT_UNAVAILABLE.value
-    group = [Group(reason=unknown, who="", count=len(silent), covers=0, text=text, remedy=nothing, vms=tuple(silent))]
-    return wishes, group if silent else []
+    nothing = remedy(Kind.ASK_AGAIN, text="placement says nothing about them", tried=False)
+    return wishes, _alike(silent, CoverageReason.PLACEMENT_UNAVAILABLE, "", nothing)
 
 
-def _of_cycle(vms: Sequence[str], reason: CoverageReason, who: str, text: str) -> list[Group]:
-    """Those whom the next cycle covers, if there are any."""
-    if not vms:
-        return []
-    waiting = remedy(Kind.CYCLE, text=text)
-    return [
-        Group(
-            reason=reason.value,
-            who=who,
-            count=len(vms),
-            covers=len(vms),
-            text=text,
-            remedy=waiting,
-            vms=tuple(vms),
-        )
-    ]
-
-
-def _of_clashes(vms: Sequence[str]) -> list[Group]:
-    """Those for whom a rule stays broken, if there are any."""
-    if not vms:
-        return []
-    nothing = remedy(Kind.NONE, text=NOT_CLEANED_UP, tried=False)
-    return [
-        Group(
-            reason=CoverageReason.MEMBERSHIPS_CLASH.value,
-            who="a rule is broken for them",
-            count=len(vms),
-            covers=0,
-            text=nothing.text,
-            remedy=nothing,
-            vms=tuple(vms),
-        )
-    ]
+def _alike(vms: Sequence[str], reason: CoverageReason, who: str, helps: Remedy) -> list[Group]:
+    """Those whom the same thing helps, all of them if it was tried; no group where there are none."""
+    covers = len(vms) if helps.tried else 0
+    group = Group(
+        reason=reason.value, who=who, count=len(vms), covers=covers, text=helps.text, remedy=helps, vms=tuple(vms)
+    )
+    return [group] if vms else []
 
 
 def _kind(host: NewHost | None) -> NewHost | None:
@@ -243,61 +217,53 @@ def _kind(host: NewHost | None) -> NewHost | None:
     return None if host is None else msgspec.structs.replace(host, cpu_milli=0, memory_bytes=0)
 
 
-def _explained(
-    explainer: Explainer,
-    serving: Serving,
-    reason: str,
-    members: Sequence[_Left],
-    needs: Mapping[str, Need],
-    *,
-    tried: bool,
-) -> list[Group]:
+def _explained(explainer: Explainer, fail: Fail, members: Sequence[_Wish], *, tried: bool) -> list[Group]:
     """One group, or each VM of a small one by itself where something cheaper than a host helps it."""
-    singles: list[Group] = []
-    rest = list(members)
-    if len(members) <= SMALL:
-        with serving.paused():
-            alone = {one.vm.id: explainer.explain(one.vm.id, shown=0).remedy for one in members}
-        cheap = [one for one in members if _is_cheaper(alone[one.vm.id])]
-        singles = [_single(one, alone[one.vm.id]) for one in cheap]
-        rest = [one for one in members if one not in cheap]
+    small = len(members) <= SMALL
+    alone = {one.vm.id: found for one in members if small and (found := _cheaper(explainer, one.vm)) is not None}
+    singles = [
+        Group(
+            reason=fail.reason,
+            who=_who([one]),
+            count=1,
+            covers=1,
+            text=alone[one.vm.id].text,
+            remedy=alone[one.vm.id],
+            vms=(one.vm.id,),
+        )
+        for one in members
+        if one.vm.id in alone
+    ]
+    rest = [one for one in members if one.vm.id not in alone]
     if not rest:
         return singles
     host = rest[0].answer.new_host
-    sized = reason not in (CoverageReason.ZERO_SIZE, CoverageReason.MEMBERSHIPS_CLASH)
+    sized = fail.reason not in (CoverageReason.ZERO_SIZE, CoverageReason.MEMBERSHIPS_CLASH)
     if host is None or not sized or not tried:
-        return [*singles, _helpless(reason, rest, host)]
+        return [*singles, _helpless(fail, rest, host)]
     host = _largest(explainer, rest)
-    count, covers = _least(serving, rest, needs, host)
-    return [*singles, _of_hosts(explainer, reason, rest, host, count, covers)]
+    count, covers = _least(explainer, rest, host)
+    return [*singles, _of_hosts(explainer, fail, rest, host, count, covers)]
 
 
-def _is_cheaper(found: Remedy | None) -> bool:
-    return found is not None and found.tried and found.kind not in (Kind.CYCLE, Kind.ADD_HOSTS)
+def _cheaper(explainer: Explainer, vm: VmView) -> Remedy | None:
+    """What is cheaper than a host and helps the VM, besides what everybody is given."""
+    against = explainer.against(vm)
+    if against is None:
+        return None
+    found = Search(against, explainer.model, explainer.answers).cheapest()
+    return found if found.tried and found.kind not in (Kind.CYCLE, Kind.ADD_HOSTS) else None
 
 
-def _single(one: _Left, found: Remedy | None) -> Group:
-    assert found is not None
-    return Group(
-        reason=one.fail.reason,
-        who=_who([one]),
-        count=1,
-        covers=1,
-        text=found.text,
-        remedy=found,
-        vms=(one.vm.id,),
-    )
-
-
-def _helpless(reason: str, members: Sequence[_Left], host: NewHost | None) -> Group:
-    text = members[0].fail.remedy
+def _helpless(fail: Fail, members: Sequence[_Wish], host: NewHost | None) -> Group:
+    text = fail.remedy
     kind = Kind.NONE
-    if reason == CoverageReason.ZERO_SIZE:
+    if fail.reason == CoverageReason.ZERO_SIZE:
         text, kind = "give their flavors cpu and memory above zero", Kind.SIZE
     elif host is None:
         text = "no host can be described that placement would take for them; see their flavors' extra specs"
     return Group(
-        reason=reason,
+        reason=fail.reason,
         who=_who(members),
         count=len(members),
         covers=0,
@@ -307,7 +273,7 @@ def _helpless(reason: str, members: Sequence[_Left], host: NewHost | None) -> Gr
     )
 
 
-def _largest(explainer: Explainer, members: Sequence[_Left]) -> NewHost:
+def _largest(explainer: Explainer, members: Sequence[_Wish]) -> NewHost:
     """A new host like the largest that is there of the kind, and large enough for each of the VMs."""
     state = explainer.state
     sizes = [host for one in members if (host := one.answer.new_host) is not None]
@@ -325,19 +291,22 @@ def _largest(explainer: Explainer, members: Sequence[_Left]) -> NewHost:
     )
 
 
-def _least(serving: Serving, members: Sequence[_Left], needs: Mapping[str, Need], host: NewHost) -> tuple[int, int]:
+def _least(explainer: Explainer, members: Sequence[_Wish], host: NewHost) -> tuple[int, int]:
     """(hosts, VMs covered): as many VMs as can be, with the fewest hosts that were found to do."""
     some = members[:GROUP_VMS]
+    taken = {one.name for one in explainer.state.hosts}
+    wishes = [(one.vm, one.need) for one in some]
+    answers = {one.need.offer_class: one.answer for one in some}
     known: dict[int, int] = {0: 0}
 
     def covers(count: int) -> int:
         if count not in known:
-            names = new_names(serving.hosts, count)
-            offered = dict.fromkeys(names, (host.cpu_milli, host.memory_bytes))
-            known[count] = serving.trial([(one.vm, needs[one.vm.id]) for one in some], offered)
+            names = new_names(taken, count)
+            change = Change(new_hosts=names, free=dict.fromkeys(names, (host.cpu_milli, host.memory_bytes)))
+            known[count] = explainer.model.count_served(wishes, answers, change)
         return known[count]
 
-    count, most_needed = 1, max(needs[one.vm.id].needed for one in some)
+    count, most_needed = 1, max(one.need.needed for one in some)
     while covers(count) < len(some) and count < HOSTS_TRIED and len(known) < RUNS // 2:
         count *= 2
         no_better = 0 < covers(count) == known[count // 2]
@@ -356,17 +325,17 @@ def _least(serving: Serving, members: Sequence[_Left], needs: Mapping[str, Need]
 
 
 def _of_hosts(
-    explainer: Explainer, reason: str, members: Sequence[_Left], host: NewHost, count: int, covers: int
+    explainer: Explainer, fail: Fail, members: Sequence[_Wish], host: NewHost, count: int, covers: int
 ) -> Group:
     if covers == 0:
-        return _helpless(reason, members, host)
+        return _helpless(fail, members, host)
     known = {one.name for one in explainer.state.hosts}
     add: AddHosts = adding(host, new_names(known, count))
     some = min(len(members), GROUP_VMS)
     looked = "" if some == len(members) else f" (of the first {some:,})"
     text = f"{add.text()}: covers {covers:,} of {some:,}{looked}"
     return Group(
-        reason=reason,
+        reason=fail.reason,
         who=_who(members),
         count=len(members),
         covers=covers,
@@ -376,7 +345,7 @@ def _of_hosts(
     )
 
 
-def _who(members: Sequence[_Left]) -> str:
+def _who(members: Sequence[_Wish]) -> str:
     """What the VMs ask of a host."""
     host = members[0].answer.new_host
     largest = max(members, key=lambda one: (one.vm.memory_bytes, one.vm.cpu_milli)).vm

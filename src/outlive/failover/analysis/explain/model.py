@@ -9,16 +9,73 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from outlive.base.quantity import format_bytes, format_milli
 from outlive.base.wording import count_of, listing, noun_for
-from outlive.failover.analysis.explain.findings import Reason, Refusal, Tally, part_amounts
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import ResolvedSize, amounts
 from outlive.failover.topology import Topology
+from outlive.resources.reasons.obstacles import Obstacle
+
+CAPACITY_WORD: Final = "capacity"
+"""Part of the name of every placement step that looks at room."""
+WAIT_OR_PLAN: Final = "wait for a cycle, or run `outlive failover plan --apply`"
+"""What helps whoever could be served now."""
+CLEANED_UP: Final = "wait for the next cycle: its clean-up takes the clash away"
+"""What helps where a rule is broken for the VM, and will not be for long."""
+NOT_CLEANED_UP: Final = "`outlive failover check` names the broken rule; clean-up does not take it away by itself"
+"""The same where it stays, as under the brake."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a step of placement says against a host."""
+
+    step: str
+    code: str = ""
+    message: str = ""
+
+    @property
+    def is_capacity(self) -> bool:
+        """Whether it is about room."""
+        return CAPACITY_WORD in self.step and self.code != Obstacle.ZERO_SIZE
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One host or slot in the answer."""
+
+    host: str
+    slot: str = ""
+    reason: str
+    """A code of ``Obstacle``; ``rule-1`` to ``rule-5`` for rules."""
+    message: str
+    other_vm: str = ""
+    other_host: str = ""
+    other_slot: str = ""
+    step: str = ""
+    code: str = ""
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Hosts or slots with the same thing against them."""
+
+    reason: str
+    """As in ``Reason``; slots that the rules close are counted together, as ``rule``."""
+    count: int
+    text: str
+    """As it stands in a sentence after the number."""
+    example: str = ""
+    """The first of them, by name."""
+
+
+def part_amounts(cpu_milli: int, memory_bytes: int) -> str:
+    """An amount for people, without what is zero of it."""
+    if not memory_bytes:
+        return f"{format_milli(cpu_milli)} cpu"
+    return amounts(cpu_milli, memory_bytes) if cpu_milli else f"{format_bytes(memory_bytes)} memory"
 
 
 class Kind(enum.StrEnum):

@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from outlive.base.errors import OutliveError
-from outlive.failover.analysis.explain.findings import Refusal
-from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, NewHost, State
+from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, NewHost, Refusal, State
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.calls import Caller, pins_projects, placement_class
 from outlive.failover.model import VmView

@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.failover.analysis.explain.findings import CLEANED_UP, NOT_CLEANED_UP, Finding, Why
 from outlive.failover.analysis.explain.model import (
+    CLEANED_UP,
+    NOT_CLEANED_UP,
     AddHosts,
     Answer,
     Answers,
@@ -35,12 +36,13 @@ from outlive.failover.model import VmView
 from outlive.failover.planner.actions import Action
 from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
+from outlive.resources.reasons.obstacles import Obstacle
 
 MOVES_TRIED: Final = 24
 """Memberships of other VMs whose move is tried."""
 LEFT_BEHIND: Final = 1
 """Members that must stay in a slot that somebody leaves: a slot without members is deleted."""
-SLOTS_LOOKED: Final = 500
+SLOTS_LOOKED: Final = 200
 """Slots that are looked at for such a membership, by name."""
 TARGETS_TRIED: Final = 3
 """Slots that each of them is tried to move to."""
@@ -76,7 +78,7 @@ class Search:
         if self._answer.new.error and self._answer.reuse.error:
             text = f"placement gives no answer: {self._answer.new.error}; the next cycle asks again"
             return remedy(Kind.ASK_AGAIN, text=text, tried=False)
-        if self._against.whole.why is Why.ZERO_SIZE:
+        if self._against.whole is Obstacle.ZERO_SIZE:
             return self._sized()
         if self._works(Change()):
             return remedy(Kind.CYCLE, text=self._waiting())
@@ -93,7 +95,7 @@ class Search:
     # What waiting does.
 
     def _waiting(self) -> str:
-        if self._against.whole.why is Why.OWN_CLASH:
+        if self._against.whole is Obstacle.OWN_CLASH:
             return CLEANED_UP
         how = "wait for the next cycle, or run `outlive failover plan --apply`"
         limit = self._against.state.limit
@@ -125,23 +127,24 @@ class Search:
         """(VM, slot): memberships but for which a slot could be joined or opened; those that block most first."""
         against, found = self._against, Counter[tuple[str, str]]()
         offered = frozenset(self._answer.reuse.hosts)
-        slots = (name for name in against.slots.named({Why.RULE}) if against.ground.slots[name].host in offered)
+        slots = (name for name in against.slots.named(Obstacle.RULE) if self._host_of(name) in offered)
         for name in islice(slots, SLOTS_LOOKED):
-            obstacles = against.rules.obstacles(against.ground.slots[name])
-            found.update(_movable(obstacles, name, self._vm.id))
+            found.update(against.movable(against.joining(name)))
         room = frozenset(self._answer.new.hosts)
-        for host in against.hosts.named({Why.RULE}):
-            finding = against.host(host)
-            if finding.vm and host in room and not any(against.lacks(host) or ()):
-                found[finding.vm, finding.slot] += 1
+        for host in against.hosts.named(Obstacle.RULE):
+            if host in room and not any(against.lacks(host) or ()):
+                found.update(against.movable(against.opening(host)))
         yield from sorted(found, key=lambda pair: (-found[pair], pair))
+
+    def _host_of(self, slot: str) -> str:
+        return self._against.ground.index.host_of_slot(slot)
 
     # Room is freed.
 
     def _free(self) -> Remedy | None:
         against, need = self._against, self._against.need
         lacking: list[tuple[float, float, str, tuple[int, int]]] = []
-        for host in against.hosts.named({Why.NO_CAPACITY}):
+        for host in against.hosts.named(Obstacle.NO_CAPACITY):
             if not self._only(host, capacity=True):
                 continue
             whole = against.state.capacity.get(host, (0, 0))
@@ -183,13 +186,12 @@ class Search:
         fit = [slot for slot in idle if slot.cpu_milli >= vm.cpu_milli and slot.memory_bytes >= vm.memory_bytes]
         mine = [slot.name for slot in fit if counts(vm, msgspec.structs.replace(slot, ready=True))]
         offered = frozenset(self._answer.reuse.hosts)
+        index = model.index
+        allowed = index.admissible(index.vm(vm.id))
         others = [
             slot.name
             for slot in fit
-            if slot.name not in mine
-            and slot.host in offered
-            and slot.name in self._against.ground.slots
-            and not self._against.rules.obstacles(self._against.ground.slots[slot.name])
+            if slot.name not in mine and slot.host in offered and allowed & index.slot_bit(index.slot(slot.name))
         ]
         for slots in self._sets([*mine, *others]):
             if self._works(Change(ready_slots=slots)):
@@ -199,9 +201,9 @@ class Search:
     def _ready_hosts(self) -> Remedy | None:
         against, answer = self._against, self._answer
         able = []
-        for host in against.hosts.named({Why.PLACEMENT}):
-            number = against.hosts.kind(host).refusal
-            refusal = answer.refusals[number] if number >= 0 else None
+        for host in against.hosts.named(Obstacle.PLACEMENT):
+            numbers = answer.against_new.get(host, ())
+            refusal = answer.refusals[numbers[0]] if numbers else None
             if refusal is None or refusal.code not in READY_CODES or not self._only(host, capacity=False):
                 continue
             if not any(against.lacks(host) or (1,)):
@@ -236,7 +238,7 @@ class Search:
         return max(1, self._missing() - done_of(self.now))
 
     def _missing(self) -> int:
-        return max(1, self._against.state.required.get(self._vm.id, 0) - self._model.present(self._vm))
+        return max(1, self._model.ground.misses(self._vm))
 
     # Hosts are added.
 
@@ -253,7 +255,7 @@ class Search:
         return None
 
     def _new_names(self, count: int) -> tuple[str, ...]:
-        return new_names(frozenset(self._against.ground.host_names), count)
+        return new_names(frozenset(host.name for host in self._against.state.hosts), count)
 
     # A size is given.
 
@@ -280,7 +282,7 @@ class Search:
         return self._model.covers(self._vm, self._size, self._answer, change)
 
     def _helpless(self) -> str:
-        if self._against.whole.why is Why.OWN_CLASH:
+        if self._against.whole is Obstacle.OWN_CLASH:
             return NOT_CLEANED_UP
         if self._answer.new_host is None:
             return "no host can be described that placement would take for this VM; see its flavor's extra specs"
@@ -310,14 +312,3 @@ def new_names(known: Set[str], count: int) -> tuple[str, ...]:
         if f"new-host-{number}" not in known:
             found.append(f"new-host-{number}")
     return tuple(found)
-
-
-def _movable(obstacles: Sequence[Finding], slot: str, vm: str) -> list[tuple[str, str]]:
-    """(VM, slot) whose move takes away the only obstacle there is, or one of two that are of the same VM."""
-    pairs: list[list[tuple[str, str]]] = []
-    for one in obstacles:
-        if one.clash is None or not one.vm or one.vm == vm:
-            return []
-        pairs.append([(one.vm, slot), *([(one.second or one.vm, one.slot)] if one.slot else [])])
-    shared = set(pairs[0]).intersection(*map(set, pairs[1:])) if pairs else set()
-    return sorted(shared)

@@ -12,11 +12,17 @@ from functools import cached_property
 from outlive.base.errors import NotFound
 from outlive.base.garbage import collector_paused
 from outlive.base.wording import count_of, listing
-from outlive.failover.analysis.coverage import allocation_fault, is_covered
-from outlive.failover.analysis.explain.findings import Tally, Why
-from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, Explanation, Promise, State
-from outlive.failover.analysis.explain.obstacles import Against
-from outlive.failover.analysis.explain.rules_index import Ground
+from outlive.failover.analysis.coverage import allocation_fault
+from outlive.failover.analysis.explain.model import (
+    Answer,
+    Answers,
+    ExplainInput,
+    Explanation,
+    Promise,
+    State,
+    Tally,
+)
+from outlive.failover.analysis.explain.obstacles import Against, Ground
 from outlive.failover.analysis.explain.search import Search
 from outlive.failover.analysis.explain.trials import Model, done_of
 from outlive.failover.model import SlotView, VmView
@@ -24,6 +30,7 @@ from outlive.failover.planner.actions import Action, Fail
 from outlive.failover.rules import counts
 from outlive.failover.sizing import ResolvedSize, amounts, enough_for, resolve_size
 from outlive.resources.reasons import CoverageReason, render
+from outlive.resources.reasons.obstacles import Obstacle
 
 CO_USERS_NAMED = 3
 """Other members of a slot that are named."""
@@ -50,10 +57,8 @@ class Explainer:
     def __init__(self, state: State, answers: Answers) -> None:
         self.state = state
         self.answers = answers
-        names = (host.name for host in state.hosts)
-        topology = state.topology
         with collector_paused():
-            self.ground = Ground(state.slots, state.vms, names, topology, state.required)
+            self.ground = Ground(state, state.slots)
 
     @cached_property
     def model(self) -> Model:
@@ -79,7 +84,7 @@ class Explainer:
         required = self.state.required.get(vm, 0)
         promises = self._promises(view)
         present = sum(one.counts for one in promises)
-        if self.is_covered(view):
+        if self.ground.is_covered(view):
             return self._covered(view, required, promises)
         against = self.against(view)
         if against is None:
@@ -101,15 +106,9 @@ class Explainer:
             promises=promises,
             host_tallies=host_tallies,
             slot_tallies=slot_tallies,
-            hosts=tuple(against.host_reason(name) for name in against.hosts.closest(shown)),
-            slots=tuple(against.slot_reason(name) for name in against.slots.closest(shown)),
+            hosts=tuple(against.host_reason(number) for number in against.hosts.closest(shown)),
+            slots=tuple(against.slot_reason(number) for number in against.slots.closest(shown)),
         )
-
-    def is_covered(self, vm: VmView) -> bool:
-        """Whether the VM has as many slots as it needs, and no rule is broken for it."""
-        slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]
-        present = sum(counts(vm, slot) for slot in slots)
-        return is_covered(self.state.required.get(vm.id, 0), present, broken=vm.id in self.ground.breaches)
 
     def against(self, vm: VmView) -> Against | None:
         """What stands against a VM's slots; ``None`` where placement's answer is not known."""
@@ -118,7 +117,7 @@ class Explainer:
         return None if answer is None else Against(self.state, self.ground, vm, size, answer)
 
     def _promises(self, vm: VmView) -> tuple[Promise, ...]:
-        slots = [self.ground.slots[name] for name in self.ground.slots_of.get(vm.id, ())]
+        slots = [self.ground.slots[name] for name in self.ground.slots_of(vm)]
         return tuple(self._promise(vm, slot) for slot in slots)
 
     def _promise(self, vm: VmView, slot: SlotView) -> Promise:
@@ -128,7 +127,7 @@ class Explainer:
             text = f"does not count: it {render(why).text}"
         else:
             others = sorted(member for member in slot.members if member != vm.id)
-            shown = ", ".join(f"{one} on {self.ground.location[one]}" for one in others[:CO_USERS_NAMED])
+            shown = ", ".join(f"{one} on {self.ground.index.location(one)}" for one in others[:CO_USERS_NAMED])
             more = f" and {len(others) - CO_USERS_NAMED} more" if len(others) > CO_USERS_NAMED else ""
             shared = f", shared with {shown}{more}" if others else ", for it alone"
             text = f"{amounts(slot.cpu_milli, slot.memory_bytes)} on {slot.host}{shared}"
@@ -139,7 +138,7 @@ class Explainer:
         if required <= 0:
             text = f"{vm.id} needs no slots"
         else:
-            unit = "host" if not self.ground.topology.units else "unit of failure"
+            unit = "host" if not self.state.topology.units else "unit of failure"
             failures = f"the failure of any {unit if required == 1 else count_of(required, unit)}"
             text = f"{vm.id} is covered: {present} of {count_of(required, 'slot')}, so that it survives {failures}"
         return Explanation(
@@ -159,8 +158,8 @@ class Explainer:
         needs = amounts(size.cpu_milli, size.memory_bytes)
         text = f"{vm.id} is not covered: {present} of {count_of(required, 'slot')}; "
         text += f"it runs on {vm.host}{zone} and a slot for it holds {needs}"
-        if against.whole.why is Why.OWN_CLASH:
-            text += f"; a rule is broken for it: {against.whole.text}"
+        if against.whole is Obstacle.OWN_CLASH:
+            text += f"; a rule is broken for it: {self.ground.index.breaches(vm.id)[0].sentence()}"
         return text
 
 
@@ -171,7 +170,7 @@ def explain(given: ExplainInput) -> Explanation:
 
 def _headline(against: Against, actions: Sequence[Action]) -> str:
     """The word that coverage has for it."""
-    if against.whole.why is Why.OWN_CLASH:
+    if against.whole is Obstacle.OWN_CLASH:
         return CoverageReason.MEMBERSHIPS_CLASH.value
     failed = next((action for action in actions if isinstance(action, Fail)), None)
     return CoverageReason.WAITING.value if failed is None else failed.reason
@@ -183,8 +182,8 @@ def _summary(
     lines = []
     if hosts:
         text = f"of {count_of(sum(one.count for one in hosts), 'host')} {_counted(hosts)}"
-        best = against.roomiest(against.hosts.named({Why.NO_CAPACITY}))
-        if best is not None and all(one.reason != Why.NOTHING for one in hosts):
+        best = against.roomiest()
+        if best is not None and all(one.reason != Obstacle.NOTHING for one in hosts):
             free = amounts(max(0, best[1][0]), max(0, best[1][1]))
             text += f"; the most room is on {best[0]} with {free}"
         lines.append(text)
