@@ -389,6 +389,8 @@ class ConflictIndex(FaultIndex, Journal):
         """
         if vm is not None:
             number = self._vm_number[vm]
+            if number not in self._faulty:
+                return []
             units = sorted(self._crowded_units(number), key=self.unit_names.__getitem__)
             return [breach for unit in units for breach in self._meet_in(number, unit).breaches()]
         found: dict[tuple[int, frozenset[str], tuple[str, ...]], Breach] = {}
@@ -399,15 +401,14 @@ class ConflictIndex(FaultIndex, Journal):
 
     def objections(self, vm: str, slot: str) -> list[Breach]:
         """The rules that would be broken if the VM joined the slot, the lowest first: for itself, then for members."""
+        number, place = self._vm_number[vm], self._slot_number[slot]
         with self.trial():
-            self.join(vm, slot)
-            members = self.members(slot)
-            found = [
-                breach
-                for member in (vm, *(one for one in members if one != vm))
-                for breach in self.breaches(member)
-                if slot in breach.slots or not set(members).isdisjoint(breach.others)
-            ]
+            self.join_slot(number, place)
+            members = set(self.members(slot))
+            found = [one for one in self.breaches(vm) if slot in one.slots or not members.isdisjoint(one.others)]
+            for member in sorted(self._members[place].keys() & self._faulty, key=self.vm_names.__getitem__):
+                # All that is new to a member is the VM's own unit.
+                found += self._meet_in(member, self._vm_unit[number]).breaches() if member != number else ()
         return sorted(found, key=lambda breach: breach.rule)
 
     def objections_to_opening(self, vm: str, host: str) -> list[Breach]:
