@@ -362,8 +362,8 @@ def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool)
 
 def _step(step: Step) -> tuple[str, str, str]:
     """A step in words: what is done, with which VM, and where."""
-    from outlive.failover.analysis.drain.steps import Close, Leave
-    from outlive.failover.planner.actions import Join, Open
+    from outlive.failover.analysis.drain.steps import Close
+    from outlive.failover.planner.actions import Join, Leave, Open
 
     match step:
         case Join():

@@ -7,7 +7,7 @@ Without any host in the table of free amounts nothing is limited; a host that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -115,7 +115,20 @@ class Fleet(ConflictIndex):
 
     def fits(self, host: str, needs: Mapping[str, int]) -> bool:
         """Whether the host has that much of everything."""
-        return not self.lacks(host, needs)
+        return bool(self.roomy([host], needs))
+
+    def roomy(self, hosts: Sequence[str], needs: Mapping[str, int]) -> list[str]:
+        """Those of the hosts that have that much of everything."""
+        if not self.limited:
+            return list(hosts)
+        numbers = self.hosts(hosts)
+        amounts = self._free()[numbers]
+        fine = self._known[numbers]
+        for name, amount in needs.items():
+            if amount > 0:
+                resources = self._given.resources
+                fine &= amounts[:, resources.index(name)] >= amount if name in resources else np.False_
+        return [host for host, fits in zip(hosts, fine.tolist(), strict=True) if fits]
 
     def lacks(self, host: str, needs: Mapping[str, int]) -> dict[str, int]:
         """Resource → how much of it is missing on the host; what is not counted anywhere is missing altogether."""
@@ -124,6 +137,12 @@ class Fleet(ConflictIndex):
         free = self.free_on(host)
         wanted = {name: amount for name, amount in needs.items() if amount > 0}
         return {name: amount - free.get(name, 0) for name, amount in wanted.items() if amount > free.get(name, 0)}
+
+    def free_of(self, hosts: Sequence[str], resource: str) -> list[int]:
+        """What each of these hosts has free of a resource."""
+        numbers = self.hosts(hosts)
+        found: list[int] = self._free()[numbers, self._given.resources.index(resource)].tolist()
+        return found
 
     def free_on(self, host: str) -> dict[str, int]:
         """Resource → what the host has free."""

@@ -55,6 +55,10 @@ class Journal:
         if not self._savepoints:
             self._journal = None
 
+    def on_undo(self, undo: Callable[[], object]) -> None:
+        """Call this where what happens now is taken back."""
+        self._note(undo)
+
     def _note(self, undo: Callable[[], object]) -> None:
         if self._journal is not None:
             self._journal.append(undo)

@@ -345,6 +345,10 @@ class SeparationIndex:
         closed = self.closed(vm)
         return closed is None or not closed[number]
 
+    def in_one_domain(self, host: str, other: str) -> bool:
+        """Whether a VM's host and its slot's may not be these two, because of a domain that is kept apart."""
+        return any(host in values and values[host] == values.get(other) for values in self._value.values())
+
     def why(self, vm: str, host: str) -> str:
         """What closes the host to the VM, in words; empty where nothing does."""
         for domain, values in self._value.items():

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.support import fleets
 
-from outlive.base.random import Random
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave, suspects
-from outlive.failover.portions import whole as whole_of
+from outlive.failover.planner.cleanup import Cause, CleanInput, CleanResult, LeaveInput, clean, leave
 
 
 def vm(name: str, host: str) -> VmView:
@@ -175,29 +170,3 @@ def test_what_a_vm_gives_reason_to_leave_is_what_clean_up_would_take() -> None:
         whole.updated,
     )
     assert left.slots == tuple(one for one in whole.slots if one.name in left.changed)
-
-
-@given(st.integers(0, 2**32))
-def test_on_the_suspects_alone_clean_up_says_what_it_says_on_everything(seed: int) -> None:
-    random = Random(seed)
-    on = fleets.hosts(8)
-    vms = fleets.vms(random, 14, on, sizes=(1, 2))
-    slots = fleets.filled(random, fleets.slots(random, 9, on, sizes=(1, 2)), vms, random.randrange(25))
-    moved = [msgspec.structs.replace(one, host=random.choice(on)) if random.random() < 0.1 else one for one in vms]
-    listed = [one for one in moved if random.random() < 0.85]
-    active = [one.id for one in vms if random.random() < 0.8]
-    for one in slots:
-        for name in one.members:
-            if random.random() < 0.05:
-                one.members[name] = random.choice(on)
-    whole = CleanInput(
-        vms=tuple(listed),
-        hosts=(HostView(name="any", active=tuple(active)),),
-        slots=tuple(slots),
-        brake_number=random.choice([0, 3, 50]),
-    )
-    found = whole_of(suspects(slots, {one.id: one for one in listed}, set(active)))
-    part = clean(msgspec.structs.replace(whole, slots=found.slots, memberships=found.memberships))
-    everything = clean(whole)
-    assert (part.dropped, part.deleted, part.changed) == (everything.dropped, everything.deleted, everything.changed)
-    assert (part.updated, part.waiting, part.brake) == (everything.updated, everything.waiting, everything.brake)

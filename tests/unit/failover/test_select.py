@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.support import fleets
-
-from outlive.base.random import Random
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.selection import PauseInput, SelectInput, SelectResult, next_pause_s, select, short
-from outlive.failover.portions import whole
+from outlive.failover.planner.selection import PauseInput, SelectInput, SelectResult, next_pause_s, select
 
 
 def vm(name: str, memory: int) -> VmView:
@@ -101,22 +94,3 @@ def test_the_short_pause_is_for_catching_up_that_goes_well() -> None:
     assert pause(failed=2) == 0.1
     assert pause(failed=3) == 30.0
     assert pause(short_s=0.0) == 30.0
-
-
-@given(st.integers(0, 2**32))
-def test_those_who_miss_slots_and_their_slots_are_enough_to_select_from(seed: int) -> None:
-    random = Random(seed)
-    on = fleets.hosts(6)
-    vms = fleets.vms(random, 12, on, sizes=(1, 2))
-    slots = fleets.filled(random, fleets.slots(random, 8, on, sizes=(1, 2)), vms, random.randrange(20))
-    slots = [msgspec.structs.replace(one, ready=random.choice([True, False, None])) for one in slots]
-    everything = SelectInput(
-        vms=tuple(vms),
-        slots=tuple(slots),
-        required={one.id: random.randrange(3) for one in vms if random.random() < 0.8},
-        limit=random.randrange(5),
-        rotation=random.randrange(2),
-        draw=random.random(),
-    )
-    some, theirs = whole(short(vms, slots, everything.required))
-    assert select(msgspec.structs.replace(everything, vms=some, slots=theirs)) == select(everything)

@@ -11,9 +11,9 @@ from outlive.base.random import Random
 from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.search import Search
-from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Leave, Move, Step, Stuck
+from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Step, Stuck
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Join, Offer, Open
+from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.separation import separations
 from outlive.failover.topology import Topology

@@ -61,11 +61,15 @@ class Open(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="open"
     zone: str
 
 
-class Leave(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="leave", tag_field="action"):
+class Leave(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="leave", tag_field="action", omit_defaults=True
+):
     """Take the VM out of a slot; a slot without members goes."""
 
     slot: str
     vm: str
+    host: str = ""
+    """Where the slot is; only in steps that empty hosts."""
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="fail", tag_field="action"):

@@ -14,13 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import Culprit, find_culprits, without
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.rules import fits, may_run_on
 from outlive.failover.sizing import amounts
-from outlive.failover.topology import HOSTS_ALONE, Topology
+from outlive.failover.topology import Topology
 
 DETAIL_LIMIT = 300
 """Letters of a detail that names hosts."""
@@ -91,59 +89,6 @@ def emptied(slot: str) -> Deletion:
     return Deletion(slot=slot, cause=Cause.EMPTY, detail="its last member left")
 
 
-class Suspects(msgspec.Struct, frozen=True, kw_only=True):
-    """What a clean-up has to look at."""
-
-    slots: tuple[SlotView, ...]
-    """In the order given."""
-    broken: frozenset[str]
-    """The VMs for which a rule does not hold, at their current locations."""
-    memberships: int
-    """Of all slots."""
-
-
-def suspects(
-    slots: Sequence[SlotView],
-    views: Mapping[str, VmView],
-    active: Collection[str],
-    topology: Topology = HOSTS_ALONE,
-) -> Portions[Suspects]:
-    """The slots without members, those with a member that has to leave, and those of VMs for which a rule is broken.
-
-    ``views``: VM → where it is; ``active``: the VMs that hosts report.
-    """
-    found: set[str] = set()
-    recorded: dict[str, str] = {}
-    torn: set[str] = set()
-    memberships = 0
-    for portion in portioned(slots, SLOTS):
-        for slot in portion:
-            memberships += len(slot.members)
-            if not slot.members:
-                found.add(slot.name)
-            for vm, host in slot.members.items():
-                view = views.get(vm)
-                if view is None and recorded.setdefault(vm, host) != host:
-                    torn.add(vm)
-                if departure(vm, slot, view, active=vm in active) is not None:
-                    found.add(slot.name)
-        yield
-    locations = {vm: view.host for vm, view in views.items()}
-    broken = frozenset(ConflictIndex.build(slots, topology=topology, locations=locations).faulty())
-    # Of unlisted VMs the last record counts as their location, so that all their records have to be seen together.
-    concerned = broken | torn
-    chosen: list[SlotView] = []
-    for portion in portioned(slots, SLOTS):
-        chosen += [
-            slot for slot in portion if slot.name in found or (concerned and not concerned.isdisjoint(slot.members))
-        ]
-        yield
-    return Suspects(slots=tuple(chosen), broken=broken, memberships=memberships)
-
-
-__all__ = ["Brake", "Cause", "CleanInput", "CleanResult", "Deletion", "Drop", "LeaveInput", "clean", "leave"]
-
-
 class Brake(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """So many memberships would have been dropped that none was."""
 
@@ -159,7 +104,7 @@ class CleanInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     hosts: tuple[HostView, ...] = ()
     """Their ``active`` lists feed the data-loss guard."""
     slots: tuple[SlotView, ...] = ()
-    """All, or at least those of ``planning.suspects``."""
+    """All, or at least those without members and all slots of members that have to leave, or that clash."""
     memberships: int = 0
     """Of all slots, where ``slots`` are a part of them; 0: those of ``slots``."""
     now: float = 0.0

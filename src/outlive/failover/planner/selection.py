@@ -20,7 +20,6 @@ import msgspec
 
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Action, Fail, Open
-from outlive.failover.portions import SLOTS, Portions, portioned
 from outlive.failover.rules import serves
 from outlive.resources.reasons import CoverageReason
 
@@ -118,43 +117,15 @@ def service_rank(vm: VmView, *, priority: int, present: int) -> tuple[int, int, 
     return (-priority, present, -vm.memory_bytes, vm.id)
 
 
-def short(
-    vms: Sequence[VmView], slots: Sequence[SlotView], required: Mapping[str, int]
-) -> Portions[tuple[tuple[VmView, ...], tuple[SlotView, ...]]]:
-    """The VMs that miss slots, and the slots that list them: on these ``select`` answers as on everything."""
-    views: dict[str, VmView] = {}
-    for some in portioned(vms):
-        views.update((vm.id, vm) for vm in some if required.get(vm.id, 0) > 0)
-        yield
-    present: dict[str, int] = {}
-    for portion in portioned(slots, SLOTS):
-        _count(portion, views, present)
-        yield
-    lacking: dict[str, VmView] = {}
-    for pairs in portioned(views.items()):
-        lacking.update((vm, view) for vm, view in pairs if required[vm] > present.get(vm, 0))
-        yield
-    listing: list[SlotView] = []
-    for portion in portioned(slots if lacking else (), SLOTS):
-        listing += [slot for slot in portion if any(vm in lacking for vm in slot.members)]
-        yield
-    return tuple(lacking.values()), tuple(listing)
-
-
 def presence(vms: Iterable[VmView], slots: Iterable[SlotView]) -> dict[str, int]:
     """VM → slots that count for it, of these VMs; those that have none are left out."""
-    present: dict[str, int] = {}
-    _count(slots, {vm.id: vm for vm in vms}, present)
-    return present
-
-
-def _count(slots: Iterable[SlotView], views: Mapping[str, VmView], present: dict[str, int]) -> None:
-    """Add to ``present`` the slots that count for these VMs."""
+    views, present = {vm.id: vm for vm in vms}, dict[str, int]()
     for slot in slots:
         for member in slot.members:
             vm = views.get(member)
             if vm is not None and serves(vm, slot):
                 present[member] = present.get(member, 0) + 1
+    return present
 
 
 def next_pause_s(given: PauseInput) -> float:

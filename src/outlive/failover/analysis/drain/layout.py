@@ -1,7 +1,6 @@
-"""The fleet as steps leave it: who is where, what is free, and what may be done next; every step can be taken back.
+"""The fleet as steps leave it: who is where, and what may be done next; every step can be taken back.
 
-Verdicts are those of the rules in every state (``conflicts``); separation is asked literally, because few
-VMs are concerned. Nothing here decides what is worth doing: that is ``ordering``.
+Rules, separation and room are asked of the ``Fleet``. Nothing here decides what is worth doing: that is ``order``.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from outlive.failover.analysis.drain.steps import Close, DrainInput, Leave, Move, Step
+from outlive.failover.analysis.drain.steps import Close, DrainInput, Move, Step
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
-from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.model import SlotView, VmView, amounts_of
-from outlive.failover.planner.actions import Join, Offer, Open
+from outlive.failover.fleet import Fleet, FreeAmounts
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.rules import serves
-from outlive.failover.separation import ANTI_AFFINITY, ServerGroup, barred, groups_of
+from outlive.failover.separation import ANTI_AFFINITY, groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
+from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"
 """What new slots are called until they are created."""
@@ -25,19 +25,20 @@ NOWHERE = Offer()
 
 
 class Layout:
-    """ConflictIndex, capacity, and the steps that led here."""
+    """A fleet, and the steps that led here."""
 
     def __init__(self, given: DrainInput) -> None:
-        self.topology = given.topology
         self.drained = frozenset(given.drained)
         self.vms: dict[str, VmView] = {vm.id: vm for vm in given.vms}
-        self.required = given.required
-        self.room = Room(given.free)
         self.steps: list[Step] = []
         self.slots: dict[str, SlotView] = {slot.name: slot for slot in given.slots}
-        """As they were given or opened; who is in them now is known to ``counters``."""
+        """As they were given or opened; who is in them now is known to ``fleet``."""
         ordered = sorted(given.slots, key=lambda slot: slot.name)
-        self.counters = ConflictIndex.build(ordered, given.vms, given.required, self.topology)
+        self.fleet = Fleet.build(ordered, given.vms, given.required, given.topology)
+        if given.topology.server_groups:
+            self.fleet.separation.take(groups_of(given.vms, given.required))
+        self.fleet.set_free(FreeAmounts.of_resources(given.free))
+        self.fleet.savepoint()
         self._given = given
         self._stale = {
             (member, slot.name): recorded
@@ -46,23 +47,13 @@ class Layout:
             if member not in self.vms or self.vms[member].host != recorded
         }
         """Memberships that name another place than the VM's: they count for nobody."""
-        groups = groups_of(given.vms, given.required) if self.topology.server_groups else ()
-        self._group_of: dict[str, ServerGroup] = {member: group for group in groups for member in group.members}
-        self._left: list[tuple[str, str | None]] = []
-        """For every ``Leave``: where the VM ran, and what a stale membership had recorded."""
-        self._serial = 0
         self._usable_hosts: dict[tuple[str, str], frozenset[str]] = {}
-
-    @staticmethod
-    def units_of(given: DrainInput) -> dict[str, str]:
-        """Host → unit of failure, as far as it is in force."""
-        return given.topology.units
 
     # What is so.
 
     def host(self, vm: str) -> str:
         """Where the VM runs."""
-        return self.counters.location(vm)
+        return self.fleet.location(vm)
 
     def counts(self, vm: str, slot: str) -> bool:
         """Whether the slot counts for the VM that it lists."""
@@ -76,17 +67,17 @@ class Layout:
         """Failures that the VM tolerates; 0 for one that nobody knows."""
         if vm not in self.vms:
             return 0
-        mine = self.counters.slots_of(vm)
-        if self.counters.holds_for(vm):
+        mine = self.fleet.slots_of(vm)
+        if self.fleet.holds_for(vm):
             return sum(self.counts(vm, slot) for slot in mine)
         view = msgspec.structs.replace(self.vms[vm], host=self.host(vm))
         named = tuple(self.view(slot) for slot in mine)
-        given = ToleranceInput(vms=(view,), required={vm: 1}, slots=named, units=self.topology.units)
-        return tolerance(given).vms[vm]
+        units = self._given.topology.units
+        return tolerance(ToleranceInput(vms=(view,), required={vm: 1}, slots=named, units=units)).vms[vm]
 
     def view(self, slot: str) -> SlotView:
         """The slot with its members as they are now."""
-        members = {member: self._stale.get((member, slot), self.host(member)) for member in self.counters.members(slot)}
+        members = {member: self._stale.get((member, slot), self.host(member)) for member in self.fleet.members(slot)}
         return msgspec.structs.replace(self.slots[slot], members=members)
 
     def size(self, vm: str) -> ResolvedSize:
@@ -96,98 +87,79 @@ class Layout:
 
     def destinations(self, vm: str) -> list[str]:
         """Hosts that may run a VM of a drained host, best first; peers of its server group are respected."""
-        group = self._group_of.get(vm)
+        fleet, group = self.fleet, self.fleet.separation.group(vm)
         found = [host for host in self._given.destinations.get(vm, ()) if host not in self.drained]
         if group is None:
             return found
-        peers = {self.host(peer) for peer in group.members if peer != vm}
+        peers = {peer: host for peer, host in group.members.items() if peer != vm}
         if group.policy == ANTI_AFFINITY:
-            theirs = {self.slots[s].host for p in group.members if p != vm for s in self.counters.slots_of(p)}
-            return [host for host in found if host not in peers and host not in theirs]
-        together = peers - self.drained
+            theirs = {fleet.host_of_slot(slot) for peer in peers if fleet.has_vm(peer) for slot in fleet.slots_of(peer)}
+            return [host for host in found if host not in theirs.union(peers.values())]
+        together = set(peers.values()) - self.drained
         return [host for host in found if host in together] if together else found
 
     def clashing(self, vm: str, hosts: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         """Each of the hosts with those of the VM's slots that it could not be in if it ran there."""
-        mine = {slot: self._units_taken(vm, slot) for slot in self.counters.slots_of(vm)}
-        own = self.topology.unit(self.host(vm))
+        mine = {slot: self._units_taken(vm, slot) for slot in self.fleet.slots_of(vm)}
         for host in hosts:
-            unit = self.topology.unit(host)
-            yield (
-                host,
-                [
-                    slot
-                    for slot, taken in mine.items()
-                    if (unit != own and unit in taken) or self._one_domain(self.slots[slot].host, host)
-                ],
-            )
+            yield host, [slot for slot, taken in mine.items() if self._clash(vm, slot, taken, host)]
 
     def clashes(self, vm: str, slot: str, host: str) -> bool:
         """Whether the VM could not be in this slot, one of its own or another, if it ran on that host."""
-        unit = self.topology.unit(host)
-        if self._one_domain(self.slots[slot].host, host):
+        return self._clash(vm, slot, self._units_taken(vm, slot), host)
+
+    def _clash(self, vm: str, slot: str, taken: set[str], host: str) -> bool:
+        unit = self.fleet.topology.unit
+        if self.fleet.separation.in_one_domain(self.slots[slot].host, host):
             return True
-        return unit != self.topology.unit(self.host(vm)) and unit in self._units_taken(vm, slot)
+        return unit(host) != unit(self.host(vm)) and unit(host) in taken
 
     def _units_taken(self, vm: str, slot: str) -> set[str]:
         """Units where a VM in this slot may not run, its own aside: the slot's, and all that occur for co-users."""
-        others = [other for other in self.counters.members(slot) if other != vm]
-        return {self.topology.unit(self.slots[slot].host)}.union(*map(self.counters.blocked, others))
+        others = [other for other in self.fleet.members(slot) if other != vm]
+        return {self.fleet.topology.unit(self.slots[slot].host)}.union(*map(self.fleet.blocked, others))
 
     def near(self, host: str, other: str) -> bool:
         """Whether a VM on one of these hosts could have no slot on the other, whatever else is so."""
-        return self.topology.unit(host) == self.topology.unit(other) or self._one_domain(host, other)
-
-    def _one_domain(self, host: str, other: str) -> bool:
-        """Whether a VM's host and its slot's may not be these two, because of a domain that is kept apart."""
-        return any(
-            values.get(host) is not None and values.get(host) == values.get(other)
-            for values in self.topology.apart.values()
-        )
+        unit = self.fleet.topology.unit
+        return unit(host) == unit(other) or self.fleet.separation.in_one_domain(host, other)
 
     # What may be done.
 
     def joinable(self, vm: str) -> Iterator[str]:
         """Slots that the VM may join and that would count for it, fullest first; none on a drained host."""
-        counters, view = self.counters, self.vms[vm]
-        bits = counters.admissible(counters.vm(vm)) & counters.fitting((view.cpu_milli, view.memory_bytes))
-        bits &= counters.open_slots
-        hosts = self.hosts_of("reuse", vm)
+        fleet, view = self.fleet, self.vms[vm]
+        bits = fleet.admissible(fleet.vm(vm)) & fleet.fitting((view.cpu_milli, view.memory_bytes)) & fleet.open_slots
         if bits:
-            bits &= counters.slots_on({counters.host(host) for host in hosts})
-        while bits:
-            number = counters.fullest(bits)
-            if number is None:
-                return
-            bits &= ~counters.slot_bit(number)
-            name = counters.slot_names[number]
-            if not self._barred(vm, self.slots[name].host):
-                yield name
+            bits &= fleet.slots_on({fleet.host(host) for host in self.hosts_of("reuse", vm)})
+            bits = fleet.separation.among(vm, bits)
+        while (number := fleet.fullest(bits)) is not None:
+            bits &= ~fleet.slot_bit(number)
+            yield fleet.slot_names[number]
 
     def hosting(self, vm: str) -> list[str]:
         """Slots that are ready, large enough and where placement would have them, whoever is in them; not the VM's."""
         hosts = self.hosts_of("reuse", vm)
-        mine = set(self.counters.slots_of(vm))
+        mine = set(self.fleet.slots_of(vm))
         return [
             name
-            for name in self.counters.fitting_slots(vm)
+            for name in self.fleet.fitting_slots(vm)
             if name not in mine and self.slots[name].host in hosts and self.slots[name].ready is not False
         ]
 
     def openable(self, vm: str) -> Iterator[str]:
         """Hosts that can hold a new slot of the VM now, best first; among equals the one with the most free memory."""
+        fleet, size = self.fleet, self.size(vm)
         offer = self._given.new.get(self._given.classes.get(vm, ""), NOWHERE)
-        needs = self._slot_needs(vm)
         usable = self.hosts_of("new", vm)
         for hosts in _ties(offer):
-            possible = [host for host in hosts if host in usable and self.room.fits(host, needs)]
-            for host in sorted(possible, key=lambda name: (-self.room.memory(name), name)):
-                if self.counters.count(vm, host) == 0 and not self._barred(vm, host):
+            possible = fleet.roomy(
+                [host for host in hosts if host in usable], {"cpu": size.cpu_milli, "memory": size.memory_bytes}
+            )
+            free = dict(zip(possible, fleet.free_of(possible, MEMORY), strict=True))
+            for host in sorted(possible, key=lambda name: (-free[name], name)):
+                if fleet.count(vm, host) == 0 and fleet.separation.allows(vm, host):
                     yield host
-
-    def _slot_needs(self, vm: str) -> dict[str, int]:
-        size = self.size(vm)
-        return {"cpu": size.cpu_milli, "memory": size.memory_bytes}
 
     def hosts_of(self, kind: str, vm: str) -> frozenset[str]:
         """Hosts, none of them drained, that placement offers for slots of the VM, to ``reuse`` or for a ``new`` one,
@@ -202,35 +174,34 @@ class Layout:
         limit = self.vms[vm].host_limit
         return known.intersection(limit) if limit else known
 
-    def _barred(self, vm: str, host: str) -> bool:
-        group = self._group_of.get(vm)
-        if group is None and not self.topology.apart:
-            return False
-        people = group.members if group is not None else (vm,)
-        names = {slot for one in people for slot in self.counters.slots_of(one)}
-        slots = [self.view(name) for name in sorted(names)]
-        groups: tuple[ServerGroup, ...] = ()
-        if group is not None:
-            now = {member: self.host(member) for member in group.members}
-            groups = (msgspec.structs.replace(group, members=now),)
-        view = msgspec.structs.replace(self.vms[vm], host=self.host(vm))
-        return bool(barred(view, host, slots, self.topology, groups))
-
     # Doing it, and taking it back.
+
+    @property
+    def mark(self) -> int:
+        """Where ``undo`` may return to."""
+        return self.fleet.mark
+
+    def undo(self, mark: int) -> None:
+        """Take back every step since the mark."""
+        self.fleet.undo(mark)
 
     def join(self, vm: str, slot: str) -> None:
         """The VM is a member from here on."""
-        self.counters.join(vm, slot)
-        self.steps.append(Join(slot=slot, vm=vm, vm_host=self.host(vm), host=self.slots[slot].host))
+        self.fleet.join(vm, slot)
+        self._step(Join(slot=slot, vm=vm, vm_host=self.host(vm), host=self.slots[slot].host))
 
     def leave(self, vm: str, slot: str) -> None:
-        """The VM is no member any more."""
-        self._left.append((self.host(vm), self._stale.pop((vm, slot), None)))
-        self.counters.leave(vm, slot)
-        self.steps.append(Leave(slot=slot, vm=vm, host=self.slots[slot].host))
+        """The VM is no member any more; a slot without members is given up."""
+        key, recorded = (vm, slot), self._stale.pop((vm, slot), None)
+        if recorded is not None:
+            self.fleet.on_undo(lambda: self._stale.update({key: recorded}))
+        self.fleet.leave(vm, slot)
+        self._step(Leave(slot=slot, vm=vm, host=self.slots[slot].host))
+        if not self.fleet.members(slot):
+            self.close(slot)
 
-    def open(self, vm: str, host: str, size: ResolvedSize | None = None) -> str:
-        """A new slot on the host, with the VM in it; its key. As large as such a slot is, unless ``size`` is given."""
+    def open(self, vm: str, host: str, size: ResolvedSize | None = None) -> None:
+        """A new slot on the host, with the VM in it. As large as such a slot is, unless ``size`` is given."""
         size = size or self.size(vm)
         view = self.vms[vm]
         key = self._new_key()
@@ -245,10 +216,10 @@ class Layout:
             ready=True,
         )
         self.slots[key] = slot
-        self.counters.add_slot(slot)
-        self.counters.join(vm, key)
-        self.room.take(host, held_by(slot))
-        self.steps.append(
+        self.fleet.on_undo(lambda: self.slots.pop(key))
+        self.fleet.open(slot)
+        self.fleet.join(vm, key)
+        self._step(
             Open(
                 slot_key=key,
                 vm=vm,
@@ -260,58 +231,26 @@ class Layout:
                 zone=slot.zone,
             )
         )
-        return key
 
     def close(self, slot: str) -> None:
         """Give an empty slot up."""
-        view = self.slots[slot]
-        self.counters.remove_slot(slot)
-        for host in holders(view):
-            self.room.give(host, held_by(view))
-        self.steps.append(Close(slot=slot, host=view.host))
+        self.fleet.close(self.slots[slot])
+        self._step(Close(slot=slot, host=self.slots[slot].host))
 
     def move(self, vm: str, host: str) -> None:
         """The VM runs on the host from here on; its memberships say so."""
-        source, needs = self.host(vm), needs_of(self.vms[vm])
-        self.room.take(host, needs)
-        self.counters.move_vm(vm, host)
-        self.room.give(source, needs)
-        self.steps.append(Move(vm=vm, source=source, host=host))
+        source = self.host(vm)
+        self.fleet.move(self.vms[vm], host)
+        self._step(Move(vm=vm, source=source, host=host))
 
-    def take_back(self, mark: int) -> None:
-        """Undo every step from this number on."""
-        while len(self.steps) > mark:
-            self._undo(self.steps.pop())
-
-    def _undo(self, step: Step) -> None:
-        match step:
-            case Join():
-                self.counters.leave(step.vm, step.slot)
-            case Open():
-                self.counters.remove_slot(step.slot_key)
-                self.room.give(step.host, held_by(self.slots.pop(step.slot_key)))
-                self._serial -= 1
-            case Leave():
-                ran, recorded = self._left.pop()
-                self.counters.learn_vm(step.vm, ran)
-                self.counters.join(step.vm, step.slot)
-                if recorded is not None:
-                    self._stale[step.vm, step.slot] = recorded
-            case Close():
-                view = self.slots[step.slot]
-                self.counters.add_slot(msgspec.structs.replace(view, members={}))
-                for host in holders(view):
-                    self.room.take(host, held_by(view))
-            case Move():
-                needs = needs_of(self.vms[step.vm])
-                self.room.take(step.source, needs)
-                self.counters.move_vm(step.vm, step.source)
-                self.room.give(step.host, needs)
+    def _step(self, step: Step) -> None:
+        self.steps.append(step)
+        self.fleet.on_undo(self.steps.pop)
 
     def _new_key(self) -> str:
-        self._serial += 1
-        while (key := NEW_SLOT.format(self._serial)) in self.slots:
-            self._serial += 1
+        serial = 1
+        while (key := NEW_SLOT.format(serial)) in self.slots:
+            serial += 1
         return key
 
     # The end.
@@ -325,12 +264,12 @@ class Layout:
 
     def final_slots(self) -> tuple[SlotView, ...]:
         """All slots that are there now, by name."""
-        return tuple(self.view(name) for name in sorted(self.slots) if self.counters.has_slot(name))
+        return tuple(self.view(name) for name in sorted(self.slots) if self.fleet.has_slot(name))
 
     def slots_on(self, hosts: Iterable[str]) -> list[str]:
         """The slots on these hosts, by name."""
         wanted = set(hosts)
-        return [name for name in sorted(self.slots) if self.slots[name].host in wanted and self.counters.has_slot(name)]
+        return [name for name in sorted(self.slots) if self.slots[name].host in wanted and self.fleet.has_slot(name)]
 
 
 def _ties(offer: Offer) -> list[list[str]]:
@@ -345,73 +284,3 @@ def _ties(offer: Offer) -> list[list[str]]:
         groups[-1].append(host)
         last = score
     return groups
-
-
-Needs = Mapping[str, int]
-
-
-class Room:
-    """Free amounts of every host. An empty table limits nothing; a host that a table leaves out has no room."""
-
-    def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
-        self._limited = bool(free)
-        self._free = {host: dict(amounts) for host, amounts in free.items()}
-
-    def fits(self, host: str, needs: Needs) -> bool:
-        """Whether the host has that much of everything."""
-        if not self._limited:
-            return True
-        free = self._free.get(host)
-        return free is not None and all(free.get(name, 0) >= amount for name, amount in needs.items() if amount > 0)
-
-    def lacks(self, host: str, needs: Needs) -> dict[str, int]:
-        """Resource → how much of it is missing on the host."""
-        free = self._free.get(host, {}) if self._limited else dict(needs)
-        return {
-            name: amount - free.get(name, 0)
-            for name, amount in needs.items()
-            if amount > 0 and amount > free.get(name, 0)
-        }
-
-    def take(self, host: str, needs: Needs) -> None:
-        """Something is on the host now."""
-        free = self._free.get(host)
-        if free is not None:
-            for name, amount in needs.items():
-                free[name] = free.get(name, 0) - amount
-
-    def give(self, host: str, needs: Needs) -> None:
-        """Something left the host."""
-        self.take(host, {name: -amount for name, amount in needs.items()})
-
-    def memory(self, host: str) -> int:
-        """Free bytes of memory."""
-        return self._free.get(host, {}).get("memory", 0)
-
-    def has(self, host: str) -> bool:
-        """Whether anything is known of the host, or nothing is limited."""
-        return not self._limited or host in self._free
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is any limit at all."""
-        return self._limited
-
-    def free(self, host: str) -> dict[str, int]:
-        """Resource → free amount of a host; nothing where the host is unknown."""
-        return dict(self._free.get(host, {}))
-
-
-def needs_of(vm: VmView) -> dict[str, int]:
-    """What a VM takes of its host."""
-    return dict(amounts_of(vm))
-
-
-def held_by(slot: SlotView) -> dict[str, int]:
-    """What a slot takes of its host."""
-    return {"cpu": slot.cpu_milli, "memory": slot.memory_bytes}
-
-
-def holders(slot: SlotView) -> tuple[str, ...]:
-    """The hosts on which a slot holds capacity: where it is, and where it is wanted."""
-    return tuple(dict.fromkeys(host for host in (slot.host, slot.target_host) if host))

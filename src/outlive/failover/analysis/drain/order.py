@@ -8,13 +8,15 @@ search (docs/reference/failover.md#what-if).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from outlive.failover.analysis.drain.layout import Layout, held_by, needs_of
+from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.proofs import impossibilities
 from outlive.failover.analysis.drain.search import Search, searchable
 from outlive.failover.analysis.drain.steps import DrainInput, DrainResult, Obstacle, Stuck
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
+from outlive.failover.fleet import held_by
+from outlive.failover.model import amounts_of
 
 ROUNDS = 8
 """Passes over everything that is still there; a pass in which nothing changes is the last."""
@@ -39,7 +41,7 @@ def order_drain(given: DrainInput) -> DrainResult:
     floors = {vm: min(level, _asked(given, vm)) for vm, level in now.items()}
     targets = {vm: min(level, given.required[vm]) for vm, level in now.items()}
     work = Ordering(given, floors, targets)
-    obstacles = impossibilities(given, floors, lawful=not work.layout.counters.faulty())
+    obstacles = impossibilities(given, floors, lawful=not work.layout.fleet.faulty())
     if obstacles:
         return DrainResult(possible=False, obstacles=tuple(obstacles), weaker=weaker)
     left = work.run()
@@ -54,7 +56,7 @@ def _asked(given: DrainInput, vm: str) -> int:
 
 
 def _levels(given: DrainInput) -> dict[str, int]:
-    units = Layout.units_of(given)
+    units = given.topology.units
     return tolerance(ToleranceInput(vms=given.vms, required=given.required, slots=given.slots, units=units)).vms
 
 
@@ -145,12 +147,12 @@ class Ordering:
     def _move(self, vm: str) -> bool:
         """Move it to the best host that will do, clearing slots out of the way where that helps."""
         layout = self.layout
-        for slot in layout.counters.slots_of(vm):
+        for slot in layout.fleet.slots_of(vm):
             if layout.is_stale(vm, slot):
                 self._leave(vm, slot)
         hosts = layout.destinations(vm)
-        needs = needs_of(layout.vms[vm])
-        roomy = [host for host in hosts if layout.room.fits(host, needs)]
+        needs = amounts_of(layout.vms[vm])
+        roomy = layout.fleet.roomy(hosts, needs)
         clashing: list[tuple[int, int, str]] = []
         for place, (host, slots) in enumerate(layout.clashing(vm, roomy)):
             if not slots:
@@ -164,55 +166,55 @@ class Ordering:
 
     def _moved(self, vm: str, host: str) -> bool:
         layout = self.layout
-        mark = len(layout.steps)
-        concerned = {vm}.union(*(layout.counters.members(slot) for slot in layout.counters.slots_of(vm)))
+        mark = layout.mark
+        concerned = {vm}.union(*(layout.fleet.members(slot) for slot in layout.fleet.slots_of(vm)))
         layout.move(vm, host)
-        if all(layout.counters.holds_for(one) or self._is_enough(one) for one in concerned):
+        if all(layout.fleet.holds_for(one) or self._is_enough(one) for one in concerned):
             return True
-        layout.take_back(mark)
+        layout.undo(mark)
         return False
 
     def _cleared(self, vm: str, host: str) -> bool:
         """Exchange the VM's slots that clash with the host for others, then move; or change nothing."""
-        mark = len(self.layout.steps)
+        mark = self.layout.mark
         for slot in self._in_the_way(vm, host):
             if not self._exchange(vm, slot, host):
-                self.layout.take_back(mark)
+                self.layout.undo(mark)
                 return False
         if not self._in_the_way(vm, host) and self._moved(vm, host):
             return True
-        self.layout.take_back(mark)
+        self.layout.undo(mark)
         return False
 
     def _in_the_way(self, vm: str, host: str) -> list[str]:
         return [slot for _, slots in self.layout.clashing(vm, [host]) for slot in slots]
 
-    def _holds_enough(self, host: str, needs: dict[str, int]) -> bool:
+    def _holds_enough(self, host: str, needs: Mapping[str, int]) -> bool:
         """Whether the host would have room if it gave up its slots."""
         slots = [self.layout.slots[name] for name in self.layout.slots_on([host])]
         cpu, memory = sum(slot.cpu_milli for slot in slots), sum(slot.memory_bytes for slot in slots)
         more = {"cpu": cpu, "memory": memory}
-        lacks = self.layout.room.lacks(host, needs)
-        return self.layout.room.has(host) and all(more.get(name, 0) >= amount for name, amount in lacks.items())
+        lacks = self.layout.fleet.lacks(host, needs)
+        return self.layout.fleet.knows_room(host) and all(more.get(name, 0) >= amount for name, amount in lacks.items())
 
-    def _made_room(self, vm: str, host: str, needs: dict[str, int]) -> bool:
+    def _made_room(self, vm: str, host: str, needs: Mapping[str, int]) -> bool:
         """Dissolve slots on the host until the VM fits, then move it there; or change nothing."""
         layout = self.layout
-        mark = len(layout.steps)
-        slots = sorted(layout.slots_on([host]), key=lambda name: (len(layout.counters.members(name)), name))
+        mark = layout.mark
+        slots = sorted(layout.slots_on([host]), key=lambda name: (len(layout.fleet.members(name)), name))
         for slot in slots[:SLOTS_EVICTED]:
-            lacks = layout.room.lacks(host, needs)
+            lacks = layout.fleet.lacks(host, needs)
             if not lacks:
                 break
             if any(held_by(layout.slots[slot]).get(name, 0) > 0 for name in lacks):
-                before = len(layout.steps)
+                before = layout.mark
                 if not self._dissolve(slot, avoid=host):
-                    layout.take_back(before)
-        if layout.room.fits(host, needs) and (
+                    layout.undo(before)
+        if layout.fleet.fits(host, needs) and (
             self._cleared(vm, host) if self._in_the_way(vm, host) else self._moved(vm, host)
         ):
             return True
-        layout.take_back(mark)
+        layout.undo(mark)
         return False
 
     # Leaving slots.
@@ -220,11 +222,11 @@ class Ordering:
     def _dissolve(self, slot: str, avoid: str = "") -> bool:
         """Take everybody out, largest first, and close the slot; those who can leave do so even if others cannot."""
         layout = self.layout
-        for vm in sorted(layout.counters.members(slot), key=self._rank):
+        for vm in sorted(layout.fleet.members(slot), key=self._rank):
             self._exchange(vm, slot, "", avoid)
-        if layout.counters.has_slot(slot) and not layout.counters.members(slot):
+        if layout.fleet.has_slot(slot) and not layout.fleet.members(slot):
             layout.close(slot)
-        return not layout.counters.has_slot(slot)
+        return not layout.fleet.has_slot(slot)
 
     def _exchange(self, vm: str, slot: str, towards: str, avoid: str = "") -> bool:
         """The VM leaves the slot, after or before it takes another where it needs one; or nothing changes.
@@ -232,7 +234,7 @@ class Ordering:
         ``towards``: the other slot must not clash with this host either; ``avoid``: nor may it be there.
         """
         layout = self.layout
-        mark = len(layout.steps)
+        mark = layout.mark
         if vm not in layout.vms or not layout.counts(vm, slot):
             self._leave(vm, slot)
             return True
@@ -240,26 +242,24 @@ class Ordering:
         wanted = floor if self._thrifty else min(target, layout.level(vm))
         if self._leave(vm, slot) >= target:
             return True
-        layout.take_back(mark)
+        layout.undo(mark)
         if self._take_slot(vm, towards, avoid):
             if self._leave(vm, slot) >= wanted:
                 return True
-            layout.take_back(mark)
+            layout.undo(mark)
         level = self._leave(vm, slot)
         if level >= floor and (self._take_slot(vm, towards, avoid, besides=slot) or level >= wanted):
             return True
-        layout.take_back(mark)
+        layout.undo(mark)
         return False
 
     def _is_enough(self, vm: str) -> bool:
         return self.layout.level(vm) >= self._floors.get(vm, 0)
 
     def _leave(self, vm: str, slot: str) -> int:
-        """Leave, close the slot if it is empty, and say what the VM tolerates now."""
+        """Leave, and say what the VM tolerates now."""
         layout = self.layout
         layout.leave(vm, slot)
-        if not layout.counters.members(slot):
-            layout.close(slot)
         return layout.level(vm)
 
     def _take_slot(self, vm: str, towards: str, avoid: str = "", besides: str = "") -> bool:
@@ -279,27 +279,27 @@ class Ordering:
 
     def _eject(self, vm: str, avoid: str, besides: str) -> bool:
         """Join a slot that a single member keeps the VM from, after that one went to another; or change nothing."""
-        layout, counters = self.layout, self.layout.counters
-        own = layout.topology.unit(layout.host(vm))
+        layout, fleet = self.layout, self.layout.fleet
+        own = layout.fleet.topology.unit(layout.host(vm))
         tried = 0
         self._ejects = False
-        for slot in sorted(layout.hosting(vm), key=lambda name: (-len(counters.members(name)), name)):
+        for slot in sorted(layout.hosting(vm), key=lambda name: (-len(fleet.members(name)), name)):
             host = layout.slots[slot].host
-            if slot == besides or host == avoid or counters.count(vm, host) > 0:
+            if slot == besides or host == avoid or fleet.count(vm, host) > 0:
                 continue
             in_the_way = [
                 other
-                for other in counters.members(slot)
-                if counters.count(vm, layout.host(other)) > 0 or own in counters.blocked(other)
+                for other in fleet.members(slot)
+                if fleet.count(vm, layout.host(other)) > 0 or own in fleet.blocked(other)
             ]
             if len(in_the_way) != 1 or tried >= EJECTIONS_TRIED:
                 continue
             tried += 1
-            mark = len(layout.steps)
+            mark = layout.mark
             if self._exchange(in_the_way[0], slot, "") and slot in layout.joinable(vm):
                 layout.join(vm, slot)
                 break
-            layout.take_back(mark)
+            layout.undo(mark)
         else:
             self._ejects = True
             return False
@@ -311,13 +311,13 @@ class Ordering:
         layout = self.layout
         before = len(layout.steps)
         self._opens = self._ejects = False
-        slots = [name for name in layout.slots if layout.counters.has_slot(name)]
-        order = sorted(slots, key=lambda name: (len(layout.counters.members(name)), name))
+        slots = [name for name in layout.slots if layout.fleet.has_slot(name)]
+        order = sorted(slots, key=lambda name: (len(layout.fleet.members(name)), name))
         for slot in order[:SLOTS_MERGED]:
-            mark = len(layout.steps)
+            mark = layout.mark
             if layout.slots[slot].host in layout.drained or self._dissolve(slot):
                 continue
-            layout.take_back(mark)
+            layout.undo(mark)
         self._opens = self._ejects = True
         return len(layout.steps) > before
 
@@ -326,8 +326,8 @@ class Ordering:
     def _why_here(self, vm: str) -> Obstacle:
         layout = self.layout
         hosts = layout.destinations(vm)
-        needs = needs_of(layout.vms[vm])
-        full = sum(not layout.room.fits(host, needs) for host in hosts)
+        needs = amounts_of(layout.vms[vm])
+        full = len(hosts) - len(layout.fleet.roomy(hosts, needs))
         detail = (
             f"of {len(hosts)} hosts that may run it {full} have no room at that point, "
             f"on {len(hosts) - full} its slots or its co-users' stand in the way"
@@ -337,7 +337,7 @@ class Ordering:
     def _slots_left(self) -> Iterable[Obstacle]:
         layout = self.layout
         for slot in layout.slots_on(self._given.drained):
-            for vm in layout.counters.members(slot):
+            for vm in layout.fleet.members(slot):
                 detail = f"finds no other slot than {slot} that keeps its tolerance at {self._floors.get(vm, 0)}"
                 yield Obstacle(reason=Stuck.NOT_FOUND, vm=vm, slot=slot, host=layout.slots[slot].host, detail=detail)
 

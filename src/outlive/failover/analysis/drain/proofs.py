@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from outlive.failover.analysis.drain.layout import Room, held_by, holders, needs_of
 from outlive.failover.analysis.drain.steps import DrainInput, Obstacle, Stuck
-from outlive.failover.model import VmView
+from outlive.failover.fleet import Fleet, FreeAmounts, held_by, holders
+from outlive.failover.model import VmView, amounts_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizing import amounts
 
@@ -28,23 +28,24 @@ def impossibilities(given: DrainInput, floors: dict[str, int], *, lawful: bool) 
     return found or list(_too_little(given, floors, moving, places, most, lawful))
 
 
-def _most_room(given: DrainInput) -> Room:
+def _most_room(given: DrainInput) -> Fleet:
     """What hosts would have free without any slot."""
-    room = Room(given.free)
+    fleet = Fleet(given.topology)
+    fleet.set_free(FreeAmounts.of_resources(given.free))
     for slot in given.slots:
         for host in holders(slot):
-            room.give(host, held_by(slot))
-    return room
+            fleet.take(host, held_by(slot), -1)
+    return fleet
 
 
-def _homeless(moving: Iterable[VmView], places: dict[str, list[str]], most: Room) -> Iterator[Obstacle]:
+def _homeless(moving: Iterable[VmView], places: dict[str, list[str]], most: Fleet) -> Iterator[Obstacle]:
     """VMs for which no host exists at all."""
     for vm in moving:
         hosts = places[vm.id]
         if not hosts:
             detail = "placement would take it on no other host, however much room there were"
             yield Obstacle(reason=Stuck.NO_HOST, vm=vm.id, host=vm.host, detail=detail)
-        elif not any(most.fits(host, needs_of(vm)) for host in hosts):
+        elif not most.roomy(hosts, amounts_of(vm)):
             needs = amounts(vm.cpu_milli, vm.memory_bytes)
             detail = f"none of the {len(hosts)} hosts that may run it has room for {needs}, even without any slot"
             yield Obstacle(reason=Stuck.NO_ROOM, vm=vm.id, host=vm.host, detail=detail)
@@ -90,19 +91,18 @@ def _too_little(
     floors: dict[str, int],
     moving: list[VmView],
     places: dict[str, list[str]],
-    most: Room,
+    most: Fleet,
     lawful: bool,
 ) -> Iterator[Obstacle]:
     """Whether all VMs that move, and the slots that have to be there besides, are more than the hosts hold."""
     if not most.limited or not moving:
         return
     drained = set(given.drained)
-    now = Room(given.free)
     takers = {host for hosts in places.values() for host in hosts}
     staying = {host for host in given.free if host not in drained}
-    for name in sorted({name for vm in moving for name in needs_of(vm)}):
-        wanted = sum(needs_of(vm).get(name, 0) for vm in moving)
-        room = sum(max(0, most.free(host).get(name, 0)) for host in takers)
+    for name in sorted({name for vm in moving for name in amounts_of(vm)}):
+        wanted = sum(amounts_of(vm).get(name, 0) for vm in moving)
+        room = sum(max(0, most.free_on(host).get(name, 0)) for host in takers if most.knows_room(host))
         if wanted > room:
             detail = (
                 f"all VMs that move need {_said(name, wanted)}, the hosts that may run them have {_said(name, room)}"
@@ -110,11 +110,11 @@ def _too_little(
             yield Obstacle(reason=Stuck.TOO_LITTLE, detail=detail + ", even without any slot")
             continue
         held = _least_held(given, floors, drained, name, lawful)
-        if not held or not all(most.has(slot.host) for slot in given.slots):
+        if not held or not all(most.knows_room(slot.host) for slot in given.slots):
             continue
         # A host that is overbooked now holds what its slots hold, and nothing more.
-        free = {host: now.free(host).get(name, 0) for host in staying}
-        room = sum(most.free(host).get(name, 0) - min(0, amount) for host, amount in free.items())
+        free = {host: given.free[host].get(name, 0) for host in staying}
+        room = sum(most.free_on(host).get(name, 0) - min(0, amount) for host, amount in free.items())
         if wanted + held > room:
             detail = (
                 f"all VMs that move need {_said(name, wanted)}, slots at least {_said(name, held)} besides, "

@@ -13,8 +13,12 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from outlive.failover.analysis.drain.layout import Layout, holders, needs_of
+import msgspec
+
+from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.steps import DrainInput
+from outlive.failover.fleet import Fleet, FreeAmounts, held_by, holders
+from outlive.failover.model import SlotView, amounts_of
 from outlive.failover.rules import fits, may_run_on
 from outlive.failover.sizing import ResolvedSize
 
@@ -41,20 +45,6 @@ class Arrangement(NamedTuple):
     blocks: tuple[Block, ...]
 
 
-class Looked(NamedTuple):
-    """An arrangement with what follows from it."""
-
-    state: Arrangement
-    at: dict[str, str]
-    units: dict[str, str]
-    """VM → unit of the host that it runs on."""
-    counts: dict[str, dict[str, int]]
-    """VM → unit → how often it occurs for the VM (docs/reference/failover.md#counters)."""
-    blocks: dict[str, list[Block]]
-    """VM → its slots."""
-    free: dict[str, dict[str, int]]
-
-
 class Change(NamedTuple):
     """From one arrangement to the next: a VM moves, or leaves a slot, having taken another where it must."""
 
@@ -72,9 +62,9 @@ def searchable(layout: Layout, given: DrainInput) -> str:
         return f"SEARCHED_HOSTS ({SEARCHED_HOSTS})"
     if len(given.vms) > SEARCHED_VMS:
         return f"SEARCHED_VMS ({SEARCHED_VMS})"
-    if layout.counters.faulty() or any(len(holders(slot)) > 1 for slot in given.slots):
+    if layout.fleet.faulty() or any(len(holders(slot)) > 1 for slot in given.slots):
         return "rules that are broken already, or slots that are not where they are wanted"
-    if layout.topology.apart or any(vm.server_group and vm.group_policy for vm in given.vms):
+    if given.topology.apart or any(vm.server_group and vm.group_policy for vm in given.vms):
         return "domains or server groups that are kept apart"
     return ""
 
@@ -89,36 +79,25 @@ class Search:
         self._layout = layout
         self._floors = floors
         self._limit = given.search_limit
-        self._unit = layout.topology.unit
+        self._topology = given.topology
         self._drained = layout.drained
         for slot in layout.final_slots():
             for vm in slot.members:
                 if layout.is_stale(vm, slot.name):
                     layout.leave(vm, slot.name)
-            if not layout.counters.members(slot.name):
+            if not slot.members:
                 layout.close(slot.name)
         self._vms = layout.vms
         self._movers = tuple(sorted(vm.id for vm in given.vms if vm.host in layout.drained))
-        self._index = {vm: at for at, vm in enumerate(self._movers)}
         self._home = {vm.id: vm.host for vm in given.vms}
-        self._needs = {vm.id: needs_of(vm) for vm in given.vms}
         self._targets = {
             vm: [h for h in given.destinations.get(vm, ()) if h not in layout.drained] for vm in self._movers
         }
         self._sizes = sorted({(size.cpu_milli, size.memory_bytes) for size in map(layout.size, self._home)})
         self._reuse = {vm: layout.hosts_of("reuse", vm) for vm in self._home}
         self._new = {vm: sorted(layout.hosts_of("new", vm)) for vm in self._home}
-        self._limited = layout.room.limited
-        self._base = self._without_slots(given)
-
-    def _without_slots(self, given: DrainInput) -> dict[str, dict[str, int]]:
-        """What hosts have free without slots and without VMs that moved there."""
-        free = {host: dict(amounts) for host, amounts in given.free.items()}
-        for slot in given.slots:
-            if slot.host in free:
-                for name, amount in (("cpu", slot.cpu_milli), ("memory", slot.memory_bytes)):
-                    free[slot.host][name] = free[slot.host].get(name, 0) + amount
-        return free
+        self._free = FreeAmounts.of_resources(given.free)
+        self._held = given.slots
 
     def run(self) -> bool | None:
         """Whether the goal can be reached; ``None`` where the limit ended the search. If so, the steps are done."""
@@ -157,18 +136,18 @@ class Search:
     # What may come next.
 
     def _changes(self, state: Arrangement) -> Iterator[tuple[Change, Arrangement]]:
-        looked = self._look(state)
+        fleet = self._fleet(state)
         for at, vm in enumerate(self._movers):
             for host in self._targets[vm]:
-                if host != state.places[at] and self._may_move(looked, vm, host):
+                if host != state.places[at] and self._may_move(fleet, vm, host):
                     places = (*state.places[:at], host, *state.places[at + 1 :])
                     yield Change(vm, host=host), Arrangement(places, state.blocks)
-        for vm in sorted(looked.blocks):
-            yield from self._exchanges(looked, vm)
+        for vm in sorted({member for block in state.blocks for member in block.members}):
+            yield from self._exchanges(fleet, state, vm)
 
-    def _exchanges(self, looked: Looked, vm: str) -> Iterator[tuple[Change, Arrangement]]:
+    def _exchanges(self, fleet: Fleet, state: Arrangement, vm: str) -> Iterator[tuple[Change, Arrangement]]:
         """The VM leaves one of its slots; before that it joins another where it would have too few."""
-        state, mine = looked.state, looked.blocks[vm]
+        mine = [block for block in state.blocks if vm in block.members]
         counting = [block for block in mine if self._covers(vm, block)]
         spare = len(counting) > self._floors.get(vm, 0)
         remaining = {left: _with(state.blocks, left, _less(left, vm)) for left in mine}
@@ -177,8 +156,13 @@ class Search:
                 yield Change(vm, leaves=left), Arrangement(state.places, remaining[left])
         if spare:
             return
-        others = [block for block in dict.fromkeys(state.blocks) if self._may_join(looked, vm, block)]
-        opened = list(self._new_blocks(looked, vm))
+        usable = set(fleet.eligible_slots(vm))
+        others = [
+            block
+            for block in dict.fromkeys(state.blocks)
+            if block.host in self._reuse[vm] and self._covers(vm, block) and str(state.blocks.index(block)) in usable
+        ]
+        opened = list(self._new_blocks(fleet, vm))
         for left in counting:
             for block in others:
                 joined = block._replace(members=tuple(sorted((*block.members, vm))))
@@ -188,64 +172,48 @@ class Search:
                 blocks = tuple(sorted((*remaining[left], block)))
                 yield Change(vm, opens=block, leaves=left), Arrangement(state.places, blocks)
 
-    def _new_blocks(self, looked: Looked, vm: str) -> Iterator[Block]:
+    def _new_blocks(self, fleet: Fleet, vm: str) -> Iterator[Block]:
         for host in self._new[vm]:
-            if self._unit(host) in looked.counts[vm]:
-                continue
-            for cpu, memory in self._sizes:
+            for cpu, memory in self._sizes if fleet.may_open(vm, host) else ():
                 block = Block(host, cpu, memory, True, (vm,))
-                if self._covers(vm, block) and self._fits(looked, host, {"cpu": cpu, "memory": memory}):
+                if self._covers(vm, block) and fleet.fits(host, {"cpu": cpu, "memory": memory}):
                     yield block
 
     def _covers(self, vm: str, block: Block) -> bool:
         view = self._vms[vm]
         return block.counts and fits(view, block) and may_run_on(view, block.host)
 
-    def _may_join(self, looked: Looked, vm: str, block: Block) -> bool:
-        if vm in block.members or block.host in self._drained or block.host not in self._reuse[vm]:
+    def _may_move(self, fleet: Fleet, vm: str, host: str) -> bool:
+        if not fleet.fits(host, amounts_of(self._vms[vm])):
             return False
-        mine, here = looked.counts[vm], looked.units[vm]
-        if not self._covers(vm, block) or self._unit(block.host) in mine:
-            return False
-        return all(looked.units[other] not in mine and here not in looked.counts[other] for other in block.members)
+        with fleet.trial():
+            fleet.move_vm(vm, host)
+            return not fleet.faulty()
 
-    def _may_move(self, looked: Looked, vm: str, host: str) -> bool:
-        if not self._fits(looked, host, self._needs[vm]):
-            return False
-        unit = self._unit(host)
-        if unit == looked.units[vm]:
-            return True
-        others = {other for block in looked.blocks.get(vm, ()) for other in block.members}
-        return unit not in looked.counts[vm] and not any(unit in looked.counts[other] for other in others)
-
-    def _look(self, state: Arrangement) -> Looked:
-        """What questions about an arrangement need, worked out once."""
-        at = dict(self._home)
-        at.update(zip(self._movers, state.places, strict=True))
-        units = {vm: self._unit(host) for vm, host in at.items()}
-        counts = {vm: {unit: 1} for vm, unit in units.items()}
-        blocks: dict[str, list[Block]] = {}
-        free = {host: dict(amounts) for host, amounts in self._base.items()}
-        for block in state.blocks:
-            if block.host in free:
-                _take(free[block.host], {"cpu": block.cpu_milli, "memory": block.memory_bytes})
-            touched = [self._unit(block.host), *(units[member] for member in block.members)]
-            for place, member in enumerate(block.members, start=1):
-                blocks.setdefault(member, []).append(block)
-                mine = counts[member]
-                for other, unit in enumerate(touched):
-                    if other != place:
-                        mine[unit] = mine.get(unit, 0) + 1
+    def _fleet(self, state: Arrangement) -> Fleet:
+        """The fleet in this arrangement: slots are called by their place in it."""
+        at = {**self._home, **dict(zip(self._movers, state.places, strict=True))}
+        vms = [msgspec.structs.replace(vm, host=at[name]) for name, vm in self._vms.items()]
+        slots = [
+            SlotView(
+                name=str(number),
+                host=block.host,
+                cpu_milli=block.cpu_milli,
+                memory_bytes=block.memory_bytes,
+                members={member: at[member] for member in block.members},
+            )
+            for number, block in enumerate(state.blocks)
+        ]
+        fleet = Fleet.build(slots, vms, topology=self._topology)
+        fleet.set_free(self._free)
+        for slot in self._held:
+            fleet.take(slot.host, held_by(slot), -1)
+        for slot in slots:
+            fleet.take(slot.host, held_by(slot))
         for vm in self._movers:
-            if at[vm] in free and at[vm] not in self._drained:
-                _take(free[at[vm]], self._needs[vm])
-        return Looked(state, at, units, counts, blocks, free)
-
-    def _fits(self, looked: Looked, host: str, needs: Mapping[str, int]) -> bool:
-        if not self._limited:
-            return True
-        free = looked.free.get(host)
-        return free is not None and all(free.get(name, 0) >= amount for name, amount in needs.items() if amount > 0)
+            if at[vm] not in self._drained:
+                fleet.take(at[vm], amounts_of(self._vms[vm]))
+        return fleet
 
     # The way there, as steps.
 
@@ -270,8 +238,6 @@ class Search:
             layout.open(change.vm, change.opens.host, size)
         if left:
             layout.leave(change.vm, left)
-            if not layout.counters.members(left):
-                layout.close(left)
 
     def _named(self, block: Block) -> str:
         """The first slot, by name, that looks like this."""
@@ -279,14 +245,9 @@ class Search:
         for name in layout.slots_on([block.host]):
             slot = layout.slots[name]
             same = (slot.cpu_milli, slot.memory_bytes, slot.ready is not False)
-            if same == block[1:4] and tuple(layout.counters.members(name)) == block.members:
+            if same == block[1:4] and tuple(layout.fleet.members(name)) == block.members:
                 return name
         raise AssertionError(f"the search lost sight of {block}")
-
-
-def _take(free: dict[str, int], needs: Mapping[str, int]) -> None:
-    for name, amount in needs.items():
-        free[name] = free.get(name, 0) - amount
 
 
 def _less(block: Block, vm: str) -> Block | None:

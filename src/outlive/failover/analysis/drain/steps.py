@@ -12,21 +12,12 @@ import enum
 import msgspec
 
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Join, Offer, Open
+from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.topology import Topology
 
 SEARCHED_CHANGES = 30_000
 """Changes from one arrangement to another that a search looks at."""
-
-
-class Leave(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="leave", tag_field="action"):
-    """Take the VM out of the slot."""
-
-    slot: str
-    vm: str
-    host: str
-    """Where the slot is."""
 
 
 class Close(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="close", tag_field="action"):

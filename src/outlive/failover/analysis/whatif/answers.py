@@ -11,7 +11,8 @@ import msgspec
 
 from outlive.base.wording import count_of, listing
 from outlive.failover.analysis.coverage import CoverageResult, Reserved, Uncovered
-from outlive.failover.analysis.drain.steps import Leave, Obstacle, Step
+from outlive.failover.analysis.drain.steps import Obstacle, Step
+from outlive.failover.planner.actions import Leave
 
 T = TypeVar("T")
 

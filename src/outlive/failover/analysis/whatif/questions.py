@@ -17,7 +17,7 @@ from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.analysis.coverage import CoverageResult
 from outlive.failover.analysis.drain.inputs import drain_input, why_not
 from outlive.failover.analysis.drain.order import order_drain
-from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Leave, Move, Obstacle, Stuck
+from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Obstacle, Stuck
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.analysis.whatif.altered import Altered, empty_copies, without_unit
 from outlive.failover.analysis.whatif.answers import (
@@ -33,7 +33,7 @@ from outlive.failover.analysis.whatif.answers import (
 from outlive.failover.analysis.whatif.restarts import added, lost
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.offers import free_capacity
-from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.actions import Fail, Leave
 from outlive.failover.planner.plan import PlanResult, plan
 from outlive.failover.planner.replan import replan
 from outlive.failover.snapshot import Snapshot, coverage_of, plan_input
