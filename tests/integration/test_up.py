@@ -15,7 +15,6 @@ import pytest
 from tests.support.command import Server, outlive, up
 
 from outlive.cli.example import example_files
-from outlive.cli.example.generate import host_text, vm_text
 
 LIMIT_S = 60.0
 
@@ -44,12 +43,6 @@ def covered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         server.until("600 of 600 VMs that need slots are covered")
     assert server.process.returncode == 0
     return directory
-
-
-def test_the_example_files_are_what_the_generator_makes() -> None:
-    with example_files() as files:
-        assert files.hosts.read_text() == host_text()
-        assert files.vms.read_text() == vm_text()
 
 
 def test_the_example_is_covered_and_every_allocation_holds(covered: Path) -> None:

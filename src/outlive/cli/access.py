@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
+from outlive.base.ids import SystemIds
+from outlive.base.random import system_random
+from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
@@ -73,8 +77,6 @@ class Access:
         return await self._local(write, or_empty)
 
     def _offline(self, path: Path) -> Store:
-        from outlive.base.ids import SystemIds
-        from outlive.drivers.files import read_input
         from outlive.resources.state import decode_state
         from outlive.store.memory import MemoryStore
 
@@ -87,13 +89,11 @@ class Access:
         if not address.startswith(("http://", "https://")):
             remedy = "write one such as http://127.0.0.1:8080"
             raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
-        from outlive.base.random import system_random
         from outlive.store.http import HttpStore
 
         return HttpStore(address, self._token(), clock=self.clock, random=system_random())
 
     async def _local(self, write: bool, or_empty: bool) -> Store:
-        from outlive.base.ids import SystemIds
         from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
 
         directory = self.directory
@@ -111,10 +111,16 @@ class Access:
         return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
 
     @property
+    def source(self) -> str:
+        """Where the state is, in words."""
+        if self.state is not None:
+            return f"state file {self.state.name}"
+        address = self.server or running_server(self.directory)
+        return f"server {address}" if address else f"store in {self.directory}"
+
+    @property
     def clock(self) -> Clock:
         """The machine's clock."""
-        from outlive.base.clock import SystemClock
-
         return SystemClock()
 
     def _token(self) -> str:
@@ -124,8 +130,6 @@ class Access:
         path = Path(self.token[1:]) if self.token is not None else self.directory / TOKEN_FILE
         if self.token is None and not path.exists():
             return ""
-        from outlive.drivers.files import read_input
-
         return read_input(path, limit=TOKEN_BYTES).decode("utf-8", "replace").strip()
 
 

@@ -6,16 +6,22 @@ everything else is worked out from there. The check reads files and knows nothin
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
+import msgspec
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, Refused
+from outlive.base.errors import ExitCode, Refused
+from outlive.base.garbage import collector_paused
+from outlive.base.ids import SystemIds
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
-from outlive.cli.output import Report, progress
+from outlive.cli.output import Report, and_more, progress, table
 from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.values import pattern_and_count
+from outlive.drivers.files import check_output, open_output, read_input, write_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,9 +49,6 @@ async def certify(
     config: Config = None,
 ) -> ExitCode | None:
     """Certify that every VM survives as many host failures as it needs slots; exit code 1 if some VM does not."""
-    import sys
-
-    from outlive.drivers.files import check_output, write_output
     from outlive.failover.certificate.document import encode_certificate
 
     if out is not None:
@@ -74,7 +77,6 @@ async def certify(
 
 
 async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
-    from outlive.base.ids import SystemIds
     from outlive.failover.analysis.questions import units_by
     from outlive.failover.certificate.certify import certify as decide
     from outlive.failover.certificate.certify import certify_input
@@ -125,8 +127,6 @@ def _written(result: CertifyResult, out: Path) -> list[Any]:
 
 
 def _named(result: CertifyResult) -> list[Any]:
-    from outlive.cli.output import and_more, table
-
     rows = [
         (one.vm, one.host, f"{one.certified} of {one.required}", one.reason.value, one.message)
         for one in result.uncertified[:NAMED]
@@ -162,8 +162,6 @@ async def verify(
     ] = False,
 ) -> ExitCode | None:
     """Check a certificate against a state, independently of what made it; exit code 1 if it is not accepted."""
-    from outlive.base.garbage import collector_paused
-    from outlive.drivers.files import check_output, read_input
     from outlive.failover.verify.check import Options, check
     from outlive.failover.verify.document import read_certificate
     from outlive.resources.state import read_facts, state_facts
@@ -187,10 +185,6 @@ async def verify(
 
 
 def _checked(checking: Callable[[Callable[[Landing], None] | None], Verdict], landings: Path | None) -> Verdict:
-    import msgspec
-
-    from outlive.drivers.files import open_output
-
     with progress("checking"):
         if landings is None:
             return checking(None)
@@ -204,18 +198,10 @@ def _write_line(file: BinaryIO, line: bytes) -> None:
 
 def _required(texts: Sequence[str]) -> dict[str, int]:
     """Pattern → need; of a pattern that is given twice the last counts."""
-    required: dict[str, int] = {}
-    for text in texts:
-        pattern, _, number = text.rpartition("=")
-        if not pattern or not number.isdecimal() or len(number) > 4:
-            raise BadInput(f"{text!r} is no requirement", place="--require", remedy="write PATTERN=N, such as 'db_*=2'")
-        required[pattern] = int(number)
-    return required
+    return dict(pattern_and_count(text, "--require") for text in texts)
 
 
 def _told(verdict: Verdict) -> list[Any]:
-    from outlive.cli.output import table
-
     units = "hosts" if verdict.unit == "host" else f"failure domains {verdict.unit}"
     if verdict.accepted:
         claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -136,8 +137,6 @@ def log_little() -> None:
 
     Unconfigured, they would go to standard output and into the answer.
     """
-    import os
-
     from outlive.base.logging import configure_logging
 
     wanted = os.environ.get("OUTLIVE_LOG__LEVEL", "").lower()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from outlive.cli.output import and_more, table
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -38,7 +40,6 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
 
 def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "host") -> list[Any]:
     """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
-    from outlive.cli.output import and_more, table
     from outlive.failover.analysis.questions import tolerance_sentence
 
     rows = [
@@ -78,8 +79,6 @@ def _reasons(result: CoverageResult) -> dict[str, int]:
 
 def level_costs_lines(costs: Sequence[LevelCost], vms: int) -> list[Any]:
     """What one slot for every VM costs, two, three; how to find out where the fleet is too large to say so unasked."""
-    from outlive.cli.output import table
-
     if not costs:
         hint = "what one, two or three slots for every VM cost: outlive failover plan --levels"
         return ["", hint] if vms else []
@@ -126,8 +125,6 @@ def levels_lines(result: CostResult, unknown: Mapping[str, str], *, wide: bool) 
 
     ``unknown``: VM → the level that it names and that there is not.
     """
-    from outlive.cli.output import table
-
     lines: list[Any] = []
     if wide or any(one.level for one in result.levels):
         columns = ("Level", "Priority", "VMs", "Need slots", "Covered", "Tolerance", "Slots", *_SHARE)

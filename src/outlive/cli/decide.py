@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group, single
-from outlive.cli.output import Report, json_text, write
+from outlive.cli.output import Report, json_text, table, write
+from outlive.cli.settings import all_sections, config_file, load
+from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from outlive.runtime.decisions import DecisionTable
@@ -39,7 +42,6 @@ def decide(
         return None
     if name is None:
         raise Usage("which decision?", remedy="outlive decide --list shows all")
-    from outlive.drivers.files import read_input
     from outlive.runtime.decisions import is_error
 
     table.get(name)
@@ -72,10 +74,6 @@ _IN_QUERY = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 @command(config, "show")
 def show(access: Access, output: Report, file: Config = None) -> None:
     """The settings that outlive up would start with here, with defaults filled in."""
-    import msgspec
-
-    from outlive.cli.output import table
-    from outlive.cli.settings import config_file, load
     from outlive.roles.settings import role_settings
     from outlive.runtime.units import encode_unit
 
@@ -94,7 +92,6 @@ def show(access: Access, output: Report, file: Config = None) -> None:
 @command(config, "reference")
 def reference() -> None:
     """The reference of all settings, as Markdown."""
-    from outlive.cli.settings import all_sections
     from outlive.runtime.config import reference_page
 
     write(reference_page(all_sections()))
@@ -119,8 +116,6 @@ def _text(value: Any) -> str:
     if value == "":
         return ""
     if isinstance(value, dict | list | tuple):
-        import msgspec
-
         return msgspec.json.encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
 

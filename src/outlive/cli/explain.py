@@ -8,7 +8,7 @@ import typer
 
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
-from outlive.cli.output import Output, progress
+from outlive.cli.output import Form, Output, and_more, progress, table
 from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ async def explain(
     config: Config = None,
 ) -> ExitCode | None:
     """Why a VM has no slot, and what would help; exit code 0 if it is covered, 1 if not."""
-    from outlive.cli.output import Form
     from outlive.failover.analysis.explain.fleet import agreed, explain_fleet
     from outlive.failover.analysis.explain.placement import explainer_of
     from outlive.failover.analysis.whatif.altered import as_it_is
@@ -56,8 +55,6 @@ async def explain(
 
 def vm_lines(told: Explanation) -> list[Any]:
     """The answer for people: what it is, why, what helps, and then the details."""
-    from outlive.cli.output import and_more, table
-
     lines: list[Any] = [_sentence(told.text)]
     if told.promises:
         rows = [(one.slot, one.host, one.counts, one.text) for one in told.promises]
@@ -81,8 +78,6 @@ def vm_lines(told: Explanation) -> list[Any]:
 
 def fleet_lines(told: FleetExplanation, *, wide: bool) -> list[Any]:
     """All groups for people, the largest first."""
-    from outlive.cli.output import table
-
     lines: list[Any] = [_sentence(told.text)]
     rows = []
     for group in told.groups:

@@ -11,11 +11,11 @@ from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
-from outlive.cli.coverage import coverage_document, coverage_lines
+from outlive.cli.coverage import coverage_document, coverage_lines, levels_document, levels_lines
 from outlive.cli.explain import explain
-from outlive.cli.output import Output, progress
+from outlive.cli.output import Output, progress, table
 from outlive.cli.plan import make_plan
-from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.snapshot import Config, Slots, check_picture, look, picture_coverage
 from outlive.cli.survive import tolerance
 from outlive.cli.views import views
 
@@ -31,8 +31,6 @@ async def coverage(
     config: Config = None,
 ) -> ExitCode | None:
     """Which VMs have the slots that they need; exit code 1 if any has not."""
-    from outlive.cli.coverage import levels_document, levels_lines
-    from outlive.cli.snapshot import check_picture, picture_coverage
     from outlive.failover.analysis.costs import costs_of
     from outlive.failover.snapshot import coverage_of, refusals
 
@@ -58,7 +56,6 @@ async def coverage(
 @command(app, "check")
 async def check(access: Access, output: Output, config: Config = None) -> ExitCode | None:
     """Verify every allocation from scratch, by all rules and as far apart as asked; exit code 1 if any is wrong."""
-    from outlive.cli.output import table
     from outlive.failover.check import CheckInput
     from outlive.failover.check import check as verify
 

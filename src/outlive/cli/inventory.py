@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import Usage
+from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Report, progress
+from outlive.cli.coverage import level_costs_lines
+from outlive.cli.output import Report, and_more, progress, table
+from outlive.cli.settings import config_file, settings_for
+from outlive.cli.snapshot import look
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.levels import LevelCost
@@ -159,8 +164,6 @@ def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *,
 async def _import(
     access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
 ) -> None:
-    from outlive.base.clock import as_datetime
-    from outlive.cli.settings import config_file, settings_for
     from outlive.inventory.check import check_inventory
     from outlive.inventory.notices import notices
     from outlive.inventory.plan import plan_import
@@ -192,8 +195,6 @@ async def _level_costs(
     access: Access, store: Store, plan: ImportPlan, existing: Existing
 ) -> tuple[tuple[LevelCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
-    from outlive.base.ids import SystemIds
-    from outlive.cli.snapshot import look
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
     from outlive.inventory.places import after
     from outlive.resources import Hypervisor, VirtualMachine
@@ -214,7 +215,6 @@ async def _level_costs(
 
 async def import_example(store: Store) -> None:
     """Import the shipped example into a store."""
-    from outlive.base.clock import SystemClock, as_datetime
     from outlive.cli.example import example_files
     from outlive.drivers.csv_inventory import read_hosts, read_vms
     from outlive.inventory.check import ImportOptions, check_inventory
@@ -242,7 +242,6 @@ def _report(
     costs: Sequence[LevelCost],
     vms: int,
 ) -> None:
-    from outlive.cli.coverage import level_costs_lines
     from outlive.resources.reasons import render
 
     counts = plan.counts()
@@ -265,8 +264,6 @@ def _report(
 
 
 def _report_lines(document: dict[str, Any]) -> list[Any]:
-    from outlive.cli.output import and_more, table
-
     columns = ("created", "updated", "unchanged", "deleted")
     rows = [(name, *(document[key][column] for column in columns)) for name, key in _SHOWN]
     titles = (

@@ -16,10 +16,12 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
+from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import single
-from outlive.cli.output import Output, progress, write
+from outlive.cli.output import Output, progress, table, write, yaml_text
+from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all
 
@@ -103,7 +105,6 @@ async def describe(
 def _sections(
     item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], *, wide: bool
 ) -> list[Any]:
-    from outlive.cli.output import table, yaml_text
     from outlive.resources.columns import cells
 
     lines: list[Any] = yaml_text(item).splitlines()
@@ -189,7 +190,6 @@ class Wanted(NamedTuple):
 
 def read_resources(files: Iterable[Path]) -> list[Wanted]:
     """Every resource of the files; raises ``BadInputs`` with every problem."""
-    from outlive.drivers.files import read_input
     from outlive.resources.codec import decode_document
     from outlive.resources.documents import Problems, parse_documents
     from outlive.resources.validity import check_object
@@ -325,7 +325,6 @@ async def _delete(store: Store, item: Resource, *, force: bool) -> None:
 
 async def dump(access: Access) -> None:
     """Write the whole state to standard output, as one file for --state."""
-    from outlive.base.clock import as_datetime
     from outlive.resources.state import DUMPED, State, encode_state
 
     objects: list[Resource] = []
@@ -346,7 +345,6 @@ def crds(
     ] = None,
 ) -> None:
     """Print the manifests of all kinds for a Kubernetes cluster, as YAML: outlive crds | kubectl apply -f -."""
-    from outlive.cli.output import write, yaml_text
     from outlive.resources import KINDS
     from outlive.resources.schema import crd
 

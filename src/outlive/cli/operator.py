@@ -8,7 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
+from outlive.base.duration import duration_of_flag, format_duration
 from outlive.base.errors import ExitCode, Refused, Usage
+from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group, single
 from outlive.cli.output import write
@@ -83,7 +85,6 @@ async def maintenance_on(
     power: OnlyPower = False,
 ) -> None:
     """No host is condemned from now on."""
-    from outlive.base.duration import duration_of_flag
     from outlive.node.operator import hosts_of_domains, set_maintenance, set_power_maintenance
 
     for_s = duration_of_flag("--for", duration) if duration else None
@@ -129,7 +130,6 @@ async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | No
 
 
 async def _set_drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
-    from outlive.base.duration import format_duration
     from outlive.node.operator import set_drain
     from outlive.resources import Hypervisor
 
@@ -198,7 +198,6 @@ async def request(
     force: Annotated[bool, typer.Option("--force", help="As the verb takes it: do not wait, or do not ask.")] = False,
 ) -> None:
     """Ask for a VM to be started, stopped or moved, once; its host answers. Also after it has failed."""
-    from outlive.base.ids import SystemIds
     from outlive.node.operator import request_vm
 
     wanted = next((one for one in VERBS if one == verb), None)

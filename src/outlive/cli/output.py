@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
@@ -104,8 +106,6 @@ def write(text: str) -> None:
 
 def json_text(document: Any) -> str:
     """The document as indented JSON, members in their order."""
-    import msgspec
-
     from outlive.resources.codec import encode
 
     return msgspec.json.format(encode(document), indent=2).decode()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output
+from outlive.cli.output import Output, and_more, table
 from outlive.cli.snapshot import look
+from outlive.cli.values import amounts, flavor_named, unknown_flavor
 
 if TYPE_CHECKING:
     from outlive.placement.ranking import RankingDocument
@@ -65,8 +67,6 @@ def _intent(word: str) -> Intent:
 
 
 async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent) -> PlacementRequest:
-    import msgspec
-
     from outlive.failover.calls import Caller, pipeline_for
     from outlive.failover.model import VmView
     from outlive.inventory.places import creation_request
@@ -78,12 +78,11 @@ async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str,
         request = creation_request(found)
         ignored = (found.status.assigned.hypervisor,) if found.status.assigned is not None else ()
         return msgspec.structs.replace(request, intent=intent, ignore_hosts=ignored)
-    spec = await _flavor(store, flavor) if flavor else None
+    spec = await flavor_named(store, flavor) if flavor else None
+    if flavor and spec is None:
+        raise unknown_flavor(flavor)
     need = dict(spec.resources) if spec is not None else {}
-    try:
-        need |= Amounts.parse({k: v for k, v in (("cpu", cpu), ("memory", memory)) if v})
-    except BadInput as error:
-        raise Usage(error.message, place="--cpu, --memory", remedy=error.remedy) from None
+    need |= amounts(cpu, memory)
     if not need.get("cpu") or not need.get("memory"):
         raise Usage("how large is the VM?", remedy="give --vm NAME, --flavor NAME, or --cpu and --memory")
     view = VmView(id="", host="", flavor=flavor, extra_specs=spec.extra_specs if spec is not None else {})
@@ -96,29 +95,15 @@ async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str,
     )
 
 
-async def _flavor(store: Store, name: str) -> Any:
-    from outlive.resources import Flavor
-    from outlive.store import list_all
-
-    async for flavor in list_all(store, Flavor):
-        if name in (flavor.spec.flavor_name, flavor.name):
-            return flavor.spec
-    raise NotFound(f"there is no flavor {name!r}", remedy="see outlive get flavors")
-
-
 def _narrowed(
     request: PlacementRequest, *, zone: str, project: str, pipeline: str, hosts: list[str] | None
 ) -> PlacementRequest:
-    import msgspec
-
     given = {"zone": zone, "project": project, "pipeline": pipeline, "hosts": tuple(hosts or ())}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value}
     return msgspec.structs.replace(request, **changes)
 
 
 def _lines(document: RankingDocument, *, explain: bool, wide: bool) -> list[Any]:
-    from outlive.cli.output import and_more, table
-
     weighers = [step for step in document.step_results if step.kind == "weigher" and step.activations]
     columns = ["", "Host", "Weight", *([step.step_name for step in weighers] if wide or explain else [])]
     rows = []

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from outlive.base.duration import parse_duration
 from outlive.base.errors import Conflict, ExitCode, Usage
+from outlive.base.ids import SystemIds
+from outlive.base.wording import count_of
 from outlive.cli.access import Access
+from outlive.cli.coverage import coverage_document, coverage_lines, level_costs_lines
 from outlive.cli.output import Report, progress
+from outlive.cli.settings import config_file, remember_slots
 from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
@@ -55,8 +61,6 @@ async def make_plan(
 ) -> ExitCode | None:
     """What would be done so that every VM has its slots; exit code 1 if some VM is left short of slots."""
 
-    from outlive.cli.coverage import level_costs_lines
-    from outlive.cli.settings import config_file, remember_slots
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
 
     effort_s = _effort(effort)
@@ -85,8 +89,6 @@ async def _plan(
     apply: bool,
 ) -> ExitCode | None:
     """``costs`` of each level, and ``more`` lines about them for people."""
-    import msgspec
-
     from outlive.failover.planner.actions import Fail
     from outlive.failover.reconciler.plan_writes import write_plan
     from outlive.failover.snapshot import coverage_of, plan_input
@@ -150,8 +152,6 @@ async def _repack(
 
 
 def _effort(text: str) -> float:
-    from outlive.base.duration import parse_duration
-
     seconds = parse_duration(0 if text == "0" else text)
     if not 0 <= seconds <= LONGEST_S:
         raise Usage(f"--effort {text} is out of range", remedy="from 0 to 24h")
@@ -159,7 +159,6 @@ def _effort(text: str) -> float:
 
 
 def _writer(access: Access, store: Store, settings: FailoverSettings) -> Any:
-    from outlive.base.ids import SystemIds
     from outlive.failover.reconciler.writes import SlotWriter
 
     creator = settings.failover.creator
@@ -170,7 +169,6 @@ def plan_document(
     gathered: Snapshot, given: PlanInput, result: PlanResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """A plan for programs: every action in order, and the coverage that it leads to."""
-    from outlive.cli.coverage import coverage_document
     from outlive.failover.planner.plan import reserves
 
     document = {
@@ -201,9 +199,6 @@ def plan_lines(
     document: dict[str, Any], result: PlanResult, after: CoverageResult, *, wide: bool, unit: str = "host"
 ) -> list[Any]:
     """The same for people."""
-    from outlive.base.wording import count_of
-    from outlive.cli.coverage import coverage_lines
-
     head = [
         f"{count_of(document['missing'], 'VM')} {'misses' if document['missing'] == 1 else 'miss'} slots: "
         f"{count_of(document['created'], 'slot')} to open, "
@@ -224,8 +219,6 @@ def repack_document(
     result: RepackResult, before: CoverageResult, after: CoverageResult, *, applied: bool
 ) -> dict[str, Any]:
     """Moves for programs, and the coverage before and after."""
-    from outlive.cli.coverage import coverage_document
-
     return {
         "applied": applied,
         "changes": sum(2 if move.joins else 1 for move in result.actions),
@@ -237,7 +230,6 @@ def repack_document(
 
 def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
     """The same for people."""
-    from outlive.cli.coverage import coverage_lines
     from outlive.resources.reasons import CoverageReason
 
     was = document["before"]

@@ -6,15 +6,22 @@ touched: hosts, power controllers, disks, networks and the store are virtual.
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outlive.base.clock import SystemClock
+from outlive.base.duration import duration_of_flag
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
 from outlive.cli.commands import log_little, single
-from outlive.cli.output import Form, Output, Report
+from outlive.cli.output import Form, Output, Report, progress
+from outlive.cli.why import why_lines
+from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from outlive.resources import Resource
@@ -125,8 +132,6 @@ def _unknown(name: str) -> NotFound:
 
 
 def _seconds(flag: str, text: str) -> float:
-    from outlive.base.duration import duration_of_flag
-
     seconds = duration_of_flag(flag, text)
     if not 0 <= seconds <= LONGEST_S:
         raise BadInput(f"{text} is out of range", place=flag, remedy="write 0 to 24h")
@@ -136,10 +141,7 @@ def _seconds(flag: str, text: str) -> float:
 def _objects(inventory: str) -> tuple[Resource, ...]:
     """The objects of a state file, or of the shipped example."""
     if inventory == EXAMPLE:
-        import asyncio
-
         return asyncio.run(example_objects())
-    from outlive.drivers.files import read_input
     from outlive.resources.state import decode_state
 
     path = Path(inventory)
@@ -148,9 +150,6 @@ def _objects(inventory: str) -> tuple[Resource, ...]:
 
 async def example_objects() -> tuple[Resource, ...]:
     """The shipped example, imported."""
-    from outlive.base.clock import SystemClock
-    from outlive.base.ids import SeededIds
-    from outlive.base.random import Random
     from outlive.cli.inventory import import_example
     from outlive.resources.state import DUMPED
     from outlive.store import list_all
@@ -169,7 +168,6 @@ def _play(
     *,
     why: str = "",
 ) -> Ended:
-    from outlive.cli.output import progress
     from outlive.runtime.virtual import run_virtual
     from outlive.simulation.collecting import rarely_collecting
     from outlive.simulation.story import Story
@@ -188,7 +186,6 @@ def _play(
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:
-    from outlive.cli.why import why_lines
     from outlive.simulation.story import lines_of
 
     def shown() -> list[Any]:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlive.cli.access import Access, running_server
+from outlive.base.clock import as_datetime
+from outlive.cli.access import Access
 from outlive.cli.output import progress
+from outlive.cli.settings import config_file, settings_for
+from outlive.drivers.files import check_output, write_output
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.coverage import CoverageResult
@@ -27,7 +30,6 @@ Slots = Annotated[
 
 async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Snapshot:
     """Everything that answers are made from, by the effective settings of this store."""
-    from outlive.cli.settings import config_file, settings_for
     from outlive.failover.observation import StoreVMs
     from outlive.failover.snapshot import gather
     from outlive.recovery.arrivals import arriving
@@ -48,39 +50,26 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
 
 def check_picture(path: Path | None) -> None:
     """Refuse a path that cannot become a file, before anything is computed."""
-    from outlive.drivers.files import check_output
-
     if path is not None:
         check_output(path)
 
 
 def picture_coverage(path: Path, access: Access, gathered: Snapshot, result: CoverageResult) -> None:
     """Write the report of a coverage."""
-    from outlive.drivers.files import write_output
     from outlive.failover.report.html.inputs import coverage_picture
 
-    write_output(path, coverage_picture(gathered, result, source=_source(access), when=_now(access)))
+    write_output(path, coverage_picture(gathered, result, source=access.source, when=_now(access)))
 
 
 def picture_survival(
     path: Path, access: Access, gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult
 ) -> None:
     """Write the report of a question about failures."""
-    from outlive.drivers.files import write_output
     from outlive.failover.report.html.inputs import survival_picture
 
-    content = survival_picture(gathered, question, given, result, source=_source(access), when=_now(access))
+    content = survival_picture(gathered, question, given, result, source=access.source, when=_now(access))
     write_output(path, content)
 
 
-def _source(access: Access) -> str:
-    if access.state is not None:
-        return f"state file {access.state.name}"
-    address = access.server or running_server(access.directory)
-    return f"server {address}" if address else f"the store in {access.directory}"
-
-
 def _now(access: Access) -> str:
-    from outlive.base.clock import as_datetime
-
     return f"{as_datetime(access.clock.now()):%Y-%m-%d %H:%M} UTC"

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import NotFound
-from outlive.cli.access import Access, running_server
+from outlive.base.wording import listing
+from outlive.cli.access import Access
 from outlive.cli.commands import single
-from outlive.cli.output import Output
+from outlive.cli.output import Output, table
 
 if TYPE_CHECKING:
     from outlive.resources import Coverage, Event, Fault, Membership, VirtualMachine
@@ -28,15 +29,8 @@ async def status(access: Access, output: Output) -> None:
     """What is known, whether every VM is covered, who runs, and what is wrong."""
     async with access.open() as store:
         document = await _document(store, access.clock.now(), await _unrecorded(store))
-    document = {"source": _source(access), **document}
+    document = {"source": access.source, **document}
     output.show(document, lambda: _lines(document))
-
-
-def _source(access: Access) -> str:
-    if access.state is not None:
-        return f"state file {access.state}"
-    address = access.server or running_server(access.directory)
-    return f"server {address}" if address else f"store in {access.directory}"
 
 
 async def _unrecorded(store: Store) -> list[Fault]:
@@ -169,16 +163,12 @@ def _warning(event: Event) -> dict[str, Any]:
 
 
 def _maintenance(document: dict[str, Any]) -> str:
-    from outlive.base.wording import listing
-
     if document["maintenance"]:
         return "all hosts: nobody is condemned"
     return f"{listing(document['hostsInMaintenance'], most=HOSTS_SHOWN)}: not condemned"
 
 
 def _degrading(hosts: list[str]) -> str:
-    from outlive.base.wording import listing
-
     return f"{listing(hosts, most=HOSTS_SHOWN)}: see outlive why HOST"
 
 
@@ -192,8 +182,6 @@ def _vms(document: dict[str, Any]) -> str:
 
 
 def _lines(document: dict[str, Any]) -> list[Any]:
-    from outlive.cli.output import table
-
     coverage = document["coverage"]
     members = ", ".join(f"{count} {state}" for state, count in document["memberships"].items())
     rows = [

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import single
-from outlive.cli.output import Form, Output
-from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.output import Form, Output, and_more, progress, table
+from outlive.cli.snapshot import Config, Slots, check_picture, look, picture_survival
+from outlive.cli.values import words
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.questions import Question
@@ -51,8 +53,6 @@ async def survive(
     config: Config = None,
 ) -> ExitCode | None:
     """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
-    from outlive.cli.output import progress
-    from outlive.cli.snapshot import check_picture, picture_survival
     from outlive.failover.analysis import survival as assurance
 
     check_picture(html)
@@ -77,15 +77,11 @@ def _question(gathered: Snapshot, hosts: list[str], failures: int | None, domain
 
     return asked(
         gathered.observation.hosts,
-        hosts=[name for text in hosts for name in _words(text)],
-        domains=[name for text in domain for name in _words(text)],
+        hosts=words(*hosts),
+        domains=words(*domain),
         failures=failures,
         default_unit=gathered.settings.topology_choice.unit,
     )
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _input(gathered: Snapshot, question: Question, *, enumerate_all: bool) -> FailuresInput:
@@ -106,8 +102,6 @@ def _input(gathered: Snapshot, question: Question, *, enumerate_all: bool) -> Fa
 
 def _print_cases(output: Output, given: FailuresInput) -> ExitCode | None:
     """Each case as a line, as soon as it is known."""
-    import msgspec
-
     from outlive.failover.analysis.survival import each_case
 
     holds = True
@@ -120,8 +114,6 @@ def _print_cases(output: Output, given: FailuresInput) -> ExitCode | None:
 
 def survive_document(result: FailuresResult, question: Question) -> dict[str, Any]:
     """The members that programs rely on (docs/reference/cli.md#survive-json)."""
-    import msgspec
-
     document: dict[str, Any] = msgspec.to_builtins(result)
     landing = document.pop("landing")
     return {**document, "unit": question.unit, **({"landing": landing} if landing is not None else {})}
@@ -129,7 +121,6 @@ def survive_document(result: FailuresResult, question: Question) -> dict[str, An
 
 def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> list[Any]:
     """The same for people."""
-    from outlive.cli.output import and_more, table
     from outlive.failover.analysis.questions import lost_text, survive_sentences
 
     rows: list[tuple[Any, ...]]
@@ -159,7 +150,6 @@ async def tolerance(
     config: Config = None,
 ) -> None:
     """How many failures every VM survives, whichever they are: fleet, zones, and the weakest VMs first."""
-    from outlive.cli.output import progress
     from outlive.failover.analysis import tolerance as assurance
     from outlive.failover.analysis.questions import units_by
 
@@ -175,18 +165,10 @@ async def tolerance(
     )
     with progress("judging every VM"):
         result = assurance.tolerance(given)
-    output.show({"unit": unit, **_builtins(result)}, lambda: _tolerance_lines(result, unit))
-
-
-def _builtins(result: ToleranceResult) -> dict[str, Any]:
-    import msgspec
-
-    document: dict[str, Any] = msgspec.to_builtins(result)
-    return document
+    output.show({"unit": unit, **msgspec.to_builtins(result)}, lambda: _tolerance_lines(result, unit))
 
 
 def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
-    from outlive.cli.output import table
     from outlive.failover.analysis.questions import failures_text, tolerance_sentence
 
     lines: list[Any] = [tolerance_sentence(result.fleet, unit, required=len(result.vms))]

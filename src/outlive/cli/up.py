@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, ExitCode, Unavailable
+from outlive.base.ids import SystemIds
+from outlive.base.random import system_random
 from outlive.cli.access import TOKEN_FILE, check_store_there, default_state_dir
 from outlive.cli.commands import single
 from outlive.cli.output import write
+from outlive.cli.settings import config_file, keep_settings, load, with_remembered_slots
+from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +58,6 @@ async def up(
     """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
     from outlive.api.config import parse_listen
     from outlive.base.logging import configure_logging
-    from outlive.cli.settings import config_file, load
     from outlive.roles.settings import role_settings
 
     if listen is not None:
@@ -66,9 +70,6 @@ async def up(
 
 
 async def _up(directory: Path, sections: Mapping[str, Any], *, example: bool) -> ExitCode | None:
-    from outlive.base.clock import SystemClock
-    from outlive.base.ids import SystemIds
-    from outlive.cli.settings import with_remembered_slots
     from outlive.roles.settings import role_settings
     from outlive.runtime import collector
     from outlive.store.sqlite.store import SqliteStore
@@ -106,8 +107,6 @@ def _signals() -> asyncio.Future[int]:
 
 async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: bool) -> None:
     """The cluster's own object with the effective settings, and the example where it was asked for."""
-    from outlive.base.clock import SystemClock
-    from outlive.cli.settings import keep_settings
     from outlive.resources import Hypervisor
 
     await keep_settings(store, SystemClock(), sections)
@@ -134,9 +133,6 @@ async def _serve(
     from outlive.api.auth import Identity, Role, Tokens, ensure_token, read_tokens
     from outlive.api.config import parse_listen
     from outlive.api.server import serving
-    from outlive.base.clock import SystemClock
-    from outlive.base.ids import SystemIds
-    from outlive.base.random import system_random
     from outlive.roles.up import UpRole
     from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -210,8 +206,6 @@ def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
 
 def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
     """The token for the scheduler, from the settings or from the file that they name; ``BadInput`` if it is none."""
-    from outlive.drivers.files import read_input
-
     token, place = upkeep.scheduler_token, "failoverUpkeep.schedulerToken"
     if upkeep.scheduler_token_file:
         place = upkeep.scheduler_token_file

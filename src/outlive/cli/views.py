@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import OutliveError, Usage
+from outlive.base.errors import BadInput, OutliveError, Usage
+from outlive.base.quantity import format_bytes
 from outlive.cli.access import Access
-from outlive.cli.output import Output
+from outlive.cli.output import Output, table, write
+from outlive.cli.settings import config_file, settings_for
+from outlive.cli.values import words
+from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from outlive.failover.report.views import Inventory, ViewOptions
@@ -37,15 +41,14 @@ async def views(
     listed: Annotated[bool, typer.Option("--list", help="Print the names of all views.")] = False,
 ) -> None:
     """Hosts, VMs and slots in tables; without names all of them."""
-    from outlive.cli.output import write
     from outlive.failover.report.views import VIEWS, make_views
 
     if listed:
         write("".join(f"{name}\n" for name in VIEWS))
         return
     given: dict[str, Any] = {
-        "views": [*(names or ()), *_words(chosen)],
-        "hide": _words(hide),
+        "views": [*(names or ()), *words(chosen)],
+        "hide": words(hide),
         "sort": sort,
         "filter_name": filter_name,
         "filter_trait": filter_trait,
@@ -58,25 +61,19 @@ async def views(
     output.show(documents, lambda: [line for view in made for line in _lines(view)])
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _options(given: dict[str, Any], file: Path | None) -> ViewOptions:
     """Options of the command line over those of the file."""
-    from outlive.base.errors import BadInput
     from outlive.failover.report.views import ViewOptions
     from outlive.resources.codec import convert
 
     if file is not None:
-        from outlive.drivers.files import read_input
         from outlive.resources.documents import parse_json
 
         kept = parse_json(read_input(file, limit=OPTIONS_BYTES), str(file))
         if not isinstance(kept, dict):
             raise BadInput("is not a map of options", place=str(file), remedy='such as {"sort": "vm-host"}')
         given = {
-            **{key: _words(v) if key in ("views", "hide") and isinstance(v, str) else v for key, v in kept.items()},
+            **{key: words(v) if key in ("views", "hide") and isinstance(v, str) else v for key, v in kept.items()},
             **given,
         }
     wire = {_camel(key): value for key, value in given.items()}
@@ -95,7 +92,6 @@ def _camel(key: str) -> str:
 
 
 async def _inventory(access: Access, store: Store) -> Inventory:
-    from outlive.cli.settings import config_file, settings_for
     from outlive.failover.protection import Demands
     from outlive.failover.report.views import Inventory, inventory_of
     from outlive.resources import Hypervisor, Reservation, VirtualMachine
@@ -136,8 +132,6 @@ def _document(view: View) -> dict[str, Any]:
 
 
 def _lines(view: View) -> list[Any]:
-    from outlive.cli.output import table
-
     shown = [[_text(name, value) for name, value in zip(view.columns, row, strict=True)] for row in view.rows]
     if view.totals is not None:
         shown.append([_text(name, value) for name, value in zip(view.columns, view.totals, strict=True)])
@@ -147,8 +141,6 @@ def _lines(view: View) -> list[Any]:
 
 
 def _text(column: str, value: Any) -> Any:
-    from outlive.base.quantity import format_bytes
-
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if column.endswith("Bytes") and isinstance(value, int):

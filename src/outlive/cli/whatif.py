@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.base.wording import count_of
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, progress
+from outlive.cli.output import Output, and_more, progress, table
 from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.values import amounts, flavor_named, name_and_value, pattern_and_count, unknown_flavor, words
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.drain.steps import Step
@@ -47,7 +48,7 @@ async def drain(
     """In what order hosts can be emptied, every VM tolerating failures; exit code 1 if in none, 8 if none was found."""
     from outlive.failover.analysis.whatif import questions as whatif
 
-    return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, _words(hosts), keep=keep))
+    return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, words(*hosts), keep=keep))
 
 
 @command(app, "remove-host")
@@ -57,7 +58,7 @@ async def remove_host(
     """Who has a place, and who is covered, once these hosts are gone; exit code 1 if not everybody."""
     from outlive.failover.analysis.whatif import questions as whatif
 
-    return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, _words(hosts)))
+    return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, words(*hosts)))
 
 
 @command(app, "add-host")
@@ -79,7 +80,7 @@ async def add_host(
     """What would be covered with further hosts, once it is planned; exit code 1 if not everybody."""
     from outlive.failover.analysis.whatif import questions as whatif
 
-    size = _amounts(cpu, memory)
+    size = amounts(cpu, memory)
     labels = _labels(zone, domain or [])
 
     async def ask(now: Altered, store: Store) -> Answer:
@@ -109,7 +110,7 @@ async def add_vms(
 
     if most and count is not None:
         raise Usage("--most and --count at once", remedy="give one of them")
-    size = _amounts(cpu, memory)
+    size = amounts(cpu, memory)
 
     async def ask(now: Altered, store: Store) -> Answer:
         like = await _like(now, store, flavor, size, zone=zone, project=project)
@@ -128,10 +129,8 @@ async def require(
     """Whether everybody is covered if these flavors need so many slots; exit code 1 if not."""
     from outlive.failover.analysis.whatif import questions as whatif
 
-    pattern, equals, number = patterns.rpartition("=")
-    if not equals or not pattern or not number.isdecimal() or len(number) > 3:
-        raise BadInput(f"{patterns[:80]!r} is not PATTERN=N", place="PATTERN=N", remedy="write 'db_*=2'")
-    return await _answer(access, output, config, None, lambda now, store: whatif.require(now, pattern, int(number)))
+    pattern, count = pattern_and_count(patterns, "PATTERN=N")
+    return await _answer(access, output, config, None, lambda now, store: whatif.require(now, pattern, count))
 
 
 async def _answer(
@@ -158,29 +157,12 @@ async def _answer(
 # What the options say.
 
 
-def _words(texts: list[str]) -> list[str]:
-    """The names, each once."""
-    words = [word.strip() for text in texts for word in text.split(",")]
-    return list(dict.fromkeys(word for word in words if word))
-
-
-def _amounts(cpu: str, memory: str) -> Amounts:
-    from outlive.resources import Amounts
-
-    try:
-        return Amounts.parse({name: text for name, text in (("cpu", cpu), ("memory", memory)) if text})
-    except BadInput as error:
-        raise BadInput(error.message, place="--cpu, --memory", remedy=error.remedy) from None
-
-
 def _labels(zone: str, domains: list[str]) -> dict[str, str]:
     from outlive.resources import DOMAIN_LABEL_PREFIX, ZONE_LABEL
 
     labels = {ZONE_LABEL: zone} if zone else {}
     for text in domains:
-        name, equals, value = text.partition("=")
-        if not equals or not name or not value:
-            raise BadInput(f"{text[:80]!r} is not NAME=VALUE", place="--domain", remedy="write rack=r9")
+        name, value = name_and_value(text, "--domain", "write rack=r9")
         labels[DOMAIN_LABEL_PREFIX + name] = value
     return labels
 
@@ -206,23 +188,20 @@ def _new_hosts(
 async def _like(now: Altered, store: Store, flavor: str, size: Amounts, *, zone: str, project: str) -> VmView:
     """A VM of the flavor, or of that size."""
     from outlive.failover.model import VmView
-    from outlive.resources import CPU, MEMORY, Amounts, Flavor
-    from outlive.store import list_all
+    from outlive.resources import CPU, MEMORY, Amounts
 
     known: dict[str, int] = {}
     specs: dict[str, str] = {}
-    found = False
-    async for one in list_all(store, Flavor):
-        if flavor and flavor in (one.spec.flavor_name, one.name):
-            known, specs, flavor, found = dict(one.spec.resources), one.spec.extra_specs, one.spec.flavor_name, True
-    if flavor and not found:
-        vm = next((vm for vm in now.vms.values() if vm.flavor == flavor), None)
-        if vm is not None:
-            known, specs, found = {CPU: vm.cpu_milli, MEMORY: vm.memory_bytes, **vm.also_needs}, vm.extra_specs, True
-    amounts = Amounts({**known, **size})
-    if amounts.cpu_milli <= 0 or amounts.memory_bytes <= 0:
-        if flavor and not found:
-            raise NotFound(f"there is no flavor {flavor!r}", place="--flavor", remedy="see outlive get flavors")
+    spec = await flavor_named(store, flavor) if flavor else None
+    like = next((vm for vm in now.vms.values() if vm.flavor == flavor), None) if flavor else None
+    if spec is not None:
+        known, specs, flavor = dict(spec.resources), spec.extra_specs, spec.flavor_name
+    elif like is not None:
+        known, specs = {CPU: like.cpu_milli, MEMORY: like.memory_bytes, **like.also_needs}, like.extra_specs
+    needed = Amounts({**known, **size})
+    if needed.cpu_milli <= 0 or needed.memory_bytes <= 0:
+        if flavor and spec is None and like is None:
+            raise unknown_flavor(flavor)
         raise Usage("how large are the VMs?", remedy="give --flavor NAME, or --cpu and --memory")
     return VmView(
         id="",
@@ -230,9 +209,9 @@ async def _like(now: Altered, store: Store, flavor: str, size: Amounts, *, zone:
         zone=zone,
         project=project,
         flavor=flavor,
-        cpu_milli=amounts.cpu_milli,
-        memory_bytes=amounts.memory_bytes,
-        also_needs={name: amount for name, amount in amounts.items() if name not in (CPU, MEMORY) and amount > 0},
+        cpu_milli=needed.cpu_milli,
+        memory_bytes=needed.memory_bytes,
+        also_needs={name: amount for name, amount in needed.items() if name not in (CPU, MEMORY) and amount > 0},
         extra_specs=specs,
     )
 
@@ -288,8 +267,6 @@ def _changes(answer: Answer) -> list[str]:
 
 
 def _numbers(answer: Answer) -> Any:
-    from outlive.cli.output import table
-
     sides = [
         ("now", answer.coverage.before, answer.tolerance.before),
         ("planned as it is", answer.coverage.planned, answer.tolerance.planned),
@@ -352,8 +329,6 @@ def _lists(answer: Answer, *, wide: bool) -> list[Any]:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[Any], *, wide: bool) -> list[Any]:
-    from outlive.cli.output import and_more, table
-
     if not rows:
         return []
     shown = rows if wide else rows[:SHOWN]

@@ -9,7 +9,7 @@ import typer
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.commands import single
-from outlive.cli.output import Output
+from outlive.cli.output import Output, table
 
 if TYPE_CHECKING:
     from outlive.recovery.why import Why
@@ -31,8 +31,6 @@ async def why(
 
 def why_lines(answer: Why, *, wide: bool) -> list[Any]:
     """The answer for people: the summary, the chain in order, what helps, and by which decisions."""
-    from outlive.cli.output import table
-
     lines: list[Any] = [f"{answer.summary}."]
     if answer.chain:
         rows = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in answer.chain]

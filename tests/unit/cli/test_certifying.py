@@ -182,7 +182,7 @@ def test_a_dump_of_the_same_state_directory_is_the_same_state(state: Path, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--require", "many"), 3, "--require: 'many' is no requirement"),
+        (("--require", "many"), 3, "--require: 'many' is not PATTERN=N"),
         (("--require", "[=2"), 3, "malformed"),
         (("--failures", "3"), 2, "3 failures"),
         (("--state", "nowhere.json"), 4, "nowhere.json: no such file"),

@@ -1,7 +1,7 @@
-"""The example inventory that ``outlive up --example`` and ``scripts/run`` begin with: our own, generated data.
+"""The example inventory that ``outlive up --example`` and ``scripts/run`` begin with: our own, made-up data.
 
-Forty hosts in four racks and two zones, six hundred VMs of nine flavors in twelve projects. The files are made by
-``outlive.cli.example.generate`` from a fixed seed and are committed; a test shows that they are what it makes.
+Forty hosts in four racks and two zones, six hundred VMs of nine flavors in twelve projects. About a third of the cores
+are in use, so that there is room for two slots per VM and planning covers the example.
 """
 
 from __future__ import annotations
