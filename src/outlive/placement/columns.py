@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -176,7 +177,9 @@ class Columns:
         self._codes: dict[str, int] = {}
         self._words_of: list[str] = []
         self._names = np.empty(_FIRST_ROWS, dtype=object)
-        self._names_lent = False
+        self._view: NDArray[np.object_] | None = None
+        """The names as they were handed out; it stays as it is when a row gets another name."""
+        self._quoted: tuple[NDArray[np.object_], NDArray[np.bytes_]] | None = None
         self._hashes = np.zeros(_FIRST_ROWS, dtype=np.uint64)
         self._flags = {key: np.zeros(_FIRST_ROWS, dtype=np.bool_) for key in _FLAGS}
         self._words = {key: np.full(_FIRST_ROWS, -1, dtype=np.int64) for key in _WORDS}
@@ -188,8 +191,15 @@ class Columns:
     @property
     def names(self) -> NDArray[np.object_]:
         """Name of each row; what is handed out stays as it is when rows get other names."""
-        self._names_lent = True
-        return self._names[: self.size]
+        if self._view is None:
+            self._view = self._names[: self.size]
+        return self._view
+
+    def json_list(self, names: NDArray[np.object_], rows: Rows) -> bytes:
+        """The names of these rows as a JSON list; each name is encoded once for as long as no row gets another."""
+        if self._quoted is None or self._quoted[0] is not names:
+            self._quoted = (names, np.array([msgspec.json.encode(name) + b"," for name in names.tolist()], dtype="S"))
+        return b"[" + self._quoted[1][rows].tobytes().replace(b"\0", b"")[:-1] + b"]"
 
     @property
     def hashes(self) -> NDArray[np.uint64]:
@@ -237,8 +247,8 @@ class Columns:
 
     def set_name(self, row: int, name: str) -> None:
         """Whose row it is; the empty name for nobody's."""
-        if self._names_lent:
-            self._names, self._names_lent = self._names.copy(), False
+        if self._view is not None:
+            self._names, self._view = self._names.copy(), None
         self._names[row] = name
         self._hashes[row] = stable_hash(name)
 

@@ -329,11 +329,11 @@ def _options(options: WireOptions) -> Options:
 # -- writing an answer -------------------------------------------------------------------------------------
 
 
-def answer(hosts: tuple[str, ...] | list[str], ranking: Ranking) -> ExternalAnswer:
-    """Hosts, best first. Where a failed step refused everybody, the reason stands beside the empty list."""
+def answer(ranking: Ranking, hosts: bytes) -> ExternalAnswer:
+    """The hosts as a JSON list, best first. Where a failed step refused everybody, the answer gives the reason."""
     refusal = ranking.refusal
     if refusal is None:
-        return ExternalAnswer(status=200, body=msgspec.json.encode({"hosts": hosts}))
+        return ExternalAnswer(status=200, body=b'{"hosts":' + hosts + b"}")
     return ExternalAnswer(status=200, body=msgspec.json.encode({"hosts": [], "reason": refusal}))
 
 

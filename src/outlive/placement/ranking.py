@@ -260,6 +260,12 @@ class Ranking:
     def __iter__(self) -> Iterator[str]:
         return iter(self.hosts)
 
+    def json_hosts(self) -> bytes:
+        """``hosts`` as a JSON list, without a string for each."""
+        if self.run.extra:
+            return msgspec.json.encode(self.hosts)
+        return self.run.fleet.columns.json_list(self.run.names, self.order)
+
     def names(self, at: Rows) -> list[str]:
         """The hosts at these positions."""
         if not self.run.extra:

@@ -205,9 +205,11 @@ class PlacementService:
             request = decode_request(body, self._lists)
             with request_context(greq=request.global_request_id, req=request.request_id):
                 ranking = await self.rank(request)
-                hosts = self._hosts(ranking)
-                self._log_answer(request, hosts)
-                result = answer(hosts, ranking)
+                shuffled_hosts = self._shuffled(ranking)
+                target = shuffled_hosts[0] if shuffled_hosts else ranking.target or ""
+                self._log_answer(request, target, len(ranking))
+                hosts = msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()
+                result = answer(ranking, hosts)
         except OutliveError as error:
             _log.warning("placement.call_refused", code=error.code, error=str(error))
             result = refusal(error)
@@ -237,9 +239,8 @@ class PlacementService:
         async with self._lock.hold(shared=True):
             return self.engine.explain(request, hosts)
 
-    def _log_answer(self, request: PlacementRequest, hosts: Sequence[str]) -> None:
+    def _log_answer(self, request: PlacementRequest, target: str, hosts: int) -> None:
         """One event a call; that of an evacuation names the slot that its first host consumes."""
-        target = hosts[0] if hosts else ""
         fields = {
             "vm": request.resource_id,
             "user": request.user,
@@ -248,16 +249,16 @@ class PlacementService:
             "intent": request.intent.value,
         }
         if request.intent is not Intent.EVACUATE:
-            _log.debug("placement.answered", target=target, hosts=len(hosts), **fields)
+            _log.debug("placement.answered", target=target, hosts=hosts, **fields)
             return
         slots = slots_of_vm_on(self.fleet, request.resource_id, target)
-        _log.info("placement.answered", target=target, hosts=len(hosts), slots=slots, **fields)
+        _log.info("placement.answered", target=target, hosts=hosts, slots=slots, **fields)
 
-    def _hosts(self, ranking: Ranking) -> tuple[str, ...] | list[str]:
-        """The answer's hosts; those of an evacuation permuted at the top."""
+    def _shuffled(self, ranking: Ranking) -> list[str]:
+        """The hosts of an evacuation, permuted at the top; empty for every other answer, which is left as it is."""
         request, settings = ranking.run.request, self.settings
         if request.intent is not Intent.EVACUATE or settings.evacuation_shuffle_k < 2:
-            return ranking.hosts
+            return []
         own = {ranking.run.name(row) for row in own_slot_rows(self.fleet, request.resource_id)}
         return shuffled(
             ranking.hosts,
