@@ -16,7 +16,16 @@ from tests.support.loops import run_real
 from outlive.api.auth import Role
 from outlive.api.config import ApiSettings
 from outlive.base.clock import as_datetime
-from outlive.resources import Assigned, Event, Hypervisor, ObjectMeta, ObjectRef, VirtualMachine, VirtualMachineStatus
+from outlive.resources import (
+    Assigned,
+    Cluster,
+    Event,
+    Hypervisor,
+    ObjectMeta,
+    ObjectRef,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
 
 VMS = f"{GROUP}/virtualmachines"
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -370,6 +379,19 @@ def test_a_host_that_has_vms_is_deleted_only_by_force() -> None:
             assert "--force" in refused["details"]["remedy"]
             assert (await server.call("DELETE", f"{hosts}/h2"))[0] == 200
             assert (await server.call("DELETE", f"{hosts}/h1?propagationPolicy=Orphan"))[0] == 200
+
+    run_real(claim())
+
+
+def test_the_cluster_is_not_deleted_not_even_by_force() -> None:
+    async def claim() -> None:
+        async with api() as server:
+            cluster = f"{GROUP}/clusters/default"
+            await server.store.create(Cluster(metadata=ObjectMeta(name="default")))
+            for how in ("", "?propagationPolicy=Orphan"):
+                status, refused, _ = await server.call("DELETE", cluster + how)
+                assert (status, refused["details"]["code"]) == (409, "refused")
+            assert (await server.call("GET", cluster))[0] == 200
 
     run_real(claim())
 

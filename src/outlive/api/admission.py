@@ -1,9 +1,9 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, and whether it could ever start before itself; and before a host is
-deleted, whether it has VMs.
+deleted, whether it has VMs. The cluster is never deleted.
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
-(docs/reference/placement.md). Deletions and status writes always pass.
+(docs/reference/placement.md). Status writes always pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outlive.base.wording import count_of, listing
 from outlive.failover.protection import check_wishes
 from outlive.node.vm.start_order import circles
 from outlive.placement.pipelines import admit
-from outlive.resources import Hypervisor, Pipeline, Resource, VirtualMachine
+from outlive.resources import Cluster, Hypervisor, Pipeline, Resource, VirtualMachine
 from outlive.resources.vms import START_AFTER_LIMIT
 from outlive.store import Store, list_all
 
@@ -90,9 +90,17 @@ async def _after(vm: str, store: Store) -> tuple[str, ...] | None:
         return None
 
 
-async def check_deletion(obj: Resource, store: Store) -> None:
-    """``Refused`` for a host that VMs are assigned to, held by or reported by. Errors of the store."""
-    if not isinstance(obj, Hypervisor):
+async def check_deletion(obj: Resource, store: Store, *, force: bool = False) -> None:
+    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by.
+
+    What ``Cluster`` says of its store, and that it is paused, is kept nowhere else. Errors of the store.
+    """
+    if isinstance(obj, Cluster):
+        raise Refused(
+            f"Cluster/{obj.name} says which store this is, and whether it is paused: it is not deleted",
+            remedy="change its spec instead (outlive apply -f FILE, kubectl edit)",
+        )
+    if force or not isinstance(obj, Hypervisor):
         return
     there = {instance.id for instance in obj.status.instances}
     there |= {vm.name async for vm in list_all(store, VirtualMachine) if obj.name in vm.hosts()}

@@ -350,8 +350,8 @@ class Resources:
         store = await self._store_for(request, target, target.name, dry_run=options.get("dryRun"))
         current = await _current(store, target)
         policy = request.query_params.get("propagationPolicy") or options.get("propagationPolicy")
-        if policy != "Orphan" and options.get("orphanDependents") is not True:
-            await check_deletion(current, self._store)
+        force = policy == "Orphan" or options.get("orphanDependents") is True
+        await check_deletion(current, self._store, force=force)
         await store.delete(msgspec.structs.replace(current.ref, uid=""), uid=uid, version=version)
         if current.metadata.finalizers:
             try:

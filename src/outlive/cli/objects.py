@@ -307,8 +307,8 @@ async def delete(
             except NotFound:
                 if not ignore_missing:
                     raise
-        for item in () if force else objects:
-            await check_deletion(item, store)
+        for item in objects:
+            await check_deletion(item, store, force=force)
         for item in objects:
             await _delete(store, item, force=force)
             write(f"{item.kind().lower()}/{item.name} deleted\n")

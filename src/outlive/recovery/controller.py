@@ -33,7 +33,7 @@ from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryVie
 from outlive.recovery.places import Places, in_vain
 from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
 from outlive.recovery.report import RecoveryReporter
-from outlive.recovery.view import CLUSTER, RecoveryInformers, RecoveryObserver
+from outlive.recovery.view import RecoveryInformers, RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, Reservation, VirtualMachine
 from outlive.resources.codec import encode_canonical
 from outlive.resources.hosts import refuses
@@ -253,9 +253,8 @@ class RecoveryController:
         if old is None or new is None or (old.status.lost, refuses(old)) != (new.status.lost, refuses(new)):
             self._wake.set()
 
-    def _cluster_changed(self, _old: Cluster | None, new: Cluster | None) -> None:
-        if new is not None and new.name == CLUSTER:
-            self._wake.set()
+    def _cluster_changed(self, _old: Cluster | None, _new: Cluster | None) -> None:
+        self._wake.set()
 
 
 def _facts(record: MemberRecord) -> tuple[object, ...]:

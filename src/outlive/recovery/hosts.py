@@ -5,17 +5,19 @@ Both are conveniences for others: no assignment waits for them, and both are put
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import AlreadyExists
 from outlive.base.logging import get_logger
 from outlive.base.wording import listing
-from outlive.node.membership.pause import PauseGate
+from outlive.node.membership.pause import PauseGate, is_lost
 from outlive.recovery.view import CLUSTER, RecoveryInformers
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, ObjectRef
 from outlive.resources.cluster import Pause
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import ActiveFault
@@ -103,20 +105,21 @@ class StorePause:
         """Whether something is to be written or reported."""
         known = self._informers.clusters.get(CLUSTER)
         if known is None:
-            return False
+            return is_lost(None, self._records())
         return not known.status.knows(incarnation_of(self._store)) or known.paused or self._active is not None
 
     async def put_right(self) -> None:
         """Write it, look whether the pause is over, and raise or end the fault. Errors of the store."""
         says, at = incarnation_of(self._store), as_datetime(self._clock.now())
-        members = self._informers.memberships.items()
-        registered = any(one.record.incarnation not in ("", says) for one in members)
+        if self._informers.clusters.get(CLUSTER) is None:
+            with contextlib.suppress(AlreadyExists):
+                await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
 
         def change(cluster: Cluster | None) -> Cluster | None:
             if cluster is None or cluster.status.knows(says):
                 return None
             status = cluster.status
-            if status.store_incarnation == "" and not registered:  # the first one: nothing was restored
+            if status.store_incarnation == "" and not is_lost(cluster, self._records()):  # the first one
                 return _replace(cluster, status=_replace(status, store_incarnation=says))
             return _replace(cluster, status=status.became(says, Pause(since=at)))
 
@@ -136,6 +139,9 @@ class StorePause:
             self._report(ActiveFault(FaultCode.STORE_RESTORED, subject, fields))
         else:
             self._report(None)
+
+    def _records(self) -> Iterator[MemberRecord]:
+        return (one.record for one in self._informers.memberships.items())
 
     def _report(self, fault: ActiveFault | None) -> None:
         if fault != self._active:

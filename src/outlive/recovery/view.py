@@ -18,6 +18,7 @@ from outlive.base.clock import Clock
 from outlive.failover.slots import is_slot, slot_view
 from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Profile, profile_of
+from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
 from outlive.node.vm.states import active_move, reach_of, wanted
 from outlive.recovery.model import (
@@ -366,6 +367,8 @@ class RecoveryObserver:
         What the store says of itself counts before what is written down, so that nothing happens in between.
         """
         cluster = self._informers.clusters.get(CLUSTER)
+        if is_lost(cluster, (one.record for one in self._informers.memberships.items())):
+            return True
         return cluster is not None and (cluster.paused or not cluster.status.knows(self._incarnation()))
 
     def state(self, vm: VirtualMachine) -> VmState:

@@ -131,7 +131,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
         plural="clusters",
         writers=Writers(
             fields={
-                "spec": ("users", "import"),
+                "spec": ("users", "import", "controller"),  # a controller makes it anew, with nothing in it
                 "status": ("controller",),
                 "status.storeIncarnation": ("controller", "daemon"),
                 "status.formerIncarnations": ("controller", "daemon"),

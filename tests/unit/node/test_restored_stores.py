@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from tests.support.loops import run
 from tests.support.node_worlds import (
     assigned,
     at,
@@ -18,6 +19,9 @@ from tests.support.node_worlds import (
     vm_of,
 )
 
+from outlive.base.clock import LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
 from outlive.node.fencing.proofs import (
     PROVE_OPERATOR,
     PROVE_POWER,
@@ -26,7 +30,7 @@ from outlive.node.fencing.proofs import (
     PowerView,
     WatchdogView,
 )
-from outlive.node.membership.pause import waits_for
+from outlive.node.membership.pause import PauseGate, waits_for
 from outlive.node.membership.steps import LEAVE, LeaveView
 from outlive.resources import (
     Cluster,
@@ -42,6 +46,7 @@ from outlive.resources import (
 from outlive.resources.cluster import ClusterStatus, Pause
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
+from outlive.store.memory import MemoryStore
 
 CONDEMNED = MemberRecord(
     machine_id="m",
@@ -167,6 +172,35 @@ def test_paused_cluster_starts_nothing_until_an_operator_confirms_that_the_missi
         assert world.running("vm-1") == ("kvm-1",)
 
     tell(story)
+
+
+def test_deleting_the_cluster_does_not_end_its_pause() -> None:
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await world.do("cut", {"network": "store", "hosts": ["kvm-2"]})
+        await at(world, 5)
+        await world.do("store-restore", {})
+        await at(world, 10)
+        await world.do("guest-crash", {"vms": ["vm-1"]})
+        await world.store.delete(_cluster(world).ref)
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+
+    tell(story)
+
+
+def test_cluster_whose_document_is_missing_is_paused_where_hosts_have_registered_in_it() -> None:
+    async def story() -> None:
+        clock, ids = LoopClock(), SeededIds(Random(1))
+        store = MemoryStore(clock, ids)
+        gate = PauseGate(store, clock, ids)
+        assert not await gate.paused()
+        await store.create(Membership(metadata=ObjectMeta(name="a"), record=_replace(CONDEMNED, incarnation="")))
+        assert not await gate.paused()
+        await store.create(Membership(metadata=ObjectMeta(name="b"), record=CONDEMNED))
+        assert await gate.paused()
+
+    run(story())
 
 
 def test_hosts_are_waited_for_that_have_not_registered_in_this_store_whatever_the_backup_says_of_them() -> None:

@@ -284,6 +284,28 @@ def test_nothing_is_recovered_after_a_restored_backup_until_every_host_has_joine
     play(story)
 
 
+def test_a_cluster_that_was_deleted_is_made_anew_and_paused_until_every_host_has_joined() -> None:
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.cluster()
+        await cloud.hosts("h1", "h2")
+        await cloud.vm("a", "h1")
+        await cloud.slot("s1", "h2", {"a": "h1"})
+        await cloud.clock.sleep(5)
+        await joined_before(cloud, "h1", "h2")
+        await cloud.memory.delete((await cloud.memory.get(Cluster, "default")).ref)
+        await cloud.die("h1")
+        await cloud.clock.sleep(15)
+        cluster = await cloud.memory.get(Cluster, "default")
+        assert (cluster.status.store_incarnation, cluster.paused) == (cloud.memory.incarnation, True)
+        assert (await cloud.recovery("a")).reason == "store-restored"
+        spec = msgspec.structs.replace(cluster.spec, confirmed_incarnation=cloud.memory.incarnation)
+        await cloud.memory.replace(msgspec.structs.replace(cluster, spec=spec))
+        await cloud.clock.sleep(5)
+        assert (await cloud.recovery("a")).phase == "recovered"
+
+    play(story)
+
+
 def test_nothing_is_recovered_while_a_paused_cluster_waits_for_a_host_that_the_backup_lacks() -> None:
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.cluster()

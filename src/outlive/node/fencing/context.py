@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import Unavailable
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.power import PowerSequence
@@ -20,6 +21,7 @@ from outlive.node.fencing.rehearsals import Rehearsals
 from outlive.node.fencing.rules import Rules
 from outlive.node.fencing.states import FenceOutcome, decision_of
 from outlive.node.fencing.watcher import Watcher
+from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import dated
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord, Membership
 from outlive.runtime.decisions import DecisionLog
@@ -59,9 +61,11 @@ class FenceWriter:
         return await read(self._store, Membership, host)
 
     async def settings(self, host: str) -> HostSettings:
-        """What operators want now."""
+        """What operators want now. ``Unavailable`` while nobody knows, because what the cluster said is gone."""
         cluster = await read(self._store, Cluster, "default")
         hypervisor = await read(self._store, Hypervisor, host)
+        if is_lost(cluster, (one.record for one in self._memberships.items())):
+            raise Unavailable("Cluster/default is missing, or says nothing of its store: a controller makes it anew")
         if cluster is None:
             return HostSettings(ClusterSpec(), hypervisor)
         return HostSettings(cluster.spec, hypervisor, cluster.status.store_incarnation, cluster.paused)

@@ -5,7 +5,9 @@ restored the store, or by the first host that misses a write which the store had
 fresh, after the version of the object that it is about to swap was read, so that a restore in between is either seen or
 fails the swap. A host counts as registered once its Membership carries the present incarnation. Whoever is stopped by
 the pause looks whether it is over; a host that the backup lacks writes itself into ``waitsFor``, which fails that
-write. What this does not prevent: what was started before anybody knew that the store had gone back.
+write. A ``Cluster`` that is missing, or says nothing of its store, counts as paused where a host has registered: it
+was there, and nobody knows what it said. What this does not prevent: what was started before anybody knew that the
+store had gone back.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ def waits_for(cluster: Cluster, members: Mapping[str, MemberRecord], hosts: Iter
     return tuple(sorted(one for one in named if one not in members or members[one].incarnation != incarnation))
 
 
+def is_lost(cluster: Cluster | None, members: Iterable[MemberRecord]) -> bool:
+    """Whether what ``Cluster/default`` said is gone: hosts register only in a store that it has named."""
+    unnamed = cluster is None or cluster.status.store_incarnation == ""
+    return unnamed and any(one.incarnation != "" for one in members)
+
+
 class PauseGate:
     """See the module. One for each process."""
 
@@ -57,7 +65,9 @@ class PauseGate:
     async def paused(self) -> bool:
         """Whether the cluster is paused now; if nobody is waited for any more, it is not. Errors of the store."""
         cluster = await read(self._store, Cluster, CLUSTER)
-        if cluster is None or not cluster.paused:
+        if cluster is None or cluster.status.store_incarnation == "":
+            return is_lost(cluster, (await self._members()).values())
+        if not cluster.paused:
             return False
         now = self._clock.monotonic()
         if now - self._looked_s < AGAIN_S:
@@ -66,11 +76,13 @@ class PauseGate:
         return not await self._resume(cluster)
 
     async def _resume(self, cluster: Cluster) -> bool:
-        """Whether the pause could be ended: every host was seen to have registered, after this version was read."""
-        members: dict[str, MemberRecord] = {}
-        async with answered("all memberships", LIST_S):
-            async for member in list_all(self._store, Membership):
-                members[member.name] = member.record
+        """Whether the pause could be ended: every host was seen to have registered, after this version was read.
+
+        The lists may be older than that where a store serves them from a cache. A Membership in them that is older than
+        its host's registration only makes the pause longer, and one never loses its incarnation again; a host that they
+        lack and that waits is in ``waitsFor``, or adds itself to it, and the swap on ``cluster`` fails.
+        """
+        members = await self._members()
         async with answered("all hypervisors", LIST_S):
             hosts = [one.name async for one in list_all(self._store, Hypervisor) if one.spec.management == "node"]
         left = waits_for(cluster, members, hosts)
@@ -82,6 +94,10 @@ class PauseGate:
                 return False
             _log.warning("cluster.resumed" if pause is None else "cluster.paused", waits_for=left)
         return not left
+
+    async def _members(self) -> dict[str, MemberRecord]:
+        async with answered("all memberships", LIST_S):
+            return {member.name: member.record async for member in list_all(self._store, Membership)}
 
     async def report(self, host: str, known: Collection[str], *, stamps: bool) -> bool:
         """Have the cluster paused until ``host`` has registered; whether the store is another one than it knew.
