@@ -58,8 +58,7 @@ class Budget:
 class Annealer:
     """Anneals one board."""
 
-    def __init__(self, board: Board, random: Random, budget: Budget, *, hosts: bool = True) -> None:
-        """``hosts``: whether slots may change theirs."""
+    def __init__(self, board: Board, random: Random, budget: Budget) -> None:
         self._board = board
         self._random = random
         self._budget = budget
@@ -71,13 +70,8 @@ class Annealer:
         self._points: list[int] = given.vm_point[np.nonzero(given.movable)[0]].tolist()
         self._price = 1 + (len(given.vm_names) + given.points) / FOLLOWED
         self._clashing: list[tuple[int, int, int]] = []
-        self._own = np.nonzero(given.own)[0].tolist() if hosts else []
+        self._own = np.nonzero(given.own)[0].tolist()
         self._differences = np.arange(-BEST, COST_LIMIT + 2, dtype=np.float64)
-
-    @property
-    def memberships(self) -> int:
-        """How many may move."""
-        return len(self._points)
 
     def run(self, steps: float, *, hot: float = HOT) -> bool:
         """Anneal for so many steps, from this temperature; whether nothing clashes in the end."""

@@ -39,8 +39,6 @@ class Saved(NamedTuple):
     free: Ints
     closed: NDArray[np.bool_]
     clashes: int
-    others: Table
-    fixed: NDArray[np.bool_]
     tables: tuple[Table, ...]
 
 
@@ -140,8 +138,6 @@ class Board:
             self.free.copy(),
             self.closed.copy(),
             self.clashes,
-            self._others.copy(),
-            self._fixed.copy(),
             tuple(table.copy(order="K") for table in self._tables),
         )
 
@@ -153,8 +149,6 @@ class Board:
         self.free[:] = saved.free
         self.closed[:] = saved.closed
         self.clashes = saved.clashes
-        self._others[:] = saved.others
-        self._fixed[:] = saved.fixed
         for table, was in zip(self._tables, saved.tables, strict=True):
             table[:] = was
 
@@ -249,17 +243,6 @@ class Board:
             self._link(slot, other)
         self.slots_of[vm, place] = slot
         self.clashes += cost
-
-    def drop(self, vm: int, place: int) -> None:
-        """Take a membership away."""
-        old = int(self.slots_of[vm, place])
-        for other in self._partners(vm, place):
-            self._unlink(old, other)
-        self._leave(int(self.problem.vm_point[vm]), old)
-        self.slots_of[vm, place] = self.problem.slots
-        self._others[vm] -= 1
-        self._fixed[vm, place] = self._some_fixed = True
-        self.clashes = self.count_clashes()
 
     def swap(self, one: tuple[int, int], other: tuple[int, int], cost: int) -> None:
         """Two memberships at one point change places."""
