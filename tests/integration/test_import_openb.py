@@ -72,24 +72,6 @@ def test_no_host_is_filled_beyond_its_capacity(state: Path) -> None:
             assert all(allocation[name] <= capacity[name] for name in ("cpu", "memory"))
 
 
-def test_a_row_without_memory_is_named_when_all_phases_are_taken(files: list[str], tmp_path: Path) -> None:
-    result = outlive("import", "csv", *files, *MAPS[:4], "--state-dir", tmp_path / "state")
-    assert result.code == 3
-    assert "pods.csv:1525" in result.line
-    assert "openb-pod-1523" in result.line
-
-
-def test_gpus_count_when_they_are_mapped_and_are_said_not_to_be_in_slots(files: list[str], tmp_path: Path) -> None:
-    maps = [MAPS[1] + ",gpu=gpu", MAPS[3] + ",gpu=num_gpu"]
-    state = tmp_path / "state"
-    arguments = ["--host-map", maps[0], "--vm-map", maps[1], *MAPS[4:], "--place", "--state-dir", state, "-o", "json"]
-    document = json.loads(outlive("import", "csv", *files, *arguments).out)
-    assert document["placed"] + len(document["unplaced"]) == 5193
-    assert all("filter_has_enough_capacity" in one["reason"] for one in document["unplaced"])
-    said = outlive("failover", "plan", "-k", "1", "--state-dir", state).out
-    assert "also need gpu" in said
-
-
 def first_racks(state: Path, count: int) -> Path:
     """The state with these racks of hosts and their VMs only."""
     document = json.loads(state.read_text())

@@ -165,8 +165,7 @@ async def _import(
     access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
 ) -> None:
     from outlive.inventory.check import check_inventory
-    from outlive.inventory.notices import notices
-    from outlive.inventory.plan import plan_import
+    from outlive.inventory.plan import notices, plan_import
     from outlive.inventory.write import apply_import, read_existing
 
     async with access.open(write=not dry_run, or_empty=dry_run) as store:
@@ -196,7 +195,7 @@ async def _level_costs(
 ) -> tuple[tuple[LevelCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
-    from outlive.inventory.places import after
+    from outlive.inventory.plan import after
     from outlive.resources import Hypervisor, VirtualMachine
     from outlive.resources.state import DUMPED
     from outlive.store import list_all

@@ -126,7 +126,7 @@ async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, lis
         yield "Coverage", [one async for one in list_all(store, Coverage) if one.name == item.name]
         yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
     elif isinstance(item, Hypervisor):
-        yield "VMs", [vm async for vm in list_all(store, VirtualMachine) if _host(vm) == item.name]
+        yield "VMs", [vm async for vm in list_all(store, VirtualMachine) if vm.host == item.name]
         yield (
             "Reservations",
             [one async for one in list_all(store, Reservation) if item.name in (one.status.host, one.spec.target_host)],
@@ -139,10 +139,6 @@ async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, lis
 def _members(reservation: Reservation) -> dict[str, str]:
     failover = reservation.status.failover_reservation
     return failover.allocations if failover is not None else {}
-
-
-def _host(vm: VirtualMachine) -> str:
-    return vm.status.assigned.hypervisor if vm.status.assigned is not None else ""
 
 
 async def _events(store: Store, item: Resource) -> list[Event]:

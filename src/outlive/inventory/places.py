@@ -17,7 +17,7 @@ from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement
 from outlive.failover.model import VmView
 from outlive.failover.sizing import ResolvedSize
 from outlive.inventory.check import Existing
-from outlive.inventory.plan import ImportPlan
+from outlive.inventory.plan import ImportPlan, after
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -71,20 +71,6 @@ async def place_vms(
             progress(done, len(waiting))
             await asyncio.sleep(0)
     return landing
-
-
-def after(plan: ImportPlan, existing: Existing) -> tuple[dict[str, Hypervisor], dict[str, VirtualMachine]]:
-    """Hosts and VMs as they are once the plan is carried out."""
-    hosts, vms = dict(existing.hosts), dict(existing.vms)
-    for write in plan.writes:
-        match write.object:
-            case Hypervisor() as host:
-                hosts.pop(host.name, None) if write.verb == "delete" else hosts.update({host.name: host})
-            case VirtualMachine() as vm:
-                vms.pop(vm.name, None) if write.verb == "delete" else vms.update({vm.name: vm})
-            case _:
-                continue
-    return hosts, vms
 
 
 def in_order(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:

@@ -9,7 +9,7 @@ maintenance survive every import. Where unplaced VMs land is not decided here bu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from fractions import Fraction
 from typing import Literal, cast
@@ -39,6 +39,8 @@ from outlive.resources import (
     VirtualMachineStatus,
     with_condition,
 )
+from outlive.resources.reasons import Reason
+from outlive.resources.reasons.inventory import ImportNotice
 
 Verb = Literal["create", "update", "delete"]
 
@@ -154,7 +156,7 @@ def _zone(record: VmRecord, old: VirtualMachine | None, host: str, zones: Mappin
     if record.zone:
         return record.zone
     before = old.spec.zone if old is not None else ""
-    was = old.status.assigned.hypervisor if old is not None and old.status.assigned is not None else ""
+    was = old.host if old is not None else ""
     if record.zone is None and before != zones.get(was, ""):
         return before
     return zones.get(host, "")
@@ -311,3 +313,57 @@ def _conditions(record: HostRecord, conditions: tuple[Condition, ...], now: date
         )
         conditions = with_condition(conditions, disabled)
     return conditions
+
+
+# What comes of it.
+
+
+def after(plan: ImportPlan, existing: Existing) -> tuple[dict[str, Hypervisor], dict[str, VirtualMachine]]:
+    """Hosts and VMs as they are once the plan is carried out."""
+    hosts, vms = dict(existing.hosts), dict(existing.vms)
+    for write in plan.writes:
+        match write.object:
+            case Hypervisor() as host:
+                hosts.pop(host.name, None) if write.verb == "delete" else hosts.update({host.name: host})
+            case VirtualMachine() as vm:
+                vms.pop(vm.name, None) if write.verb == "delete" else vms.update({vm.name: vm})
+            case _:
+                continue
+    return hosts, vms
+
+
+def notices(wanted: Wanted, existing: Existing, plan: ImportPlan, levels: Collection[str]) -> Iterator[Reason]:
+    """What an import has to say besides its counts, in a fixed order and only about what the source lists.
+
+    ``levels``: the protection levels of the settings.
+    """
+    all_hosts, all_vms = after(plan, existing)
+    vms = [all_vms[name] for name in wanted.vms]
+    hosts = [all_hosts[name] for name in wanted.hosts]
+    taken = [name for name, record in wanted.vms.items() if not record.zone and all_vms[name].spec.zone]
+    yield from _about(ImportNotice.VM_ZONE_FROM_HOST, "vms", taken)
+    if any(vm.spec.zone for vm in vms):
+        zoneless = [host.name for host in hosts if not host.metadata.labels.get(ZONE_LABEL)]
+        yield from _about(ImportNotice.HOST_ZONE_UNKNOWN, "hosts", zoneless)
+    too_large = [vm.name for vm in vms if _is_too_large(vm, all_hosts.get(vm.host))]
+    yield from _about(ImportNotice.VM_LARGER_THAN_HOST, "vms", too_large)
+    strangers = {vm.name: vm.spec.protection for vm in vms if vm.spec.protection not in ("", *levels)}
+    named = tuple(sorted(set(strangers.values())))
+    yield from _about(ImportNotice.LEVEL_UNKNOWN, "vms", strangers, levels=named)
+    yield from _about(ImportNotice.HOST_DOWN, "hosts", [one.name for one in wanted.hosts.values() if one.down])
+    yield from _about(ImportNotice.HOST_DISABLED, "hosts", [one.name for one in wanted.hosts.values() if one.disabled])
+    running = [vm for vm in vms if is_active(vm.status.phase)]
+    yield from _about(ImportNotice.VM_WITHOUT_HOST, "vms", [vm.name for vm in running if not vm.host])
+    stopped = [vm.name for vm in vms if not is_active(vm.status.phase)]
+    yield from _about(ImportNotice.VM_NOT_RUNNING, "vms", stopped)
+
+
+def _about(code: ImportNotice, what: str, names: Iterable[str], **more: tuple[str, ...]) -> Iterator[Reason]:
+    listed = tuple(names)
+    if listed:
+        yield Reason(code, {"count": len(listed), what: listed, **more})
+
+
+def _is_too_large(vm: VirtualMachine, host: Hypervisor | None) -> bool:
+    capacity = host.effective_capacity() if host is not None else None
+    return capacity is not None and any(need > capacity.get(name, 0) for name, need in vm.spec.resources.items())

@@ -278,6 +278,11 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
     spec: VirtualMachineSpec = VirtualMachineSpec()
     status: VirtualMachineStatus = VirtualMachineStatus()
 
+    @property
+    def host(self) -> str:
+        """The host that it is assigned to; empty where it is assigned to none."""
+        return self.status.assigned.hypervisor if self.status.assigned is not None else ""
+
     def hosts(self) -> frozenset[str]:
         """The hosts that it is assigned to, held by, or on its way to."""
         status = self.status

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from outlive.drivers.csv_inventory import parse_column_map, read_hosts, read_vms
 from outlive.inventory.check import Existing, ImportOptions, check_inventory
-from outlive.inventory.notices import notices
-from outlive.inventory.plan import plan_import
+from outlive.inventory.plan import notices, plan_import
 from outlive.inventory.records import Inventory
 from outlive.resources import VirtualMachine
 from outlive.resources.reasons import Reason, render

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from tests.unit.resources.examples import FULL, SMALL
 
 from outlive.resources import KINDS, Resource
 from outlive.resources.codec import to_builtins
-from outlive.resources.reference import reference_page
 from outlive.resources.schema import column_type, crd, crds, field_docs, kind_schema, openapi_schemas, printer_columns
 
-PAGE = Path(__file__).parents[3] / "docs/reference/resources.md"
 TYPES = {"string", "integer", "number", "boolean", "object", "array"}
 Schema = dict[str, Any]
 
@@ -137,7 +134,3 @@ def test_lists_refer_to_their_kind() -> None:
         assert schema["x-kubernetes-group-version-kind"][0]["kind"] == name.rpartition(".")[2]
         if name.endswith("List"):
             assert schema["properties"]["items"]["items"]["$ref"].rpartition("/")[2] in schemas
-
-
-def test_the_page_of_the_documentation_is_current() -> None:
-    assert PAGE.read_text() == reference_page()

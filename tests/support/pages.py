@@ -1,0 +1,136 @@
+"""The pages of docs/reference that are made from the code: ``python -m tests.support.pages`` writes them anew.
+
+Above the marker stands what people wrote, below it what the code makes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from outlive.cli.main import COMMANDS, app
+from outlive.cli.settings import all_sections
+from outlive.resources import KINDS, Resource
+from outlive.resources.schema import Schema, kind_schema, singular
+from outlive.runtime.config import reference_page
+
+FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
+MARKER: Final = "<!-- Generated from the code below this line; do not edit. -->\n"
+
+
+def current(name: str) -> str:
+    """A page as it should be."""
+    if name == "configuration.md":
+        return reference_page(all_sections())
+    head, marker, _ = (FOLDER / name).read_text(encoding="utf-8").partition(MARKER)
+    assert marker, f"{name} has lost its marker"
+    return head + MARKER + GENERATED[name]()
+
+
+def commands_text() -> str:
+    """All commands with their options, as Markdown."""
+    parts = ["\n## Commands\n"]
+    root = typer.main.get_command(app)
+    parts.extend(_sections(root, "outlive", listed=tuple(COMMANDS)))
+    for name, entry in COMMANDS.items():
+        parts.extend(_sections(entry.load(), f"outlive {name}"))
+    return "\n".join(parts)
+
+
+def _sections(command: Any, path: str, *, listed: tuple[str, ...] = ()) -> Iterator[str]:
+    """The section of a command, and of those below it."""
+    context = command.make_context(path, [], resilient_parsing=True)
+    anchor = "-".join(path.split())
+    yield f'### <a id="{anchor}"></a>`{path}`\n'
+    yield f"{_plain(command.help or '')}\n"
+    below = getattr(command, "commands", {})
+    if listed:
+        yield "".join(f"- [`outlive {name}`](#outlive-{name}): {COMMANDS[name].help}\n" for name in listed)
+    yield f"```\n{_usage(command, context)}\n```\n"
+    records = [record for param in command.get_params(context) if (record := param.get_help_record(context))]
+    if records:
+        rows = [f"| `{_cell(name)}` | {_cell(text)} |" for name, text in records]
+        yield "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
+    if not listed:
+        for name, part in below.items():
+            yield from _sections(part, f"{path} {name}")
+
+
+def _usage(command: Any, context: Any) -> str:
+    return " ".join(command.get_usage(context).removeprefix("Usage: ").split())
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[ \t]*\n(?!\n)[ \t]*", " ", text.strip()).replace("  ", "\n\n")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def kinds_text() -> str:
+    """All kinds with their fields, as Markdown."""
+    return "\n" + "\n".join(_kind_section(KINDS[name]) for name in sorted(KINDS))
+
+
+def _kind_section(kind: type[Resource]) -> str:
+    info = kind.info
+    schema = kind_schema(kind)
+    form = "spec and status" if kind.has_status() else "spec only" if info.halves else "one document"
+    names = ", ".join(f"`{name}`" for name in (info.plural, singular(kind), *info.short_names))
+    lines = [
+        f"## {kind.kind()}",
+        "",
+        schema["description"],
+        "",
+        f"Names: {names}. Form: {form}.",
+        "",
+        "| field | type | meaning |",
+        "|---|---|---|",
+    ]
+    for name, part in schema["properties"].items():
+        if name not in ("apiVersion", "kind", "metadata"):
+            lines += _rows(name, part, required=name in schema.get("required", ()))
+    return "\n".join(lines) + "\n"
+
+
+def _rows(path: str, schema: Schema, *, required: bool) -> Iterator[str]:
+    meaning = schema.get("description", "")
+    if schema.get("enum"):
+        words = ", ".join(f"`{word}`" if word else "empty" for word in schema["enum"])
+        meaning = f"{meaning} One of {words}.".strip()
+    if required:
+        meaning = f"Required. {meaning}".strip()
+    yield f"| `{path}` | {_type(schema)} | {meaning.replace('|', '/')} |"
+    inner, suffix = schema, ""
+    while "properties" not in inner:
+        if "items" in inner:
+            inner, suffix = inner["items"], f"{suffix}[]"
+        elif isinstance(inner.get("additionalProperties"), dict):
+            inner, suffix = inner["additionalProperties"], f"{suffix}.*"
+        else:
+            return
+    for name, part in inner["properties"].items():
+        yield from _rows(f"{path}{suffix}.{name}", part, required=name in inner.get("required", ()))
+
+
+def _type(schema: Schema) -> str:
+    if "x-kubernetes-int-or-string" in schema:
+        return "quantity"
+    if "items" in schema:
+        return f"list of {_type(schema['items'])}"
+    if "additionalProperties" in schema:
+        return f"map of {_type(schema['additionalProperties'])}"
+    return "time" if schema.get("format") == "date-time" else str(schema["type"])
+
+
+GENERATED: Final[dict[str, Callable[[], str]]] = {"cli.md": commands_text, "resources.md": kinds_text}
+PAGES: Final = (*GENERATED, "configuration.md")
+
+if __name__ == "__main__":
+    for page in PAGES:
+        (FOLDER / page).write_text(current(page), encoding="utf-8")
