@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -446,3 +447,16 @@ def test_settings_that_an_older_version_kept_and_this_one_does_not_know_are_left
     assert outlive("apply", "-f", state / "cluster.json", "--state-dir", state).code == 0
     assert outlive("failover", "plan", "--apply", "--state-dir", state).code == 0
     assert coverage(state)["tolerance"] == 1
+
+
+def test_a_copy_of_the_state_is_restored_by_a_command_and_never_under_a_server(state: Path) -> None:
+    copy = state.parent / "copy"
+    shutil.copytree(state, copy)
+    outlive("delete", "vm", "v00", "--state-dir", state)
+    with up(state):
+        assert outlive("restore", copy, "--state-dir", state).code == 5
+    done = outlive("restore", copy, "--state-dir", state)
+    assert done.code == 0, done.err
+    assert outlive("get", "vm", "v00", "--state-dir", state).code == 0
+    cluster = read(outlive("get", "cluster", "default", "--state-dir", state, "-o", "json"))
+    assert "since" in cluster["status"]["pause"]  # type: ignore[index]

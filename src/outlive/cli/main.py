@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "apply": Entry("objects", "Create or change resources from files.", "apply_app"),
     "delete": Entry("objects", "Delete resources.", "delete_app"),
     "dump": Entry("objects", "Write the whole state as one file, for --state.", "dump_app"),
+    "restore": Entry("objects", "Put a copy of the store back; the cluster is paused.", "restore_app"),
     "decide": Entry("decide", "Replay a decision on data from a file."),
     "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster.", "crds_app"),
     "config": Entry("decide", "Show the effective settings, or the reference of all settings.", "config"),

@@ -1,4 +1,4 @@
-"""Resources as they are: ``outlive get``, ``describe``, ``apply``, ``delete``, ``dump`` and ``crds``.
+"""Resources as they are: ``get``, ``describe``, ``apply``, ``delete``, ``dump``, ``restore``, ``crds``.
 
 ``apply`` checks all documents of all files before the first write. A document says what a user wants: its spec replaces
 the spec, its labels and annotations are added to those that are there; the status half belongs to whoever observes,
@@ -335,6 +335,28 @@ async def dump(access: Access) -> None:
     sys.stdout.buffer.flush()
 
 
+async def restore(
+    backup: Annotated[
+        Path, typer.Argument(metavar="BACKUP", help="A copy of store.db, or of the state directory that has it.")
+    ],
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--state-dir", metavar="DIR", envvar="OUTLIVE_STATE_DIR", help="Where outlive up keeps its state."
+        ),
+    ] = None,
+) -> None:
+    """Put a copy of the store back into the state directory. No server may run there; the cluster is paused."""
+    from outlive.base.ids import SystemIds
+    from outlive.store.sqlite.restore import restore as put_back
+
+    access = Access(state_dir=state_dir)
+    done = await put_back(backup, access.directory, clock=access.clock, ids=SystemIds())
+    kept = f"; the store that was there is {done.replaced}" if done.replaced is not None else ""
+    write(f"{done.objects} objects restored as store {done.incarnation}{kept}\n")
+    write("The cluster is paused until every host has registered what it runs: outlive get cluster default\n")
+
+
 def crds(
     kinds: Annotated[
         list[str] | None, typer.Argument(metavar="KIND", help="Only these.", autocompletion=complete_kind)
@@ -353,4 +375,5 @@ describe_app = single("describe", describe)
 apply_app = single("apply", apply)
 delete_app = single("delete", delete)
 dump_app = single("dump", dump)
+restore_app = single("restore", restore)
 crds_app = single("crds", crds)

@@ -93,6 +93,10 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     over."""
 
 
+CLUSTER: Final = "default"
+"""The name of the only ``Cluster``."""
+
+
 class Pause(Part, frozen=True, kw_only=True):
     """The store went back to an earlier state: nothing is started, moved, recovered or let in until all hosts spoke."""
 

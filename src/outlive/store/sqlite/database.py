@@ -142,6 +142,15 @@ class Database:
             row = self._connect().execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return str(row[0]) if row else default
 
+    def become(self, incarnation: str, ceiling: int) -> None:
+        """Be another store from now on, which has given all versions up to ``ceiling``."""
+        with self._explained():
+            run = self._connect().execute
+            run("BEGIN IMMEDIATE")
+            for fact in (("incarnation", incarnation), ("ceiling", str(ceiling))):
+                run("INSERT OR REPLACE INTO meta VALUES (?, ?)", fact)
+            run("COMMIT")
+
     def rows(self) -> Iterator[tuple[str, str, bytes]]:
         """Kind, key and document of all objects; ``BadInput`` names one that is not what was written."""
         with self._explained():

@@ -1,0 +1,144 @@
+"""A copy of a store that is put back: another store, paused, with versions beyond all that were ever given."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import sqlite3
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.loops import run_real
+
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, Conflict, InUse, NotFound
+from outlive.base.ids import SystemIds
+from outlive.resources import Cluster, Hypervisor, ObjectMeta
+from outlive.store.sqlite.restore import Restored, restore
+from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
+
+
+def real(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test on a real loop: files are written by threads."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        run_real(test(**arguments))
+
+    return run
+
+
+async def opened(directory: Path) -> SqliteStore:
+    return await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
+
+
+def left_over(directory: Path) -> list[Path]:
+    return list(directory.glob("restore-*"))
+
+
+async def put_back(backup: Path, directory: Path) -> Restored:
+    return await restore(backup, directory, clock=SystemClock(), ids=SystemIds())
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory with a host, and a copy of it, after which another host came."""
+    directory = tmp_path / "state"
+
+    async def write(*objects: Cluster | Hypervisor) -> None:
+        store = await opened(directory)
+        for each in objects:
+            await store.create(each)
+        await store.close()
+
+    run_real(write(Cluster(metadata=ObjectMeta(name="default")), Hypervisor(metadata=ObjectMeta(name="h1"))))
+    shutil.copytree(directory, tmp_path / "backup")
+    run_real(write(Hypervisor(metadata=ObjectMeta(name="h2"))))
+    return directory
+
+
+@real
+async def test_a_store_that_is_put_back_is_another_one_and_its_cluster_is_paused(state: Path) -> None:
+    before = await opened(state)
+    await before.close()
+    done = await put_back(state.parent / "backup", state)
+    store = await opened(state)
+    cluster = await store.get(Cluster, "default")
+    assert [host.name for host in (await store.list(Hypervisor)).items] == ["h1"]
+    assert store.incarnation == done.incarnation == cluster.status.store_incarnation != before.incarnation
+    assert cluster.status.pause is not None
+    assert cluster.status.pause.reason == "restored"
+    assert done.objects == 2
+    await store.close()
+
+
+@real
+async def test_what_was_read_in_the_replaced_store_writes_nothing_in_the_restored_one(state: Path) -> None:
+    store = await opened(state)
+    newest = await store.get(Hypervisor, "h2")
+    await store.close()
+    await put_back(state.parent / "backup", state)
+    store = await opened(state)
+    written = await store.create(Hypervisor(metadata=ObjectMeta(name="h3")))
+    assert int(written.metadata.resource_version) > int(newest.metadata.resource_version)
+    host = await store.get(Hypervisor, "h1")
+    stale = ObjectMeta(name="h1", uid=host.metadata.uid, resource_version=newest.metadata.resource_version)
+    with pytest.raises(Conflict):
+        await store.replace(Hypervisor(metadata=stale))
+    await store.close()
+
+
+@real
+async def test_the_replaced_store_is_kept_and_can_be_put_back(state: Path) -> None:
+    replaced = (await put_back(state.parent / "backup" / DATABASE_FILE, state)).replaced
+    assert replaced is not None
+    await put_back(replaced, state)
+    store = await opened(state)
+    assert [host.name for host in (await store.list(Hypervisor)).items] == ["h1", "h2"]
+    await store.close()
+
+
+@real
+async def test_a_backup_without_a_cluster_is_paused_too(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "backup")
+    await store.close()
+    done = await put_back(tmp_path / "backup", tmp_path / "state")
+    assert done.replaced is None
+    store = await opened(tmp_path / "state")
+    assert (await store.get(Cluster, "default")).paused
+    await store.close()
+
+
+@real
+async def test_nothing_is_put_back_while_a_process_works_on_the_directory(state: Path) -> None:
+    store = await opened(state)
+    with pytest.raises(InUse):
+        await put_back(state.parent / "backup", state)
+    assert len((await store.list(Hypervisor)).items) == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no store at all", b"SQLite format 3\0"])
+@real
+async def test_what_is_no_store_is_refused_and_the_directory_stays_as_it_was(state: Path, content: bytes) -> None:
+    file = state.parent / "file"
+    file.write_bytes(content)
+    with pytest.raises(BadInput):
+        await put_back(file, state)
+    with pytest.raises(NotFound):
+        await put_back(state.parent / "nothing", state)
+    store = await opened(state)
+    assert len((await store.list(Hypervisor)).items) == 2
+    await store.close()
+    assert not left_over(state)
+
+
+@real
+async def test_a_copy_with_a_damaged_object_is_refused(state: Path) -> None:
+    copy = state.parent / "backup" / DATABASE_FILE
+    with sqlite3.connect(copy) as connection:
+        connection.execute("UPDATE objects SET crc = 1 WHERE key = 'h1'")
+    with pytest.raises(BadInput, match="wrong checksum"):
+        await put_back(copy, state)
