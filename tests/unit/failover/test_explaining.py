@@ -10,6 +10,7 @@ from itertools import combinations
 import msgspec
 import pytest
 from tests.support.remedies import Resources, apply
+from tests.support.separation import barred
 from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud, tight_cloud
 
 from outlive.base.random import Random
@@ -22,7 +23,7 @@ from outlive.failover.decisions import DECISIONS
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import plan
-from outlive.failover.separation import AFFINITY, barred, groups_of
+from outlive.failover.separation import AFFINITY, groups_of
 from outlive.failover.snapshot import Snapshot, coverage_of
 from outlive.failover.topology import Topology
 from outlive.placement.engine import STEP_ERRORS

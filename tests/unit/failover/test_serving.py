@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support import fleets
+from tests.support.separation import barred
 
 from outlive.base.clock import SystemClock
 from outlive.base.random import Random
@@ -24,7 +25,7 @@ from outlive.failover.protection import Demands
 from outlive.failover.reconciler.cache import FleetCache, Informers
 from outlive.failover.reconciler.decider import Decider
 from outlive.failover.reconciler.serving import Serving
-from outlive.failover.separation import barred, groups_of
+from outlive.failover.separation import groups_of
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import TopologyChoice
 from outlive.resources import (

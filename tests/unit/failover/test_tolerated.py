@@ -8,10 +8,9 @@ from tests.support.loops import run
 from tests.unit.failover.test_tolerance import broken_fleet
 
 from outlive.base.random import Random
-from outlive.failover.analysis.coverage import assess, dividing
+from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.analysis.tolerance import ToleranceInput, Tolerating, judge_broken, tolerance
 from outlive.failover.conflicts import ConflictIndex
-from outlive.failover.portions import whole
 from outlive.failover.topology import topology_of
 
 
@@ -24,10 +23,10 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
             topology = topology_of(hosts, unit=unit)
             index = ConflictIndex.build(slots, topology=topology, locations={vm.id: vm.host for vm in vms})
             broken = frozenset(index.faulty())
-            division = whole(dividing(vms, slots))
-            views = {vm.id: vm for vm in vms}
-            telling = Tolerating(unit, broken, whole(judge_broken(broken, required, views, slots, topology)))
-            telling.add(vms, assess(vms, required, division, broken=broken, fails={}))
+            views, named = {vm.id: vm for vm in vms}, {slot.name: slot for slot in slots}
+            telling = Tolerating(unit, broken, judge_broken(broken, required, views, named, index, topology))
+            given = CoverageInput(vms=tuple(vms), required=required, slots=tuple(slots), topology=topology)
+            telling.add(vms, assess_state(given))
             told = telling.done()
             exact = tolerance(
                 ToleranceInput(vms=tuple(vms), required=required, slots=tuple(slots), units=topology.units)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.support import fleets
 from tests.support.literal_rules import DependencyGraph
+from tests.support.separation import barred
 
 from outlive.base.random import Random
 from outlive.failover.check import CheckInput, Fault, check
@@ -19,7 +20,7 @@ from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
-from outlive.failover.separation import barred, groups_of, separations
+from outlive.failover.separation import groups_of, separations
 from outlive.failover.sizing import resolve_size
 from outlive.failover.topology import Topology, topology_of
 

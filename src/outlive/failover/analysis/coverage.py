@@ -8,8 +8,7 @@ What is said here is said of exactly the state that was given; what placement mi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,7 +17,6 @@ from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import HostView, SlotView, VmView
 from outlive.failover.planner.actions import Fail
-from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.rules import counts, fits, may_run_on
 from outlive.failover.sizing import amounts
 from outlive.failover.topology import Topology
@@ -143,73 +141,19 @@ def assess_state(given: CoverageInput) -> dict[str, CoverageStatus]:
     """VM → what is true of it in this state."""
     locations = {vm.id: vm.host for vm in given.vms}
     index = ConflictIndex.build(given.slots, topology=given.topology, locations=locations)
-    return assess(
-        given.vms,
-        given.required,
-        whole(dividing(given.vms, given.slots)),
-        broken=frozenset(index.faulty()),
-        fails={fail.vm: fail for fail in given.fails},
-    )
-
-
-class Division(NamedTuple):
-    """VM → names of the slots that count for it; and VM → the slots that list it and do not; both in name order."""
-
-    counting: dict[str, list[str]]
-    idle: dict[str, list[SlotView]]
-
-
-def assess(
-    vms: Iterable[VmView],
-    required: Mapping[str, int],
-    division: Division,
-    *,
-    broken: Collection[str],
-    fails: Mapping[str, Fail],
-) -> dict[str, CoverageStatus]:
-    """VM → what is to be told about it.
-
-    ``broken``: the VMs for which some rule does not hold, at their current locations; ``fails`` has the last reason of
-    those that could not be served.
-    """
-    return {
-        vm.id: status_of(
-            vm,
-            required.get(vm.id, 0),
-            division.counting.get(vm.id, ()),
-            broken=vm.id in broken,
-            fail=fails.get(vm.id),
-            idle=division.idle.get(vm.id, ()),
-        )
-        for vm in vms
-    }
-
-
-def dividing(vms: Iterable[VmView], slots: Iterable[SlotView]) -> Portions[Division]:
-    """Which slots count for whom, in portions."""
-    views: dict[str, VmView] = {}
-    for listed in portioned(vms):
-        views.update((vm.id, vm) for vm in listed)
-        yield
-    counting: dict[str, list[str]] = {}
-    idle: dict[str, list[SlotView]] = {}
-    for portion in portioned(sorted(slots, key=lambda one: one.name), SLOTS):
-        for slot in portion:
-            for member in slot.members:
-                vm = views.get(member)
-                if vm is None:
-                    continue
-                if counts(vm, slot):
-                    counting.setdefault(member, []).append(slot.name)
-                else:
-                    idle.setdefault(member, []).append(slot)
-        yield
-    return Division(counting, idle)
-
-
-def is_covered(required: int, counting: int, *, broken: bool) -> bool:
-    """Whether a VM for which so many slots count has what it needs; ``broken``: some rule does not hold for it."""
-    return required <= 0 or (counting >= required and not broken)
+    broken, fails = frozenset(index.faulty()), {fail.vm: fail for fail in given.fails}
+    listing: dict[str, list[SlotView]] = {}
+    for slot in sorted(given.slots, key=lambda one: one.name):
+        for member in slot.members:
+            listing.setdefault(member, []).append(slot)
+    found = {}
+    for vm in given.vms:
+        slots = listing.get(vm.id, ())
+        counting = [slot.name for slot in slots if counts(vm, slot)]
+        idle = [slot for slot in slots if not counts(vm, slot)]
+        required, fail = given.required.get(vm.id, 0), fails.get(vm.id)
+        found[vm.id] = status_of(vm, required, counting, broken=vm.id in broken, fail=fail, idle=idle)
+    return found
 
 
 def status_of(
@@ -221,8 +165,8 @@ def status_of(
     fail: Fail | None,
     idle: Sequence[SlotView] = (),
 ) -> CoverageStatus:
-    """What is true of one VM; ``slots`` count for it, ``idle`` list it and do not."""
-    covered = is_covered(required, len(slots), broken=broken)
+    """What is true of one VM; ``slots`` count for it, ``idle`` list it and do not; ``broken``: a rule does not hold."""
+    covered = required <= 0 or (len(slots) >= required and not broken)
     status = CoverageStatus(
         required=required, slots=tuple(slots), covered=covered, host=vm.host, also_needs=Amounts(vm.also_needs)
     )

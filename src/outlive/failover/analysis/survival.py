@@ -21,7 +21,6 @@ from outlive.failover.analysis.enumeration import Tally, effort, enumerated
 from outlive.failover.analysis.matrix import SurvivalMatrix
 from outlive.failover.analysis.tolerance import Tolerances, judged, killers
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.portions import whole
 
 PAIRS_LIMIT = 2_000_000_000
 """Pairs of a case and an affected VM that an enumeration on request may look at."""
@@ -109,7 +108,7 @@ def survive(given: FailuresInput) -> FailuresResult:
     failures = min(given.failures, max(1, len(matrix.unit_names)))
     pairs = effort(matrix, failures)
     if not given.enumerate:
-        levels = whole(judged(matrix))
+        levels = judged(matrix)
         weak = [at for at, vm in enumerate(matrix.vms) if levels.levels[vm.id] < failures]
         doubtful = not set(levels.understated).isdisjoint(matrix.vms[at].id for at in weak)
         if not doubtful and (not weak or pairs > PAIRS_UNASKED):

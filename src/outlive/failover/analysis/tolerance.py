@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.analysis.matrix import WORD_BITS, Ints, SurvivalMatrix
+from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.topology import Topology
 from outlive.resources import CoverageStatus
 
@@ -85,7 +85,7 @@ def tolerance(given: ToleranceInput) -> ToleranceResult:
     """The tolerance of every VM that needs slots, of each zone and of the fleet."""
     needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
     matrix = SurvivalMatrix(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units)
-    found = whole(judged(matrix))
+    found = judged(matrix)
     levels = found.levels
     zones: dict[str, int] = {}
     counts: dict[int, int] = {}
@@ -111,21 +111,19 @@ def tolerances(
     units: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """VM → failures that it survives. ``locations``: the hosts of all VMs, also of those that need no slots."""
-    return whole(judged(SurvivalMatrix(vms, slots, locations, units))).levels
+    return judged(SurvivalMatrix(vms, slots, locations, units)).levels
 
 
-def judged(matrix: SurvivalMatrix) -> Portions[Tolerances]:
-    """The tolerance of every VM, in portions."""
+def judged(matrix: SurvivalMatrix) -> Tolerances:
+    """The tolerance of every VM."""
     levels: Ints = np.zeros(len(matrix.vms), dtype=np.int64)
     understated: list[str] = []
     rows = matrix.rows()
-    yield
     for vms, claims in matrix.by_degree(max(1, WORDS_TOGETHER // max(1, rows.shape[1]))):
         if claims.shape[1] > SLOTS_AT_ONCE:
             understated += [matrix.vms[at].id for at in vms.tolist() if not _by_search(matrix, at, levels)]
         else:
             levels[vms] = _at_once(matrix, rows, vms, claims)
-        yield
     ids = (vm.id for vm in matrix.vms)
     return Tolerances(levels=dict(zip(ids, levels.tolist(), strict=True)), understated=tuple(sorted(understated)))
 
@@ -312,7 +310,7 @@ def _bits(mask: int) -> list[int]:
     return found
 
 
-BROKEN_JUDGED = 500
+BROKEN_JUDGED = 100
 """VMs with broken rules that a cycle judges exactly; of further ones it says that they survive nothing."""
 
 
@@ -363,22 +361,12 @@ def judge_broken(
     broken: Collection[str],
     required: Mapping[str, int],
     views: Mapping[str, VmView],
-    slots: Sequence[SlotView],
+    slots: Mapping[str, SlotView],
+    index: ConflictIndex,
     topology: Topology,
-) -> Portions[dict[str, int]]:
-    """VM for which a rule is broken → failures that it survives."""
+) -> dict[str, int]:
+    """VM for which a rule is broken → failures that it survives; ``index`` is over these VMs and slots."""
     chosen = [views[vm] for vm in sorted(broken) if vm in views and required.get(vm, 0) > 0][:BROKEN_JUDGED]
-    if not chosen:
-        return {}
-    ids = {vm.id for vm in chosen}
-    near: list[SlotView] = []
-    where: dict[str, str] = {}
-    for portion in portioned(slots, SLOTS):
-        near += [slot for slot in portion if not ids.isdisjoint(slot.members)]
-        # Of a member that nobody lists the last record counts, wherever it is.
-        where.update(record for slot in portion for record in slot.members.items() if record[0] not in views)
-        yield
-    where.update((vm, views[vm].host) for slot in near for vm in slot.members if vm in views)
-    yield
-    found = yield from judged(SurvivalMatrix(chosen, near, where, topology.units))
-    return found.levels
+    near = [slots[name] for name in sorted({name for vm in chosen for name in index.slots_of(vm.id)})]
+    where = {vm: index.location(vm) for slot in near for vm in slot.members}
+    return tolerances(chosen, near, where, topology.units)

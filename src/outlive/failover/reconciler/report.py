@@ -146,8 +146,7 @@ class CoverageReport:
             del self._fails[vm]
         broken = frozenset(vm for vm in cache.index.faulty() if vm in cache.vms)
         required = {vm: cache.required(cache.vms[vm]) for vm in broken}
-        slots = tuple(cache.slots.values())
-        exact = await in_portions(judge_broken(broken, required, cache.vms, slots, cache.topology()), self._clock)
+        exact = judge_broken(broken, required, cache.vms, cache.slots, cache.index, cache.topology())
         tolerance = Tolerating(unit, broken, exact)
         reasons = Counter[str]()
         covered: list[str] = []

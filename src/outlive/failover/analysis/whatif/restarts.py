@@ -12,10 +12,10 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.drain.inputs import move_request
+from outlive.failover.analysis.survival import FailuresInput, survive
 from outlive.failover.analysis.whatif.altered import Altered, running
 from outlive.failover.analysis.whatif.answers import Landed
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.rules import counts
 from outlive.failover.snapshot import Snapshot
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent
@@ -76,13 +76,15 @@ async def lost(
 
 
 def _own_slots(gathered: Snapshot, stranded: Sequence[VmView], gone: set[str]) -> dict[str, SlotView]:
-    """VM → a slot of its own that is left, each slot once; whoever has the fewest to choose from chooses first."""
-    names = {vm.id: vm for vm in stranded}
-    free: dict[str, list[SlotView]] = {}
-    for slot in gathered.observation.slots:
-        if slot.host in gone or slot.host not in gathered.fleet.index:
-            continue
-        hit = [vm for vm in slot.members if vm in names and slot.members[vm] == names[vm].host]
-        if len(hit) == 1 and counts(names[hit[0]], slot):
-            free.setdefault(hit[0], []).append(slot)
-    return {vm: min(slots, key=lambda one: one.name) for vm, slots in sorted(free.items())}
+    """VM → the slot of its own that it is left, by the evaluation of ``survive``; whoever has none is left out."""
+    if not stranded:
+        return {}
+    there = {slot.name: slot for slot in gathered.observation.slots if slot.host in gathered.fleet.index}
+    given = FailuresInput(
+        vms=gathered.vms,
+        required={vm.id: 1 for vm in stranded},
+        slots=tuple(there.values()),
+        hosts=gathered.observation.hosts,
+        cases=(tuple(sorted(gone)),),
+    )
+    return {one.vm: there[one.slot] for one in survive(given).landing or () if not one.contested}
