@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import textwrap
+import sys
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import inspect as types
@@ -230,14 +230,20 @@ def field_docs(struct: type) -> dict[str, str]:
 
 
 def _own_field_docs(struct: type) -> dict[str, str]:
-    body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]).body
     docs: dict[str, str] = {}
-    for field, text in pairwise(body):
+    for field, text in pairwise(_classes(struct.__module__)[struct.__name__].body):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
             docs[field.target.id] = _plain(text.value.value)
     return docs
+
+
+@lru_cache(maxsize=64)
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module as they are written; it is parsed once for all of them."""
+    body = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
 def _plain(text: str) -> str:

@@ -13,7 +13,6 @@ from outlive.resources import Coverage, Membership, Reservation
 from outlive.roles.settings import RoleSettings
 from outlive.roles.up import Ports, UpRole
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.simulation.field_writers import WriterStore
 
 HOSTS = tuple(f"h{n}" for n in range(8))
 
@@ -29,15 +28,10 @@ def role(cloud: RecoveryCloud, k: int) -> UpRole:
         },
         FailoverConfig,
     )
-    ports = Ports(
-        computer=Inline(),
-        recovery_store=WriterStore(cloud.memory, writer="recovery"),
-        cluster_store=WriterStore(cloud.memory, writer="controller"),
-    )
     return UpRole(
         cloud.memory,
         RoleSettings(failover=failover),
-        ports,
+        Ports(computer=Inline()),
         identity="ctl-1",
         clock=cloud.clock,
         random=cloud.random.fork("up"),
