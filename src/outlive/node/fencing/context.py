@@ -109,10 +109,14 @@ class FenceWriter:
 
 @dataclass(frozen=True, slots=True)
 class FencerContext:
-    """See the module. ``me``: the fencer's own host."""
+    """See the module. ``me``: the fencer's own host; ``leads``: whether it is the one that does what every coordinator
+    could."""
 
     me: str
+    leads: Callable[[], bool]
+    store: Store
     clock: Clock
+    decisions: DecisionLog
     watcher: Watcher
     rules: Rules
     writer: FenceWriter

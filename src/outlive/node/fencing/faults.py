@@ -6,13 +6,12 @@ next one ends or refreshes (docs/concepts/safety.md#woken).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from outlive.base.clock import Clock
+from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fence import AWAITED
 from outlive.node.fencing.states import POWER_ON_WAITS_S, TAKEN, is_off, is_open
-from outlive.node.fencing.watcher import Watcher
 from outlive.resources import MemberRecord, ObjectRef
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value, names
@@ -98,25 +97,21 @@ def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]
 class FenceFaults:
     """Records them while this fencer leads."""
 
-    def __init__(
-        self, me: str, watcher: Watcher, holds: Holds, recorder: FaultRecorder, clock: Clock, leads: Callable[[], bool]
-    ) -> None:
-        self._me = me
-        self._watcher = watcher
+    def __init__(self, context: FencerContext, holds: Holds, recorder: FaultRecorder) -> None:
+        self._context = context
         self._holds = holds
         self._recorder = recorder
-        self._clock = clock
-        self._leads = leads
         self._led = False
 
     async def run(self) -> None:
         """Until cancelled."""
+        context = self._context
         while True:
-            leads = self._leads() and self._watcher.stalled_s() <= DOUBT_S
+            leads = context.leads() and context.watcher.stalled_s() <= DOUBT_S
             if leads and not self._led:
                 self._recorder.forget()
             self._led = leads
             if leads:
-                members = [(host, seen.record) for host, seen in self._watcher]
-                await self._recorder.record(fencing_faults(self._me, members, self._holds, self._clock.monotonic()))
-            await self._clock.sleep(LOOK_S)
+                members = [(host, seen.record) for host, seen in context.watcher]
+                await self._recorder.record(fencing_faults(context.me, members, self._holds, context.clock.monotonic()))
+            await context.clock.sleep(LOOK_S)

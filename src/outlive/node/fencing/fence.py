@@ -18,10 +18,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, OutliveError, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.fencing.context import FencerContext, FenceWriter, Written
+from outlive.node.fencing.context import FencerContext, Written
 from outlive.node.fencing.isolation import CUT_OFF, FenceIsolation
 from outlive.node.fencing.policy import HostSettings, operator_assertion
 from outlive.node.fencing.proofs import (
@@ -35,7 +34,7 @@ from outlive.node.fencing.proofs import (
     WatchdogView,
     safe_after_s,
 )
-from outlive.node.fencing.rules import Rules, refuses
+from outlive.node.fencing.rules import refuses
 from outlive.node.fencing.states import (
     ATTEMPT,
     CONDEMN,
@@ -48,10 +47,9 @@ from outlive.node.fencing.states import (
     is_open,
 )
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, EvaluateResult
-from outlive.node.fencing.watcher import HAIR_S, Seen, Watcher
+from outlive.node.fencing.watcher import HAIR_S, Seen
 from outlive.resources import FencePhase, MemberRecord, Membership, ProofKind, Unproven
 from outlive.resources.maintenance import power_maintenance
-from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.steps import ProtocolStep
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -84,21 +82,13 @@ class Opened:
 class Opening:
     """Condemns hosts, and takes fences over that nobody carries on. All calls may raise errors of the store."""
 
-    def __init__(
-        self,
-        me: str,
-        watcher: Watcher,
-        rules: Rules,
-        writer: FenceWriter,
-        clock: Clock,
-        decisions: DecisionLog,
-    ) -> None:
-        self._me = me
-        self._watcher = watcher
-        self._rules = rules
-        self._writer = writer
-        self._clock = clock
-        self._decisions = decisions
+    def __init__(self, context: FencerContext) -> None:
+        self._me = context.me
+        self._watcher = context.watcher
+        self._rules = context.rules
+        self._writer = context.writer
+        self._clock = context.clock
+        self._decisions = context.decisions
         self._present: tuple[float, EvaluateResult] | None = None
 
     def evaluate(self) -> EvaluateResult:

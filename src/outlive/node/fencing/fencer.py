@@ -118,9 +118,12 @@ class Fencer:
         )
         self._writer = FenceWriter(store, self._memberships, clock, decisions)
         self._holds = Holds()
-        self._context = FencerContext(
+        context = self._context = FencerContext(
             me=host,
+            leads=self._leads,
+            store=store,
             clock=clock,
+            decisions=decisions,
             watcher=self.watcher,
             rules=self._rules,
             writer=self._writer,
@@ -129,21 +132,19 @@ class Fencer:
             cutting=None if cut is None else Isolation(cut, store),
             rehearsals=self._rehearsals,
         )
-        self._faults = FenceFaults(host, self.watcher, self._holds, faults, clock, self._leads)
-        self._cuts = EndedIsolations(self._context, self._leads)
-        self._power_on = PowerOn(self._context, store, self._leads)
+        self._faults = FenceFaults(context, self._holds, faults)
+        self._cuts = EndedIsolations(context)
+        self._power_on = PowerOn(context)
         self._suspicions = Suspicions(self.watcher, self._rules.looks)
-        self._forecast = Forecast(
-            self.watcher, self._rules, Suspicions(self.watcher, self._rules.looks), store, clock, self._leads
-        )
-        self._opening = Opening(host, self.watcher, self._rules, self._writer, clock, decisions)
+        self._forecast = Forecast(context)
+        self._opening = Opening(context)
         self._asked: dict[str, float] = {}
         """Hosts that somebody asks to have fenced, and when that is tried next."""
         self._tasks: dict[str, Fence | None] = {}
         """Hosts that a task of mine works on; its fence once there is one."""
         self._others: dict[str, None] = {}
         """The other coordinators."""
-        self._confirmation = PeerConfirmation(host, observer, self.watcher, self._rules, self._others, clock, decisions)
+        self._confirmation = PeerConfirmation(context, observer, self._others)
         self._group: OrderedTaskGroup | None = None
         self._fences = metrics.counter(
             "fences_total", "Hosts condemned by this fencer, by what became of it", ("result",)

@@ -9,19 +9,20 @@ is written (docs/operating/fencing.md#maintenance).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.fencing.rules import RateRule, Rules
+from outlive.node.fencing.context import FencerContext
+from outlive.node.fencing.rules import RateRule
 from outlive.node.fencing.suspicion import evaluate
-from outlive.node.fencing.watcher import Seen, Suspicions, Watcher
+from outlive.node.fencing.watcher import Seen, Suspicions
 from outlive.resources import Hypervisor, Spared
-from outlive.store import Store, compare_and_swap
+from outlive.store import compare_and_swap
 
 LOOK_S: Final = 1.0
 """How often is looked, while anything is in maintenance."""
@@ -33,23 +34,15 @@ _log = get_logger("fencing.forecast")
 
 
 class Forecast:
-    """See the module. ``suspicions``: its own; ``leads``: whether this fencer writes what all know."""
+    """See the module."""
 
-    def __init__(
-        self,
-        watcher: Watcher,
-        rules: Rules,
-        suspicions: Suspicions,
-        store: Store,
-        clock: Clock,
-        leads: Callable[[], bool],
-    ) -> None:
-        self._watcher = watcher
-        self._rules = rules
-        self._store = store
-        self._clock = clock
-        self._leads = leads
-        self._suspicions = suspicions
+    def __init__(self, context: FencerContext) -> None:
+        self._watcher = context.watcher
+        self._rules = context.rules
+        self._store = context.store
+        self._clock = context.clock
+        self._leads = context.leads
+        self._suspicions = Suspicions(context.watcher, context.rules.looks)
         self._rate = RateRule()
         self._written: dict[str, tuple[int, int]] = {}
         """Host → epoch and renewal of the silence that was written down."""

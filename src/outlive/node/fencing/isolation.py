@@ -13,22 +13,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.node.fencing.power import answer_of
 from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, CutView, FencedView, LiftView
 from outlive.node.fencing.rules import TAKE_OVER_RESTING_S
 from outlive.node.ports.fencing import CutPort, CutReport
-from outlive.resources import MemberRecord, ProofKind, VirtualMachine
-from outlive.runtime.steps import ProtocolStep
+from outlive.resources import MemberRecord, VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
+    from outlive.node.fencing.fence import Fence
 
 CUT_OFF: Final = "it is isolated, and may still run"
 LOOK_S: Final = 2.0
@@ -112,9 +113,7 @@ class Isolation:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may."""
         try:
             await self._read_back(host, epoch)
-        except NotFound as error:
-            return error.message
-        except Unavailable as error:
+        except OutliveError as error:
             return error.message
         return ""
 
@@ -126,35 +125,23 @@ class Isolation:
             return False
 
     async def _read_back(self, host: str, epoch: int) -> CutReport:
-        try:
-            with deadline(CALL_LIMIT_S):
-                return await self._port.read_back(host, epoch)
-        except NotFound:
-            raise
-        except TimeoutError:
-            raise Unavailable(f"no answer in {CALL_LIMIT_S:g} s") from None
-        except OutliveError as error:
-            raise Unavailable(error.message) from error
-        except Exception as error:
-            _log.exception("fence.isolation_broke", host=host, epoch=epoch)
-            raise Unavailable(f"its driver failed with {type(error).__name__}: {error}") from error
+        return await answer_of(self._port.read_back(host, epoch), CALL_LIMIT_S, host)
 
     async def renew(self, host: str, epoch: int, scope: tuple[str, ...]) -> CutResult:
         """Shut the host out of exactly this, and read it back."""
         if not scope:
             return CutResult(why_not="it holds no VM with a disk or port")
+
+        async def ordered() -> CutReport:
+            await self._port.cut(host, epoch, scope)
+            return await self._port.read_back(host, epoch)
+
         try:
-            async with self._one_order(host), asyncio.timeout(CALL_LIMIT_S):
-                await self._port.cut(host, epoch, scope)
-                report = await self._port.read_back(host, epoch)
-        except TimeoutError:
-            return CutResult(why_not=f"no answer in {CALL_LIMIT_S:g} s")
+            async with self._one_order(host):
+                report = await answer_of(ordered(), CALL_LIMIT_S, host)
         except OutliveError as error:
-            _log.warning("fence.isolation_failed", host=host, epoch=epoch, error=str(error))
+            _log.warning("fence.isolation_failed", host=host, epoch=epoch, error=error.message)
             return CutResult(why_not=error.message)
-        except Exception as error:  # noqa: BLE001 - a driver that breaks for one host must not end all fences
-            _log.exception("fence.isolation_broke", host=host, epoch=epoch)
-            return CutResult(why_not=f"its driver failed with {type(error).__name__}: {error}")
         there = tuple(one for one in scope if one in set(report.scope))
         if not there:
             return CutResult(why_not="nothing was isolated when it was read back")
@@ -177,15 +164,10 @@ class Isolation:
         The order may arrive when the host has come back, was condemned and cut off once more.
         """
         try:
-            async with self._one_order(host), asyncio.timeout(CALL_LIMIT_S):
-                await self._port.lift(host, epoch)
-        except TimeoutError:
-            return f"no answer in {CALL_LIMIT_S:g} s"
+            async with self._one_order(host):
+                await answer_of(self._port.lift(host, epoch), CALL_LIMIT_S, host)
         except OutliveError as error:
             return error.message
-        except Exception as error:  # noqa: BLE001 - as above
-            _log.exception("fence.isolation_broke", host=host, epoch=epoch)
-            return f"its driver failed with {type(error).__name__}: {error}"
         return ""
 
     def _one_order(self, host: str) -> asyncio.Lock:
@@ -209,32 +191,6 @@ def not_renewed(wanted: tuple[str, ...], result: CutResult) -> str:
     if not left:
         return ""
     return result.why_not or f"{', '.join(left[:NAMED])} could not be read back"
-
-
-class Fence(Protocol):
-    """The open fence that a cut belongs to."""
-
-    host: str
-    epoch: int
-    record: MemberRecord
-
-    async def unless_maintenance(self) -> Any:
-        """Wait until there is no maintenance."""
-        ...
-
-    async def pause(self, seconds: float) -> None:
-        """Rest, or until operators change something."""
-        ...
-
-    async def nothing_by(self, kind: ProofKind, why: str, *, failing: bool = False) -> None:
-        """This kind proves nothing for now."""
-        ...
-
-    async def prove(
-        self, kind: ProofKind, step: ProtocolStep[CutView, Any], view: Callable[[MemberRecord, int], CutView]
-    ) -> str:
-        """Write the proof; why the fence is still open."""
-        ...
 
 
 class FenceIsolation:
@@ -339,14 +295,10 @@ class FenceIsolation:
 
 
 class EndedIsolations:
-    """Ends the isolation of hosts that have joined in a new boot.
+    """Ends the isolation of hosts that have joined in a new boot."""
 
-    ``leads``: whether this fencer is the one that does what everybody could.
-    """
-
-    def __init__(self, context: FencerContext, leads: Callable[[], bool]) -> None:
+    def __init__(self, context: FencerContext) -> None:
         self._context = context
-        self._leads = leads
         self._hosts: dict[str, None] = {}
         """Isolated hosts."""
 
@@ -360,7 +312,7 @@ class EndedIsolations:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            for host in list(self._hosts) if self._leads() else ():
+            for host in list(self._hosts) if self._context.leads() else ():
                 try:
                     await self._end(host)
                 except OutliveError as error:

@@ -13,14 +13,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.natural import natural_key
-from outlive.node.fencing.rules import Rules
-from outlive.node.fencing.watcher import Seen, Watcher
+from outlive.node.fencing.context import FencerContext
+from outlive.node.fencing.watcher import Seen
 from outlive.node.numbers import Amount, Count
 from outlive.resources import SilentPeer
 from outlive.resources.memberships import SILENT_PEERS
-from outlive.runtime.decisions import Decision, DecisionLog
+from outlive.runtime.decisions import Decision
 
 FRESH_RENEWALS: Final = 2
 """Renewals of its own for which counts what a coordinator publishes."""
@@ -41,23 +40,14 @@ class Publisher(Protocol):
 class PeerConfirmation:
     """See the module. ``others``: the other coordinators by name, as they are known at each moment."""
 
-    def __init__(
-        self,
-        me: str,
-        publisher: Publisher,
-        watcher: Watcher,
-        rules: Rules,
-        others: Iterable[str],
-        clock: Clock,
-        decisions: DecisionLog,
-    ) -> None:
-        self._me = me
+    def __init__(self, context: FencerContext, publisher: Publisher, others: Iterable[str]) -> None:
+        self._me = context.me
         self._publisher = publisher
-        self._watcher = watcher
-        self._rules = rules
+        self._watcher = context.watcher
+        self._rules = context.rules
         self._others = others
-        self._clock = clock
-        self._decisions = decisions
+        self._clock = context.clock
+        self._decisions = context.decisions
         self._known: dict[tuple[str, str, int, int], float] = {}
         """Silences for which a renewal was brought forward, and when they were last published."""
         self._says = False

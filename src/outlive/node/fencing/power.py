@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.node.fencing.proofs import READINGS_APART_S
@@ -39,6 +41,7 @@ APART_S: Final = READINGS_APART_S + 0.05
 
 _log = get_logger("fencing.power")
 
+T = TypeVar("T")
 Answer = Literal["ok", "error", "timeout"]
 COMMANDS: Final = 4
 """Off, status, on, status."""
@@ -114,8 +117,6 @@ class Look:
 
     why_not: str = ""
     """Why its host cannot be switched off by it now."""
-    foreign: bool = False
-    """It speaks of another machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,22 @@ class Attempt:
     system_uuid: str = ""
     off_after_s: tuple[float, ...] = ()
     """Seconds after the acknowledged command at which readings said off, the last ones in a row."""
+
+
+async def answer_of(call: Awaitable[T], limit_s: float, host: str) -> T:
+    """What the driver of a controller answers for that host. ``NotFound``; ``Unavailable`` for anything else."""
+    try:
+        with deadline(limit_s):
+            return await call
+    except (NotFound, Unavailable):
+        raise
+    except TimeoutError:
+        raise Unavailable(f"no answer in {limit_s:g} s") from None
+    except OutliveError as error:
+        raise Unavailable(error.message) from error
+    except Exception as error:
+        _log.exception("fence.driver_broke", host=host)
+        raise Unavailable(f"its driver failed with {type(error).__name__}: {error}") from error
 
 
 class PowerSequence:
@@ -143,7 +160,7 @@ class PowerSequence:
         if not fencing.driver:
             return Look(why_not="it has no power controller")
         try:
-            reading = await self._read(host)
+            reading = await answer_of(self._port.read(host), READ_LIMIT_S, host.name)
         except OutliveError as error:
             return Look(why_not=f"its power controller at {fencing.address} does not answer: {error.message}")
         return self.judge(host, reading)
@@ -155,7 +172,7 @@ class PowerSequence:
             return Look(why_not=f"no system uuid is recorded for it (its controller says {said or 'none'})")
         if said != expected:
             why = f"its power controller speaks of system {said or 'unknown'}, and the host is {expected}"
-            return Look(why_not=why, foreign=True)
+            return Look(why_not=why)
         return Look()
 
     async def switch_off(self, host: Hypervisor) -> Attempt:
@@ -181,15 +198,9 @@ class PowerSequence:
         if look.why_not:
             return look.why_not
         try:
-            async with asyncio.timeout(OFF_LIMIT_S):
-                await self._port.on(host)
-        except TimeoutError:
-            return f"no answer in {OFF_LIMIT_S:g} s"
+            await answer_of(self._port.on(host), OFF_LIMIT_S, host.name)
         except OutliveError as error:
             return error.message
-        except Exception as error:  # noqa: BLE001 - as for a reading
-            _log.exception("fence.driver_broke", host=host.name)
-            return f"its driver failed with {type(error).__name__}: {error}"
         return ""
 
     async def _off(self, host: Hypervisor) -> Answer:
@@ -216,7 +227,7 @@ class PowerSequence:
                 break
             next_at = sent + POLL_S
             try:
-                reading = await self._read(host)
+                reading = await answer_of(self._port.read(host), READ_LIMIT_S, host.name)
             except OutliveError as error:
                 _log.info("fence.reading_failed", host=host.name, error=str(error))
                 off.clear()
@@ -229,18 +240,6 @@ class PowerSequence:
             off.append(sent - acknowledged if off else self._clock.monotonic() - acknowledged)
             next_at = self._clock.monotonic() + APART_S
         return readings, tuple(off)
-
-    async def _read(self, host: Hypervisor) -> PowerReading:
-        try:
-            async with asyncio.timeout(READ_LIMIT_S):
-                return await self._port.read(host)
-        except TimeoutError:
-            raise Unavailable(f"no reading in {READ_LIMIT_S:g} s") from None
-        except OutliveError:
-            raise
-        except Exception as error:
-            _log.exception("fence.driver_broke", host=host.name)
-            raise Unavailable(f"its driver failed with {type(error).__name__}: {error}") from error
 
 
 def _text(reading: PowerReading | None) -> str | None:

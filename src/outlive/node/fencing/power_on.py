@@ -8,7 +8,6 @@ is enough; nothing here makes sure that the host comes up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from outlive.base.errors import OutliveError
@@ -26,7 +25,7 @@ from outlive.node.fencing.states import (
 from outlive.resources import MemberRecord, VirtualMachine
 from outlive.resources.maintenance import power_maintenance
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import LIST_S, Store, answered, list_all
+from outlive.store import LIST_S, answered, list_all
 
 LOOK_S: Final = 5.0
 """How often is looked for hosts to be switched on."""
@@ -35,12 +34,10 @@ _log = get_logger("fencing")
 
 
 class PowerOn:
-    """See the module. ``leads``: whether this fencer is the one that does what every coordinator could."""
+    """See the module."""
 
-    def __init__(self, context: FencerContext, store: Store, leads: Callable[[], bool]) -> None:
+    def __init__(self, context: FencerContext) -> None:
         self._context = context
-        self._store = store
-        self._leads = leads
         self._off: dict[str, None] = {}
         """Hosts that are proven dead and have not come back."""
         self._busy: dict[str, None] = {}
@@ -64,7 +61,7 @@ class PowerOn:
                 await self._context.clock.sleep(LOOK_S)
 
     async def _look(self, group: OrderedTaskGroup) -> None:
-        due = [host for host in self._off if self._due(host)] if self._off and self._leads() else []
+        due = [host for host in self._off if self._due(host)] if self._off and self._context.leads() else []
         if not due:
             return
         held = await self._held(due)
@@ -93,7 +90,7 @@ class PowerOn:
         found: dict[str, list[str]] = {host: [] for host in hosts}
         epochs = {host: self._epoch(host) for host in hosts}
         async with answered("all virtual machines", LIST_S):
-            async for vm in list_all(self._store, VirtualMachine):
+            async for vm in list_all(self._context.store, VirtualMachine):
                 for one in vm.status.holders:
                     if one.hypervisor in found and one.epoch <= epochs[one.hypervisor]:
                         found[one.hypervisor].append(vm.name)
