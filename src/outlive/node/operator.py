@@ -16,9 +16,9 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import InUse, NotFound, Refused, Usage
 from outlive.base.ids import Ids
 from outlive.base.wording import listing
+from outlive.node.fencing.attestation import attest, is_missing, lost_memberships
 from outlive.node.fencing.policy import ProfileInput, fence_order, profile_of, validate_profile
 from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
-from outlive.node.lost_memberships import attest, is_missing, lost_memberships
 from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
@@ -93,7 +93,7 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
     """Assert that a condemned host is off. It becomes the proof of its fence, with name and reason.
 
     Where its Membership is lost, or ``membership`` names a lost one by uid, the assertion is about what that one ran
-    (``outlive.node.lost_memberships``). ``Refused`` where the host is not condemned: an assertion is about one fence,
+    (``node.fencing.attestation``). ``Refused`` where the host is not condemned: an assertion is about one fence,
     and never starts one.
     """
     _check_words(name, reason)

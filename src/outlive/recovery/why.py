@@ -16,9 +16,9 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.node import health
+from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.states import CondemnView, FenceOutcome
-from outlive.node.lost_memberships import lost_memberships
 from outlive.resources import (
     DecisionRecord,
     FormerMembership,

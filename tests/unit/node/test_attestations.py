@@ -10,7 +10,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.lost_memberships import lost_memberships
+from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.operator import confirm_off, find_host
 from outlive.recovery.why import why
 from outlive.resources import (

@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Refused
-from outlive.node.lost_memberships import lost_memberships
+from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.operator import confirm_off as asserted_off
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
