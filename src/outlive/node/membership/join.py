@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Refused, Unavailable, Unknown
+from outlive.base.errors import AlreadyExists, Conflict, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.desired_state import CLUSTER
 from outlive.node.fencing.policy import fence_order
@@ -33,6 +33,7 @@ from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecor
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store
+from outlive.store.access import read
 
 EMPTYING_ROUNDS: Final = 20
 """How often the daemon tries to empty the host before it says that it cannot."""
@@ -143,9 +144,10 @@ class JoinProcedure:
         nobodys = takes_nobodys(view)
         self._restored = restored = not nobodys and (restored or self._restored or forgotten or _goes_back(view))
         view = taken(view) if nobodys else claimed(view)
-        says = await self._says()
+        cluster = await self._read(Cluster, CLUSTER)  # a host that never registered is to know the store again
+        says = cluster.status.store_incarnation if cluster is not None else ""
         if restored:
-            await self._report(view, remembered, known)
+            await self._report(view, remembered, known, cluster)
         if forgotten or (restored and self._was_member_since_boot(view)):
             view = lifted(view)
         if (
@@ -183,7 +185,7 @@ class JoinProcedure:
             contradicted=outcome.contradicted or "",
         )
 
-    async def _report(self, view: JoinView, remembered: Remembered | None, known: str) -> None:
+    async def _report(self, view: JoinView, remembered: Remembered | None, known: str, cluster: Cluster | None) -> None:
         """Have the cluster paused: the store misses what it acknowledged to this host.
 
         A Membership of another uid was put there by somebody, and says nothing of the whole store.
@@ -191,24 +193,15 @@ class JoinProcedure:
         if view.record is None or (remembered is not None and remembered.uid != view.uid):
             return
         old = {view.record.incarnation, known, remembered.incarnation if remembered is not None else ""}
-        cluster = await self._read(Cluster, CLUSTER)
         self._unannounced |= cluster is not None and cluster.status.store_incarnation in old
         await self._pause.report(self._host, old, stamps=True)
 
-    async def _says(self) -> str:
-        """What the store says that it is: a host that never registered is to know it again before it has."""
-        cluster = await self._read(Cluster, CLUSTER)
-        return cluster.status.store_incarnation if cluster is not None else ""
-
     async def read(self) -> Membership | None:
         """The membership as it is now."""
-        try:
-            async with asyncio.timeout(self._limit_s):
-                return await self._store.get(Membership, self._host, fresh=True)
-        except NotFound:
-            return None
-        except TimeoutError:
-            raise Unavailable("the store did not answer in time") from None
+        return await self._read(Membership, self._host)
+
+    async def _read(self, kind: type[R], name: str) -> R | None:
+        return await read(self._store, kind, name, limit_s=self._limit_s)
 
     async def forgotten(self, record: MemberRecord | None, remembered: Remembered | None) -> bool:
         """Whether the store was restored from a backup that does not know this host, which is to be in it by now.
@@ -241,15 +234,6 @@ class JoinProcedure:
             if known.incarnation != record.incarnation:
                 await self._on_disk(self._machine.remember(_replace(known, incarnation=record.incarnation)))
             self._noted = record.incarnation
-
-    async def _read(self, kind: type[R], name: str) -> R | None:
-        try:
-            async with asyncio.timeout(self._limit_s):
-                return await self._store.get(kind, name, fresh=True)
-        except NotFound:
-            return None
-        except TimeoutError:
-            raise Unavailable("the store did not answer in time") from None
 
     async def _on_disk(self, call: Awaitable[_T]) -> _T:
         """What the host's own disk answers; ``Blocked`` where it does not.
@@ -316,14 +300,8 @@ class JoinProcedure:
         """What the operator has said so far: only needed where a proof may turn out wrong."""
         if record is None or record.dead_through < record.epoch:
             return ""
-        try:
-            async with asyncio.timeout(self._limit_s):
-                host = await self._store.get(Hypervisor, self._host, fresh=True)
-        except NotFound:
-            return ""
-        except TimeoutError:
-            raise Unavailable("the store did not answer in time") from None
-        return host.spec.fencing.trust_again
+        host = await self._read(Hypervisor, self._host)
+        return host.spec.fencing.trust_again if host is not None else ""
 
     async def _write(self, found: Membership | None, record: MemberRecord) -> Membership:
         """The record as the store has it; a lost answer is looked up."""
