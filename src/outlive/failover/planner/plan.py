@@ -14,9 +14,9 @@ import msgspec
 
 from outlive.failover.analysis.bound import BoundInput, bound
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.actions import Action, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
-from outlive.failover.planner.packing import Ground, Outcome, is_sound, layers, pack
+from outlive.failover.planner.packing import Ground, Outcome, layers, pack
 from outlive.failover.planner.selection import Missing, SelectInput, Turn, presence, select, shortfalls
 from outlive.failover.separation import groups_of
 from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
@@ -130,7 +130,7 @@ def plan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -> 
     packed = None
     if found.outcome is not None:
         promised = Counter(member for slot in best.slots for member in slot.members)
-        packed = _completed(given, slots, turns, promised, found.outcome, ground)
+        packed = _completed(given, turns, promised, found.outcome)
     least = min(best, packed, key=cost) if packed is not None else best
     return msgspec.structs.replace(least, cut_short=found.cut_short, without_search=reserves(best.slots))
 
@@ -172,7 +172,7 @@ def _layered(given: PlanInput, slots: list[SlotView], turns: Sequence[Turn]) -> 
     made = layers(slots, [turn.vm for turn in turns], ground)
     if made is None:
         return None
-    return _completed(given, slots, turns, {turn.vm.id: turn.needed for turn in turns}, made, ground)
+    return _completed(given, turns, {turn.vm.id: turn.needed for turn in turns}, made)
 
 
 def _is_least(given: PlanInput, result: PlanResult) -> bool:
@@ -185,7 +185,7 @@ def _is_least(given: PlanInput, result: PlanResult) -> bool:
 
 def _ground(given: PlanInput) -> Ground:
     topology = given.topology
-    groups = groups_of(given.vms, given.required) if topology.server_groups else ()
+    groups = tuple(groups_of(given.vms, given.required)) if topology.server_groups else ()
     return Ground(
         vms={vm.id: vm for vm in given.vms},
         sizes=given.sizes,
@@ -195,22 +195,19 @@ def _ground(given: PlanInput) -> Ground:
         free=given.free,
         hosts=tuple(dict.fromkeys([*given.hosts, *(host for offer in given.new.values() for host in offer.hosts)])),
         topology=topology,
-        held_fast=frozenset(member for group in groups for member in group.members),
+        groups=groups,
     )
 
 
 def _completed(
-    given: PlanInput,
-    slots: list[SlotView],
-    turns: Sequence[Turn],
-    promised: Mapping[str, int],
-    made: Outcome,
-    ground: Ground,
+    given: PlanInput, turns: Sequence[Turn], promised: Mapping[str, int], made: Outcome
 ) -> PlanResult | None:
-    """A packed plan, if it is sound, with one more try for those whom the greedy one could not serve."""
-    if not is_sound(made, slots, promised, given.required, ground):
+    """A packed plan, if nobody has less than ``promised``, with one more try for those whom the greedy one could not
+    serve."""
+    has = Counter(member for slot in made.slots for member in slot.members)
+    if any(has[vm] < count for vm, count in promised.items()):
         return None
-    got = Counter(action.vm for action in made.actions if not isinstance(action, Fail))
+    got = Counter(action.vm for action in made.actions)
     left = [
         msgspec.structs.replace(turn, needed=turn.needed - got[turn.vm.id], present=turn.present + got[turn.vm.id])
         for turn in turns

@@ -1,12 +1,12 @@
 """Plans that reserve less than the greedy one: layers for one slot a VM, and a search on top of any plan.
 
-``pack`` improves a plan within a budget of steps, ``layers`` makes one anew. Neither is trusted: ``is_sound`` looks at
-what they return from scratch (docs/reference/failover.md#packing).
+``pack`` improves a plan within a budget of steps, ``layers`` makes one anew. Neither is trusted: ``outcome`` asks the
+rules anew about each action (docs/reference/failover.md#packing).
 """
 
 from outlive.failover.planner.packing.layers import layers
-from outlive.failover.planner.packing.outcome import Outcome, is_sound
+from outlive.failover.planner.packing.outcome import Outcome
 from outlive.failover.planner.packing.problem import Ground
 from outlive.failover.planner.packing.search import Packed, pack
 
-__all__ = ["Ground", "Outcome", "Packed", "is_sound", "layers", "pack"]
+__all__ = ["Ground", "Outcome", "Packed", "layers", "pack"]

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from outlive.failover.fleet import NO_LIMIT
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Action
-from outlive.failover.planner.packing.outcome import Outcome, joined, opened
+from outlive.failover.planner.packing.outcome import NewSlot, Outcome, outcome
 from outlive.failover.planner.packing.problem import Ground, slot_size_for
 from outlive.failover.rules import may_run_on
 from outlive.failover.topology import Topology
@@ -33,7 +32,7 @@ def layers(
     for vm in sorted(vms, key=lambda one: (-sized[one.id][1], -sized[one.id][0], -later[one.id], one.id)):
         if not work.place(vm, sized[vm.id]):
             return None
-    return work.outcome(prefix)
+    return outcome(before, work.joined, work.new(), ground, prefix)
 
 
 def _smaller(vms: Sequence[VmView], sized: Mapping[str, Size], ground: Ground) -> dict[str, int]:
@@ -96,24 +95,18 @@ class _Layers:
         self._layers.append(layer)
         return True
 
-    def outcome(self, prefix: str) -> Outcome | None:
-        """The slots and how to get there."""
-        slots: list[SlotView] = []
-        actions: list[Action] = []
-        names = {layer.before.name for layer in self._layers if layer.before is not None}
-        serial = 0
-        for layer in self._layers:
-            if layer.before is not None:
-                slots.append(joined(layer.before, layer.vms, self._ground, actions))
-                continue
-            serial += 1
-            while f"{prefix}{serial}" in names:
-                serial += 1
-            slot = opened(layer.host, layer.size, layer.vms, f"{prefix}{serial}", self._ground, actions)
-            if slot is None:
-                return None
-            slots.append(slot)
-        return Outcome(slots=tuple(slots), actions=tuple(actions))
+    @property
+    def joined(self) -> dict[str, list[str]]:
+        """Slot that was there → those who join it."""
+        return {layer.before.name: layer.vms for layer in self._layers if layer.before is not None}
+
+    def new(self) -> list[NewSlot]:
+        """The others."""
+        return [
+            NewSlot(host=layer.host, cpu_milli=layer.size[0], memory_bytes=layer.size[1], vms=layer.vms)
+            for layer in self._layers
+            if layer.before is None
+        ]
 
     def _units(self, slot: SlotView) -> set[str]:
         views = self._ground.vms

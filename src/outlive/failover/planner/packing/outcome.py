@@ -1,22 +1,20 @@
-"""What a search found as a plan again: slots, and actions in an order in which every beginning is a valid plan.
+"""What packing found as a plan again: slots, and actions in an order in which every beginning is a valid plan.
 
 Memberships of a valid plan may be added in any order, because taking some away never breaks a rule. Of each new slot
-the member that placement lets open it there comes first.
+the member that placement lets open it there comes first. Packing is not trusted: each action is asked of a fleet in
+which the ones before it were done, and one that the rules, separation, room or placement refuse ends it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
-from outlive.failover.check import CheckInput, check
+from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Fail, Join, Offer, Open
-from outlive.failover.planner.packing.board import Saved
-from outlive.failover.planner.packing.problem import Ground, Ints, Problem
+from outlive.failover.planner.actions import Action, Join, Offer, Open
+from outlive.failover.planner.packing.problem import Ground
 from outlive.failover.rules import serves
 from outlive.failover.sizing import resolve_size, resource_group
 
@@ -28,148 +26,104 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...]
 
 
+class NewSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that is to be opened, and who is to be in it, largest first."""
+
+    host: str
+    cpu_milli: int
+    memory_bytes: int
+    vms: Sequence[str]
+
+
 def outcome(
-    problem: Problem, saved: Saved, before: Sequence[SlotView], found: Sequence[SlotView], ground: Ground, prefix: str
+    before: Sequence[SlotView], more: Mapping[str, Iterable[str]], new: Iterable[NewSlot], ground: Ground, prefix: str
 ) -> Outcome | None:
-    """The plan that the search ended with, or ``None`` where a slot has nobody who may open it."""
-    were = {slot.name: slot for slot in before}
-    slots: list[SlotView] = []
-    actions: list[Action] = []
+    """The plan that gives present slots ``more`` members and opens ``new`` ones; ``None`` where it is none."""
+    work = _Carrying(before, ground)
+    for slot in before:
+        if not all(work.join(vm, slot) for vm in more.get(slot.name, ()) if vm not in slot.members):
+            return None
     serial = 0
-    for number, slot in enumerate(found):
-        names = [problem.vm_names[vm] for vm in _members(problem, saved, number)]
-        if slot.name in were:
-            slots.append(joined(were[slot.name], names, ground, actions))
-        elif names:
+    for one in new:
+        serial += 1
+        while f"{prefix}{serial}" in work.members:
             serial += 1
-            while f"{prefix}{serial}" in were:
-                serial += 1
-            host, size = problem.hosts[saved.slot_host[number]], saved.slot_size[number].tolist()
-            new = opened(host, (size[0], size[1]), names, f"{prefix}{serial}", ground, actions)
-            if new is None:
-                return None
-            slots.append(new)
-    return Outcome(slots=tuple(slots), actions=tuple(actions))
-
-
-def _members(problem: Problem, saved: Saved, slot: int) -> list[int]:
-    """Largest first, so that the slot is as large as the member that opens it, if possible."""
-    vms: Ints = np.nonzero((saved.slots_of == slot).any(axis=1))[0]
-    size = problem.vm_size
-    return sorted(vms.tolist(), key=lambda vm: (-int(size[vm, 1]), -int(size[vm, 0]), problem.vm_names[vm]))
-
-
-def joined(was: SlotView, names: Sequence[str], ground: Ground, actions: list[Action]) -> SlotView:
-    """The slot with these members as well."""
-    more = {name: ground.vms[name].host for name in names if name not in was.members}
-    actions.extend(Join(slot=was.name, vm=name, vm_host=at, host=was.host) for name, at in more.items())
-    return msgspec.structs.replace(was, members={**was.members, **more}) if more else was
-
-
-def opened(
-    host: str, size: tuple[int, int], names: Sequence[str], key: str, ground: Ground, actions: list[Action]
-) -> SlotView | None:
-    """The slot on this host, opened by the first member that placement lets open it there."""
-    opener = next((name for name in names if _may_open(name, host, ground)), None)
-    if opener is None:
+        if not work.open(f"{prefix}{serial}", one):
+            return None
+    if work.fleet.faulty():
         return None
-    vm = ground.vms[opener]
-    slot = SlotView(
-        name=key,
-        host=host,
-        target_host=host,
-        zone=vm.zone,
-        group=resource_group(vm, ground.sizes.get(opener) or resolve_size(vm)),
-        cpu_milli=size[0],
-        memory_bytes=size[1],
-        ready=True,
-        members={name: ground.vms[name].host for name in (opener, *names)},
-    )
-    actions.append(
-        Open(
-            slot_key=key,
-            vm=opener,
-            vm_host=vm.host,
-            host=host,
-            cpu_milli=size[0],
-            memory_bytes=size[1],
-            group=slot.group,
-            zone=slot.zone,
+    return Outcome(slots=work.slots(), actions=tuple(work.actions))
+
+
+class _Carrying:
+    """The fleet as the actions so far leave it."""
+
+    def __init__(self, before: Sequence[SlotView], ground: Ground) -> None:
+        self.actions: list[Action] = []
+        self.members = {slot.name: dict(slot.members) for slot in before}
+        self._slots = {slot.name: slot for slot in before}
+        self._ground = ground
+        self._reuse, self._new = _offered(ground.reuse), _offered(ground.new)
+        self.fleet = Fleet.build(before, ground.vms.values(), topology=ground.topology)
+        self.fleet.separation.take(ground.groups)
+        self.fleet.set_free(FreeAmounts.of(ground.free))
+
+    def slots(self) -> tuple[SlotView, ...]:
+        """All slots with their members."""
+        return tuple(msgspec.structs.replace(slot, members=self.members[name]) for name, slot in self._slots.items())
+
+    def join(self, vm: str, slot: SlotView) -> bool:
+        """Put the VM into the slot, where it may be."""
+        view, fleet = self._ground.vms[vm], self.fleet
+        number, place = fleet.vm(vm), fleet.slot(slot.name)
+        if not self._is_offered(self._reuse, vm, slot.host) or not serves(view, slot):
+            return False
+        if not fleet.separation.among(vm, fleet.admissible(number) & fleet.slot_bit(place)):
+            return False
+        fleet.join_slot(number, place, proven=True)
+        self.members[slot.name][vm] = view.host
+        self.actions.append(Join(slot=slot.name, vm=vm, vm_host=view.host, host=slot.host))
+        return True
+
+    def open(self, key: str, new: NewSlot) -> bool:
+        """Open the slot for the first of its members that placement lets open it there, and put the others into it."""
+        opener = next((vm for vm in new.vms if self._is_offered(self._new, vm, new.host)), None)
+        if opener is None or not self.fleet.fits(new.host, {"cpu": new.cpu_milli, "memory": new.memory_bytes}):
+            return False
+        view, fleet = self._ground.vms[opener], self.fleet
+        slot = SlotView(
+            name=key,
+            host=new.host,
+            target_host=new.host,
+            zone=view.zone,
+            group=resource_group(view, self._ground.sizes.get(opener) or resolve_size(view)),
+            cpu_milli=new.cpu_milli,
+            memory_bytes=new.memory_bytes,
+            ready=True,
         )
-    )
-    actions.extend(
-        Join(slot=key, vm=name, vm_host=at, host=host) for name, at in slot.members.items() if name != opener
-    )
-    return slot
-
-
-def _may_open(vm: str, host: str, ground: Ground) -> bool:
-    offer = ground.new.get(ground.classes.get(vm, ""))
-    return offer is not None and not offer.error and host in offer.hosts
-
-
-def is_sound(
-    made: Outcome, before: Sequence[SlotView], promised: Mapping[str, int], required: Mapping[str, int], ground: Ground
-) -> bool:
-    """Whether everything holds, and each VM has as many memberships as ``promised``."""
-    return (
-        _keeps(made, before)
-        and _serves(made, promised)
-        and _allowed(made, ground)
-        and _room(made, ground)
-        and check(
-            CheckInput(
-                vms=tuple(ground.vms.values()), slots=made.slots, required=dict(required), topology=ground.topology
+        allowed = fleet.may_open(opener, new.host) and fleet.separation.allows(opener, new.host)
+        if not allowed or not serves(view, slot):
+            return False
+        fleet.open(slot)
+        fleet.join(opener, key)
+        self._slots[key], self.members[key] = slot, {opener: view.host}
+        self.actions.append(
+            Open(
+                slot_key=key,
+                vm=opener,
+                vm_host=view.host,
+                host=new.host,
+                cpu_milli=new.cpu_milli,
+                memory_bytes=new.memory_bytes,
+                group=slot.group,
+                zone=slot.zone,
             )
-        ).holds
-    )
+        )
+        return all(self.join(vm, slot) for vm in new.vms if vm != opener)
 
-
-def _keeps(made: Outcome, before: Sequence[SlotView]) -> bool:
-    """Slots that were there are there with all that they had."""
-    after = {slot.name: slot for slot in made.slots}
-    return all(
-        (now := after.get(slot.name)) is not None
-        and (now.host, now.cpu_milli, now.memory_bytes) == (slot.host, slot.cpu_milli, slot.memory_bytes)
-        and slot.members.items() <= now.members.items()
-        for slot in before
-    )
-
-
-def _serves(made: Outcome, promised: Mapping[str, int]) -> bool:
-    got = Counter(member for slot in made.slots for member in slot.members)
-    told = Counter(action.vm for action in made.actions if not isinstance(action, Fail))
-    return all(got[vm] >= count for vm, count in promised.items()) and told.total() <= got.total()
-
-
-def _allowed(made: Outcome, ground: Ground) -> bool:
-    """Each member is where placement offers it a place, in a slot that serves it."""
-    reuse, new = _offered(ground.reuse), _offered(ground.new)
-    slots = {slot.name: slot for slot in made.slots}
-    for action in made.actions:
-        if not isinstance(action, Open | Join):
-            continue
-        offered = (new if isinstance(action, Open) else reuse).get(ground.classes.get(action.vm, ""), frozenset())
-        slot = slots[action.slot if isinstance(action, Join) else action.slot_key]
-        if action.host not in offered or slot.host != action.host:
-            return False
-        if not serves(ground.vms[action.vm], slot):
-            return False
-    return True
+    def _is_offered(self, offers: Mapping[str, frozenset[str]], vm: str, host: str) -> bool:
+        return host in offers.get(self._ground.classes.get(vm, ""), ())
 
 
 def _offered(offers: Mapping[str, Offer]) -> dict[str, frozenset[str]]:
     return {key: frozenset(() if offer.error else offer.hosts) for key, offer in offers.items()}
-
-
-def _room(made: Outcome, ground: Ground) -> bool:
-    taken = Counter[tuple[str, int]]()
-    for action in made.actions:
-        if isinstance(action, Open):
-            taken[action.host, 0] += action.cpu_milli
-            taken[action.host, 1] += action.memory_bytes
-    if not ground.free:
-        return True
-    return all(
-        host in ground.free and amount <= ground.free[host][resource] for (host, resource), amount in taken.items()
-    )

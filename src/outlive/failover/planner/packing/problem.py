@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from outlive.failover.fleet import NO_LIMIT
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Offer
+from outlive.failover.separation import ServerGroup
 from outlive.failover.sizing import ResolvedSize, resolve_size
 from outlive.failover.topology import Topology
 
@@ -36,8 +37,14 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """Before the plan; an empty table limits nothing."""
     hosts: tuple[str, ...]
     topology: Topology
-    held_fast: frozenset[str] = frozenset()
-    """VMs whose memberships stay as they are, and whose slots stay where they are."""
+    groups: tuple[ServerGroup, ...] = ()
+    """The server groups that bind: the memberships of their members stay as they are, and their slots where they are.
+    """
+
+    @property
+    def held_fast(self) -> frozenset[str]:
+        """The members of these groups."""
+        return frozenset(member for group in self.groups for member in group.members)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,17 +108,17 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def problem_of(before: Iterable[SlotView], slots: Sequence[SlotView], ground: Ground) -> Problem:
     """The plan that ends with ``slots`` and began with ``before``."""
-    were = {slot.name: slot.members for slot in before}
+    were, held_fast = {slot.name: slot.members for slot in before}, ground.held_fast
     hosts = _Numbers([*ground.hosts, *(slot.host for slot in slots)])
     members: dict[str, list[tuple[int, bool]]] = {}
     where: dict[str, str] = {}
     own = np.array([slot.name not in were for slot in slots], dtype=bool)
     for number, slot in enumerate(slots):
         for vm, recorded in slot.members.items():
-            fast = vm in were.get(slot.name, ()) or vm in ground.held_fast or not _may_join(vm, ground)
+            fast = vm in were.get(slot.name, ()) or vm in held_fast or not _may_join(vm, ground)
             members.setdefault(vm, []).append((number, not fast))
             where[vm] = ground.vms[vm].host if vm in ground.vms else recorded
-            if vm in ground.held_fast or vm not in ground.vms:
+            if vm in held_fast or vm not in ground.vms:
                 own[number] = False
     width = max(2, max((len(places) for places in members.values()), default=0))
     slots_of = np.full((len(members), width), len(slots), dtype=np.int64)

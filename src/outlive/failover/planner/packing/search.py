@@ -17,8 +17,8 @@ from outlive.base.random import Random
 from outlive.failover.model import SlotView
 from outlive.failover.planner.packing.anneal import COOL, Annealer, Budget
 from outlive.failover.planner.packing.board import COST_LIMIT, Board, Ints, Saved
-from outlive.failover.planner.packing.outcome import Outcome, outcome
-from outlive.failover.planner.packing.problem import Ground, problem_of
+from outlive.failover.planner.packing.outcome import NewSlot, Outcome, outcome
+from outlive.failover.planner.packing.problem import Ground, Problem, problem_of
 
 FIRST_SHARE: Final = 0.05
 """The first stage gets this share of the budget."""
@@ -235,4 +235,23 @@ def pack(
     budget = Budget(effort_s * STEPS_A_SECOND, keep_going)
     search = Search(board, Random(seed), budget)
     saved = search.run()
-    return Packed(outcome=outcome(problem, saved, before, found, ground, prefix), cut_short=budget.cut_short)
+    were = {slot.name for slot in before}
+    members = {slot.name: _members(problem, saved, number) for number, slot in enumerate(found)}
+    new = [
+        NewSlot(
+            host=problem.hosts[saved.slot_host[number]],
+            cpu_milli=int(saved.slot_size[number, 0]),
+            memory_bytes=int(saved.slot_size[number, 1]),
+            vms=members[slot.name],
+        )
+        for number, slot in enumerate(found)
+        if slot.name not in were and members[slot.name]
+    ]
+    return Packed(outcome=outcome(before, members, new, ground, prefix), cut_short=budget.cut_short)
+
+
+def _members(problem: Problem, saved: Saved, slot: int) -> list[str]:
+    """Largest first, so that the slot is as large as the member that opens it, if possible."""
+    vms: Ints = np.nonzero((saved.slots_of == slot).any(axis=1))[0]
+    size, names = problem.vm_size, problem.vm_names
+    return [names[vm] for vm in sorted(vms.tolist(), key=lambda vm: (-int(size[vm, 1]), -int(size[vm, 0]), names[vm]))]
