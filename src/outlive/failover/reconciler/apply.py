@@ -29,6 +29,7 @@ from outlive.failover.rules import may_run_on, serves
 from outlive.resources import Reservation
 from outlive.resources.reasons import Reason, render
 from outlive.resources.reasons.coverage import CoverageReason
+from outlive.resources.reasons.failover_events import FailoverEvent
 
 JOINS_TOGETHER = 64
 """VMs that one write lets into a slot at most."""
@@ -138,11 +139,14 @@ class Changes:
             await self._writer.set_members(slot, left)
         else:
             return 0
+        uid = slot.metadata.uid
         for drop in drops:
             _log.info("member.removed", slot=drop.slot, vm=drop.vm, cause=drop.cause.value, detail=drop.detail)
-            self._reporter.member_removed(slot.metadata.uid, drop)
+            self._reporter.slot_event(
+                FailoverEvent.MEMBER_LEFT, drop.slot, uid, vm=drop.vm, cause=drop.cause.value, detail=drop.detail
+            )
         if deletion is not None and not left:
-            self._reporter.slot_deleted(slot.metadata.uid, deletion)
+            self._reporter.slot_deleted(uid, deletion)
         return len(leaving)
 
     def _still_leaves(self, drop: Drop) -> bool:
@@ -213,7 +217,14 @@ class Changes:
                 return False
             written = await self._writer.set_members(target, {**joined.members, vm.id: vm.host})
             members = len(joined.members) + 1
-            self._reporter.slot_reused(written.name, written.metadata.uid, joined.host, vm.id, members)
+            self._reporter.slot_event(
+                FailoverEvent.SLOT_REUSED,
+                written.name,
+                written.metadata.uid,
+                vm=vm.id,
+                host=joined.host,
+                members=members,
+            )
         elif cache.index.misses(vm.id) or len(cache.counting(vm)[0]) <= cache.required(vm):
             return False
         left = {member: host for member, host in cache.written[move.leaves].members.items() if member != vm.id}
@@ -221,7 +232,7 @@ class Changes:
             await self._writer.set_members(slot, left)
         else:
             await self._writer.delete(slot)
-        self._reporter.member_repacked(leaves.name, leaves.uid, vm.id, move.joins)
+        self._reporter.slot_event(FailoverEvent.MEMBER_REPACKED, leaves.name, leaves.uid, vm=vm.id, to=move.joins)
         return True
 
     # What is allowed now
@@ -389,7 +400,9 @@ class _Assignment:
 
     def _joined(self, join: Join, name: str, view: SlotView, members: int) -> None:
         self.outcome.reused += 1
-        self._reporter.slot_reused(name, view.uid, view.host, join.vm, members)
+        self._reporter.slot_event(
+            FailoverEvent.SLOT_REUSED, name, view.uid, vm=join.vm, host=view.host, members=members
+        )
         _log.info("slot.reused", slot=name, host=view.host, vm=join.vm, members=members)
 
     def _spoil(self, joins: Sequence[Join], name: str, error: OutliveError) -> None:
@@ -419,7 +432,7 @@ class _Assignment:
             cache.mark((action.vm,))
             _log.warning("slot.not_left", slot=name, vm=action.vm, error=str(error))
             return
-        self._reporter.member_repacked(name, view.uid, action.vm, "")
+        self._reporter.slot_event(FailoverEvent.MEMBER_REPACKED, name, view.uid, vm=action.vm, to="")
 
     async def _open(self, action: Open) -> None:
         vm = self._still(action)
@@ -449,7 +462,9 @@ class _Assignment:
         self._names[action.slot_key] = slot.name
         self.outcome.created += 1
         self.outcome.opened.append(action.host)
-        self._reporter.slot_created(slot.name, slot.metadata.uid, action.host, action.vm)
+        self._reporter.slot_event(
+            FailoverEvent.SLOT_CREATED, slot.name, slot.metadata.uid, host=action.host, vm=action.vm
+        )
         _log.info("slot.created", slot=slot.name, host=action.host, vm=action.vm, complete=opened.complete)
 
 

@@ -32,6 +32,7 @@ from outlive.failover.report.reporter import Reporter
 from outlive.failover.rules import may_run_on, validate_failover_reservation_resources
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
 from outlive.resources.hosts import bad_condition
+from outlive.resources.reasons.failover_events import FailoverEvent
 from outlive.runtime.controller import Requeue
 from outlive.store import Store
 
@@ -288,7 +289,7 @@ class SlotValidation:
         ready = condition(slot.status.conditions, "Ready")
         if ready is None or ready.status != "False" or ready.reason != INVALID_REASON or ready.message != why:
             await self._writer.set_ready(slot, False, message=why)
-            self._reporter.resources_illegal(slot.name, slot.metadata.uid, why)
+            self._reporter.slot_event(FailoverEvent.RESOURCES_ILLEGAL, slot.name, slot.metadata.uid, why=why)
         self._reporter.validated("illegal-resources")
         return self._later()
 
@@ -300,13 +301,15 @@ class SlotValidation:
         if ready is None or ready.reason != INVALID_REASON:
             return slot
         written = await self._writer.set_ready(slot, True, message=HELD)
-        self._reporter.resources_legal_again(slot.name, slot.metadata.uid)
+        self._reporter.slot_event(FailoverEvent.RESOURCES_LEGAL, slot.name, slot.metadata.uid)
         return written
 
     async def _passed(self, slot: Reservation) -> Requeue:
         failover = slot.status.failover_reservation
         members = len(failover.allocations) if failover else 0
-        self._reporter.validation_passed(slot.name, slot.metadata.uid, slot.status.host, members)
+        self._reporter.slot_event(
+            FailoverEvent.SLOT_VALID, slot.name, slot.metadata.uid, host=slot.status.host, members=members
+        )
         self._reporter.validated("valid")
         if is_pending(slot):
             slot = await self._writer.acknowledge(slot)
@@ -324,7 +327,7 @@ class SlotValidation:
         async with self._spending(1):
             await self._writer.set_members(slot, left)
         _log.warning("validation.member_removed", slot=slot.name, vm=vm, why=why)
-        self._reporter.member_refused(slot.name, slot.metadata.uid, vm, why)
+        self._reporter.slot_event(FailoverEvent.MEMBER_REFUSED, slot.name, slot.metadata.uid, vm=vm, why=why)
         self._reporter.validated("member-invalid")
         return Requeue(0.0)
 
@@ -342,7 +345,7 @@ class SlotValidation:
         self._crowded.pop(slot.name, None)
         self._due.pop(slot.name, None)
         _log.warning("validation.slot_deleted", slot=slot.name, host=slot.status.host, why=why)
-        self._reporter.slot_unusable(slot.name, slot.metadata.uid, why)
+        self._reporter.slot_event(FailoverEvent.SLOT_UNUSABLE, slot.name, slot.metadata.uid, why=why)
         self._reporter.validated("slot-invalid")
 
     async def _without_room(self, slot: Reservation, why: str) -> Requeue | None:

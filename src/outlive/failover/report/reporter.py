@@ -19,10 +19,12 @@ from outlive.failover.analysis.tolerance import Tolerated
 from outlive.failover.locations import Disagreement
 from outlive.failover.observation import Observation
 from outlive.failover.planner.actions import Fail
-from outlive.failover.planner.cleanup import Brake, Deletion, Drop
+from outlive.failover.planner.cleanup import Brake, Deletion
 from outlive.failover.reconciler.steps import Step
 from outlive.failover.report.forecast import FullProtection, Outlook
 from outlive.resources import CPU, MEMORY, ObjectRef
+from outlive.resources.reasons.failover_events import EVENTS, FailoverEvent
+from outlive.resources.reasons.model import Value, fill
 from outlive.runtime.metrics import Metrics
 
 SOURCE = "failover-reservation-controller"
@@ -234,14 +236,7 @@ class Reporter:
         told = {vm: level for vm, level in self._unknown_levels.items() if levels.get(vm) == level}
         new = [vm for vm in sorted(levels) if vm not in told][:LEVEL_EVENTS]
         for vm in new:
-            self._events.emit(
-                ObjectRef(kind=VM_KIND, name=vm),
-                "UnknownProtectionLevel",
-                f"there is no protection level {levels[vm][:80]!r}, so the VM is treated as naming none; add it to "
-                "protection.levels, or correct spec.protection",
-                type="Warning",
-                action="Assign",
-            )
+            self._event(FailoverEvent.UNKNOWN_LEVEL, ObjectRef(kind=VM_KIND, name=vm), level=levels[vm][:80])
         self._unknown_levels = {**told, **{vm: levels[vm] for vm in new}}
 
     def brake(self, brake: Brake | None) -> None:
@@ -251,109 +246,63 @@ class Reporter:
             return
         self._brakes.inc()
         causes = ", ".join(f"{count} {cause}" for cause, count in sorted(brake.causes.items()))
-        self._events.emit(
-            CLUSTER,
-            "RemovalBrake",
-            f"a cycle would have dropped {brake.would_drop} of {brake.memberships} allocations ({causes}) and dropped "
-            "none; check the VM source, or raise failoverUpkeep.brakeShare and brakeNumber for one cycle",
-            type="Warning",
-            action="HeldBack",
+        self._event(
+            FailoverEvent.BRAKE_HELD, CLUSTER, dropped=brake.would_drop, memberships=brake.memberships, causes=causes
         )
 
     def held_back(self, what: str, members: int, memberships: int) -> None:
         """The brake refused a removal outside cycles: ``members`` allocations, of a slot or of a reaction."""
         self._brakes.inc()
-        self._events.emit(
-            CLUSTER,
-            "RemovalBrake",
-            f"{what} would have dropped {members} more of {memberships} allocations before the next cycle and dropped "
-            "none; check hosts and VM source, or raise failoverUpkeep.brakeShare and brakeNumber",
-            type="Warning",
-            action="HeldBack",
-        )
+        self._event(FailoverEvent.REMOVAL_HELD_BACK, CLUSTER, what=what, members=members, memberships=memberships)
 
-    # Slots
+    # Slots and VMs
 
-    def slot_created(self, slot: str, uid: str, host: str, vm: str) -> None:
-        """A new slot holds its space."""
-        self._slot(slot, uid, "SlotCreated", f"created on {host} for VM {vm}", "Created")
-
-    def slot_reused(self, slot: str, uid: str, host: str, vm: str, members: int) -> None:
-        """A VM joined an existing slot."""
-        self._slot(slot, uid, "SlotReused", f"VM {vm} joined on {host}; {members} members", "Joined")
-
-    def member_removed(self, uid: str, drop: Drop) -> None:
-        """A VM left a slot."""
-        note = f"VM {drop.vm} left: {drop.cause.value}" + (f"; {drop.detail}" if drop.detail else "")
-        self._slot(drop.slot, uid, "MemberRemoved", note, "Removed")
-
-    def member_repacked(self, slot: str, uid: str, vm: str, to: str) -> None:
-        """A VM left a slot because it has another one instead."""
-        self._slot(slot, uid, "MemberRemoved", f"VM {vm} left: repacked" + (f" into {to}" if to else ""), "Removed")
-
-    def member_refused(self, slot: str, uid: str, vm: str, why: str) -> None:
-        """Validation found that a VM could not be brought up in its slot."""
-        self._slot(slot, uid, "MemberRemoved", f"VM {vm} left: validation failed; {why}", "Removed", warn=True)
+    def slot_event(self, event: FailoverEvent, slot: str, uid: str, **fields: Value) -> None:
+        """Something happened to a slot."""
+        self._event(event, ObjectRef(kind=SLOT_KIND, name=slot, uid=uid), **fields)
 
     def slot_deleted(self, uid: str, deletion: Deletion) -> None:
         """A slot gave its space back."""
-        note = deletion.cause.value + (f"; {deletion.detail}" if deletion.detail else "")
-        self._slot(deletion.slot, uid, "SlotDeleted", note, "Deleted")
-
-    def slot_unusable(self, slot: str, uid: str, why: str) -> None:
-        """Validation deleted a slot as a whole."""
-        self._slot(slot, uid, "SlotDeleted", f"validation failed; {why}", "Deleted", warn=True)
+        self.slot_event(
+            FailoverEvent.SLOT_DELETED, deletion.slot, uid, cause=deletion.cause.value, detail=deletion.detail
+        )
 
     def vm_without_slot(self, fail: Fail) -> None:
         """A VM could not be given what it needs."""
-        self._events.emit(
+        self._event(
+            FailoverEvent.WITHOUT_SLOT,
             ObjectRef(kind=VM_KIND, name=fail.vm),
-            "VMWithoutSlot",
-            f"{fail.reason}: {fail.detail}" + (f"; {fail.remedy}" if fail.remedy else ""),
-            type="Warning",
-            action="Assign",
+            why=fail.reason,
+            detail=fail.detail,
+            remedy=fail.remedy,
         )
 
-    # Validation and upkeep
-
-    def validation_passed(self, slot: str, uid: str, host: str, members: int) -> None:
-        """Every member could be brought up in the slot right now."""
-        self._slot(slot, uid, "ValidationPassed", f"on {host} with {members} members", "Validated")
+    # Validation and reactions
 
     def validated(self, outcome: str) -> None:
         """One validation ended so."""
         self._validations.labels(outcome).inc()
 
-    def resources_illegal(self, slot: str, uid: str, why: str) -> None:
-        """A slot claims resources that a slot cannot hold."""
-        self._slot(slot, uid, "InvalidResources", why, "Validated", warn=True)
-
-    def resources_legal_again(self, slot: str, uid: str) -> None:
-        """The claim was put right."""
-        self._slot(slot, uid, "ResourcesLegal", "the resources are legal again; the slot counts", "Validated")
-
     def audited(self, differences: list[str]) -> None:
         """The state kept from changes was compared with one built from scratch."""
         self._audits.inc()
-        if not differences:
-            return
-        self._differences.inc()
-        shown = "; ".join(differences[:5]) + ("; …" if len(differences) > 5 else "")
-        self._events.emit(
-            CLUSTER,
-            "StateDiverged",
-            f"the state kept from changes differed from the one built from scratch and was rebuilt: {shown}",
-            type="Warning",
-            action="Rebuilt",
-        )
+        if differences:
+            self._differences.inc()
+            self._event(FailoverEvent.STATE_DIVERGED, CLUSTER, differences=tuple(differences))
 
     def reacted(self, seconds: float) -> None:
         """A change was followed by everything it called for."""
         self._reactions.observe(seconds)
 
-    def _slot(self, name: str, uid: str, reason: str, note: str, action: str, *, warn: bool = False) -> None:
-        ref = ObjectRef(kind=SLOT_KIND, name=name, uid=uid)
-        self._events.emit(ref, reason, note, type="Warning" if warn else "Normal", action=action)
+    def _event(self, event: FailoverEvent, regarding: ObjectRef, **fields: Value) -> None:
+        template = EVENTS[event]
+        self._events.emit(
+            regarding,
+            template.reason,
+            fill(template.note, fields),
+            type="Warning" if template.warning else "Normal",
+            action=template.action,
+        )
 
 
 NAMED_IN_A_CYCLE: Final = 20
