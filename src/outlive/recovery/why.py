@@ -271,7 +271,7 @@ def _host_summary(member: Membership, dead: bool) -> str:
         proven = (
             f"proven dead by {record.proof.kind}"
             if dead and record.proof
-            else f"not proven dead: {record.fence.reason}"
+            else f"not proven dead: {record.fence.unproven_why or 'proofs are looked for'}"
         )
         return f"{name} was condemned in epoch {record.fence.epoch} and is {proven}"
     if record.state == "Released":

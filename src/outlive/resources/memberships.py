@@ -109,12 +109,18 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     attempt: int = 0
     """Rises before each power command."""
     reason: str = ""
+    """Why the host was condemned."""
     findings: tuple[Proof, ...] = ()
     """Proofs that are there, while the policy asks for more than one kind."""
     unproven: tuple[Unproven, ...] = ()
     """Kinds of proof that have failed so far; faults say so until the host is proven dead or comes back."""
     power_on: PowerOn = PowerOn()
     """What was done to have the host back, once it was proven dead."""
+
+    @property
+    def unproven_why(self) -> str:
+        """Why the host is not proven dead so far, kind of proof by kind of proof."""
+        return "; ".join(f"{one.kind}: {one.why}" for one in self.unproven)
 
 
 class FormerMembership(Part, frozen=True, kw_only=True):

@@ -268,7 +268,7 @@ def _membership_facts(world: Seen, name: str) -> dict[str, Any]:
         "fence": record.fence.phase,
         "by": record.fence.by,
         "attempt": record.fence.attempt,
-        "reason": record.fence.reason,
+        "reason": record.fence.unproven_why if record.fence.phase == "unconfirmed" else record.fence.reason,
         "armed": record.guard.armed,
         "cut": bool(record.cut.scope),
         "distrusted": record.distrusted,

@@ -65,7 +65,7 @@ def _membership(
     if new.fence.by != old.fence.by and old.fence.by and new.fence.id == old.fence.id:
         history.add("fence", host, f"{new.fence.by} takes over from {old.fence.by}")
     if new.fence.phase == "unconfirmed" != old.fence.phase:
-        history.add("fence", host, f"unconfirmed: {new.fence.reason}")
+        history.add("fence", host, f"unconfirmed: {new.fence.unproven_why}")
     if new.cut != old.cut:
         history.add("fence", host, f"cut off through epoch {new.cut.through}" if new.cut.through else "let in again")
     if new.dead_through != old.dead_through and new.proof is not None:

@@ -80,7 +80,7 @@ def test_power_controller_in_maintenance_gets_no_command_and_the_fence_goes_on_w
             await s.until("d", lambda record: record.fence.phase == "unconfirmed", limit_s=60)
             await asyncio.sleep(60)
             assert s.power.controllers["d"].offs == []
-            assert "somebody works on its power controller" in (await s.record("d")).fence.reason
+            assert "somebody works on its power controller" in (await s.record("d")).fence.unproven_why
             assert "power-unreachable.d" not in await s.faults()
             await s.wish("d", power_maintenance=False)
             await s.until_dead("d", limit_s=20)

@@ -176,8 +176,9 @@ def test_dead_controller_proves_nothing_and_is_tried_again_after_30_60_120_and_3
                 first = again
             assert pauses == [30, 60, 120, 300, 300]
             record = await s.until("d", lambda record: record.fence.phase == "unconfirmed") and await s.record("d")
-            assert "does not answer" in record.fence.reason
-            assert "not armed" in record.fence.reason
+            assert "does not answer" in record.fence.unproven_why
+            assert "not armed" in record.fence.unproven_why
+            assert "not renewed for" in record.fence.reason
             faults = await s.faults()
             assert "--confirm-off" in faults["fence-unconfirmed.d"].remedy
             assert "power-unreachable.d" in faults
@@ -215,7 +216,7 @@ def test_controller_wired_to_another_host_is_never_told_to_switch_off():
             s.power.controllers["d"].system = "uuid-c"
             s.silence("d")
             record = await s.until("d", lambda record: record.fence.phase == "unconfirmed") and await s.record("d")
-            assert "speaks of system uuid-c" in record.fence.reason
+            assert "speaks of system uuid-c" in record.fence.unproven_why
             assert s.power.controllers["d"].offs == []
 
     run(story())
@@ -227,7 +228,7 @@ def test_host_without_a_recorded_system_uuid_is_not_proven_by_power():
             await _four(s, system_uuid="")
             s.silence("d")
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
-            assert "no system uuid" in (await s.record("d")).fence.reason
+            assert "no system uuid" in (await s.record("d")).fence.unproven_why
 
     run(story())
 
@@ -240,7 +241,7 @@ def test_controller_that_says_on_for_ever_proves_nothing():
             condemned = await s.until("d", lambda record: record.state == "Revoked")
             unconfirmed = await s.until("d", lambda record: record.fence.phase == "unconfirmed")
             assert 10 <= unconfirmed - condemned <= 13
-            assert "still said on" in (await s.record("d")).fence.reason
+            assert "still said on" in (await s.record("d")).fence.unproven_why
 
     run(story())
 
@@ -278,7 +279,7 @@ def test_controller_that_was_never_rehearsed_before_the_host_fell_silent_proves_
             s.silence("d")
             s.power.controllers["d"].mode = "ok"
             record = await s.until("d", lambda record: record.fence.phase == "unconfirmed") and await s.record("d")
-            assert "rehearse" in record.fence.reason
+            assert "rehearse" in record.fence.unproven_why
             assert s.power.controllers["d"].offs == []
 
     run(story())
@@ -309,7 +310,7 @@ def test_two_kinds_of_proof_are_demanded_and_one_is_not_enough():
             record = await s.until("d", lambda record: record.fence.phase == "unconfirmed") and await s.record("d")
             assert [one.kind for one in record.fence.findings] == ["power"]
             assert record.dead_through == 0
-            assert "2 kinds of proof" in record.fence.reason
+            assert "2 kinds of proof" in record.fence.unproven_why
             await s.wish("d", operator_proof=f"{record.fence.id}|ann|seen dark")
             await s.until_dead("d", limit_s=7)
             proof = (await s.record("d")).proof
@@ -452,7 +453,7 @@ def test_written_rehearsal_counts_for_ten_minutes_of_the_hosts_own_life_and_howe
             record = await s.record("d")
             assert (record.dead_through == 1) is counts
             if not counts:
-                assert "before it fell silent, and not since" in record.fence.reason
+                assert "before it fell silent, and not since" in record.fence.unproven_why
 
     run(story())
 

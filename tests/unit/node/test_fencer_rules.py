@@ -458,7 +458,7 @@ def test_distrusted_kind_is_not_used_until_an_operator_says_so():
             await asyncio.sleep(2)
             s.silence("h7")
             await s.until("h7", lambda record: record.fence.phase == "unconfirmed")
-            assert "contradicted" in (await s.record("h7")).fence.reason
+            assert "contradicted" in (await s.record("h7")).fence.unproven_why
             assert s.power.controllers["h7"].offs == []
             await s.wish("h7", trust_again="new controller")
             await s.until("h7", lambda record: record.distrusted == (), limit_s=7)

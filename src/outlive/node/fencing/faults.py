@@ -79,10 +79,9 @@ def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]
             yield FaultCode.POWER_UNREACHABLE, {"to": to, "why": fence.power_on.result}
             unproven.pop("power", None)
     if is_open(record) and all(kind in unproven for kind in AWAITED):
-        why = "; ".join(f"{one.kind}: {one.why}" for one in fence.unproven)
         yield (
             FaultCode.FENCE_UNCONFIRMED,
-            {"why": why, "cut": int(record.cut.scope != () and record.cut.through >= fence.epoch)},
+            {"why": fence.unproven_why, "cut": int(record.cut.scope != () and record.cut.through >= fence.epoch)},
         )
     failing = [one.why for one in fence.unproven if one.failing]
     if is_open(record) and failing:

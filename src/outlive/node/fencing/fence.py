@@ -422,7 +422,6 @@ class Fence:
         if not complete and kind != "power" and failing == any(one.failing for one in self.record.fence.unproven):
             return
         unproven = tuple(self._unproven[one] for one in AWAITED if one in self._unproven)
-        reason = "; ".join(f"{one.kind}: {one.why}" for one in unproven) if complete else ""
 
         def applied(record: MemberRecord) -> bool:
             return record.fence.unproven == unproven and (not complete or record.fence.phase is FencePhase.UNCONFIRMED)
@@ -433,7 +432,6 @@ class Fence:
                 record=self.record,
                 observer=self._context.me,
                 phase="unconfirmed" if complete else "condemned",
-                reason=reason,
                 unproven=unproven,
             )
             written = await self._context.writer.take(
@@ -441,9 +439,10 @@ class Fence:
             )
             if self._learn(written):
                 return
-        if complete and reason != self._logged:
-            self._logged = reason
-            _log.warning("fence.unconfirmed", host=self.host, fence=self.id, epoch=self.epoch, reason=reason)
+        why = self.record.fence.unproven_why
+        if complete and why != self._logged:
+            self._logged = why
+            _log.warning("fence.unconfirmed", host=self.host, fence=self.id, epoch=self.epoch, reason=why)
 
     async def unless_maintenance(self) -> HostSettings:
         """Wait until neither the cluster nor the host is in maintenance, read fresh; what operators want."""

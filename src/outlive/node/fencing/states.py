@@ -205,20 +205,18 @@ class AttemptView(Part, frozen=True, kw_only=True):
     observer: str
     phase: str = "condemned"
     """``condemned`` before a command, ``unconfirmed`` once no kind of proof has proven anything."""
-    reason: str = ""
     unproven: tuple[Unproven, ...] = ()
     """Kinds that have failed; with ``condemned``: that is written and no attempt is counted."""
 
 
 def _attempt(view: AttemptView) -> FenceOutcome:
     fence = view.record.fence
-    reason = view.reason or fence.reason
     if view.phase == "unconfirmed":
-        changed = _replace(fence, phase=FencePhase.UNCONFIRMED, reason=reason)
+        changed = _replace(fence, phase=FencePhase.UNCONFIRMED)
     elif view.unproven:
         changed = fence
     else:
-        changed = _replace(fence, phase=FencePhase.CONDEMNED, attempt=fence.attempt + 1, reason=reason)
+        changed = _replace(fence, phase=FencePhase.CONDEMNED, attempt=fence.attempt + 1)
     return FenceOutcome(
         record=_replace(view.record, fence=_replace(changed, unproven=view.unproven or changed.unproven))
     )
