@@ -28,8 +28,6 @@ FOLLOWED: Final = 4_000
 """VMs and points that are followed for the price of one step."""
 HOST_STEPS: Final = 10
 """Every so many steps a slot may change its host instead."""
-SWAP_STEPS: Final = 3
-"""Of so many steps one swaps two memberships."""
 FOCUS: Final = 0.6
 """Of the other steps so many look at a point that clashes."""
 FOLLOWED_STEPS: Final = 16
@@ -88,7 +86,7 @@ class Annealer:
             if turn % HOST_STEPS == 0 and self._own:
                 price = self._change_host(self._own[random.randrange(len(self._own))], chances)
             else:
-                price = self._change_place(self._point(turn), chances, swap=turn % SWAP_STEPS == 0)
+                price = self._change_place(self._point(turn), chances)
             spent += price
             self._budget.left -= price
         return board.clashes == 0
@@ -122,18 +120,13 @@ class Annealer:
         chosen = min(int(total.searchsorted(self._random.random() * weight, side="right")), len(flat) - 1)
         return chosen if flat[chosen] < COST_LIMIT else None
 
-    def _change_place(self, point: int, chances: NDArray[np.float32], *, swap: bool) -> float:
+    def _change_place(self, point: int, chances: NDArray[np.float32]) -> float:
         board, width, vms = self._board, self._board.problem.width, self._vms_at[point]
-        costs = board.judge_swaps(vms) if swap else board.judge_moves(point, vms)
+        costs = board.judge_moves(point, vms)
         chosen = self._draw(costs, chances)
         if chosen is not None:
             row, column = divmod(chosen, costs.shape[1])
-            place = (int(vms[row // width]), row % width)
-            if swap:
-                other = (int(vms[column // width]), column % width)
-                board.swap(place, other, int(costs[row, column]))
-            else:
-                board.move(*place, column, int(costs[row, column]))
+            board.move(int(vms[row // width]), row % width, column, int(costs[row, column]))
         return self._price + costs.size / LOOKED_AT
 
     def _change_host(self, slot: int, chances: NDArray[np.float32]) -> float:

@@ -61,10 +61,7 @@ class Board:
         largest = width * (BLOCKED + given.points) + 3 * BLOCKED + slots
         kind = np.int16 if largest < np.iinfo(np.int16).max else np.int32
         self._others = np.repeat((given.held - 1)[:, None], width, axis=1).astype(kind)
-        self._fixed = ~given.movable
-        self._some_fixed = bool(self._fixed.any())
         self._counting = np.arange(given.slots_of.size)
-        self._owner = self._counting // width
         touches = np.zeros((given.points, slots + 1), dtype=kind)
         for place in range(width):
             touches[given.vm_point, self.slots_of[:, place]] += 1
@@ -172,35 +169,8 @@ class Board:
         near = self.near[point]
         costs: Table = partners - self.linked[places]
         costs -= (near[places] - BLOCKED + here - others * (BLOCKED + 2))[:, None]
-        if given.choosy:
-            costs += near + np.repeat(self.barred[given.vm_kind[vms]], width, axis=0)
-        else:
-            costs += near + self.barred[0]
-        if self._some_fixed:
-            costs[self._fixed[vms].reshape(-1)] = BLOCKED
-        return costs
-
-    def judge_swaps(self, vms: Ints) -> Table:
-        """(memberships, memberships) of VMs at one point: clashes more or fewer if two of them changed places."""
-        given, width = self.problem, self.problem.width
-        mine = self.slots_of[vms]
-        places = mine.reshape(-1)
-        if width == 2:
-            across = self.meet[mine[:, ::-1].reshape(-1, 1), places]
-        else:
-            met = self.meet[mine[:, :, None], places]
-            across = (met.sum(axis=1, keepdims=True, dtype=met.dtype) - met).reshape(len(places), -1)
-        here = across.diagonal() - self._others[vms].reshape(-1) * BLOCKED
-        costs: Table = across + across.T - (here[:, None] + here)
-        if given.choosy:
-            refused = self.barred[np.repeat(given.vm_kind[vms], width)[:, None], places]
-            costs += refused + refused.T
-        if self._some_fixed:
-            fixed = self._fixed[vms].reshape(-1)
-            costs[fixed] = BLOCKED
-            costs[:, fixed] = BLOCKED
-        owner = self._owner[: len(places)]
-        costs[owner[:, None] == owner] = BLOCKED
+        costs += near + np.repeat(self.barred[given.vm_kind[vms]], width, axis=0)
+        costs[~given.movable[vms].reshape(-1)] = BLOCKED
         return costs
 
     def judge_hosts(self, slot: int) -> Table:
@@ -211,12 +181,8 @@ class Board:
         near = self.near[:, slot]
         costs: Table = near[at] - (near[at[here]] - BLOCKED)
         costs[np.any(self.free < self.slot_size[slot], axis=1)] = BLOCKED
-        if given.choosy:
-            kinds = np.unique(given.vm_kind[self.members(slot)[0]])
-            allowed = given.kind_reuse[kinds].all(axis=0) & given.kind_new[kinds].any(axis=0)
-            costs[~allowed] = BLOCKED
-        else:
-            costs[~given.kind_new[0]] = BLOCKED
+        kinds = np.unique(given.vm_kind[self.members(slot)[0]])
+        costs[~(given.kind_reuse[kinds].all(axis=0) & given.kind_new[kinds].any(axis=0))] = BLOCKED
         if given.keeps_apart:
             partners = np.nonzero(self.linked[slot, : given.slots])[0]
             hosts = np.arange(len(at))
@@ -244,18 +210,6 @@ class Board:
         self.slots_of[vm, place] = slot
         self.clashes += cost
 
-    def swap(self, one: tuple[int, int], other: tuple[int, int], cost: int) -> None:
-        """Two memberships at one point change places."""
-        first, second = int(self.slots_of[one]), int(self.slots_of[other])
-        for (vm, place), slot in ((one, first), (other, second)):
-            for partner in self._partners(vm, place):
-                self._unlink(slot, partner)
-        for (vm, place), slot in ((one, second), (other, first)):
-            for partner in self._partners(vm, place):
-                self._link(slot, partner)
-            self.slots_of[vm, place] = slot
-        self.clashes += cost
-
     def put(self, slot: int, host: int, cost: int) -> None:
         """Put a slot on another host."""
         given = self.problem
@@ -267,8 +221,7 @@ class Board:
         self.slot_host[slot] = host
         self.free[old] += self.slot_size[slot]
         self.free[host] -= self.slot_size[slot]
-        if given.choosy:
-            self._bar(slot)
+        self._bar(slot)
         self.clashes += cost
 
     def resize(self, slot: int, size: Ints) -> None:

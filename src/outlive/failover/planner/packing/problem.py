@@ -85,8 +85,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """(kinds, hosts): where they may open one."""
     domains: Ints
     """(domains that are kept apart, hosts): number of the value, or -1."""
-    choosy: bool
-    """Whether kinds differ in what they may join."""
 
     @property
     def slots(self) -> int:
@@ -137,13 +135,6 @@ def problem_of(before: Iterable[SlotView], slots: Sequence[SlotView], ground: Gr
     kind_size, kind_reuse, kind_new = kinds.tables()
     least = np.array([(slot.cpu_milli, slot.memory_bytes) for slot in slots], dtype=np.int64).reshape(-1, 2)
     joinable = np.array([slot.ready is not False for slot in slots], dtype=bool)
-    choosy = bool(
-        not joinable.all()
-        or not kind_reuse.all()
-        or len(domains)
-        or len(kind_size) > 1
-        or (len(kind_new) and (kind_new != kind_new[0]).any())
-    )
     return Problem(
         names=tuple(slot.name for slot in slots),
         vm_names=tuple(members),
@@ -166,7 +157,6 @@ def problem_of(before: Iterable[SlotView], slots: Sequence[SlotView], ground: Gr
         kind_reuse=kind_reuse,
         kind_new=kind_new,
         domains=domains,
-        choosy=choosy,
     )
 
 
