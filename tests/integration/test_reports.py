@@ -14,7 +14,7 @@ from outlive.failover.analysis.questions import Question
 from outlive.failover.analysis.survival import FailuresInput, survive
 from outlive.failover.report.html.figures import FleetFigures, HostFigures, Share
 from outlive.failover.report.html.heatmap import LARGE_HOSTS
-from outlive.failover.report.html.survival import SurvivalReport, survival_report
+from outlive.failover.report.html.survival import survival_report
 
 pytestmark = pytest.mark.component("chromium")
 
@@ -145,7 +145,7 @@ def test_five_thousand_hosts_with_hostile_names_stay_usable(tab: Browser, tmp_pa
     fleet = FleetFigures(hosts=hosts, grouped_by="rack", source=EVIL, when=EVIL)
     question = Question(unit="host", units={}, failures=1)
     result = survive(FailuresInput(vms=(), required={}, failures=1))
-    content = survival_report(SurvivalReport(fleet=fleet, question=question, result=result))
+    content = survival_report(fleet, question, result)
     assert len(content) < LARGEST_BYTES
     path = tmp_path / "large.html"
     path.write_bytes(content)

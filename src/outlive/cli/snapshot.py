@@ -56,7 +56,7 @@ def check_picture(path: Path | None) -> None:
 
 def picture_coverage(path: Path, access: Access, gathered: Snapshot, result: CoverageResult) -> None:
     """Write the report of a coverage."""
-    from outlive.failover.report.html.inputs import coverage_picture
+    from outlive.failover.report.html.coverage import coverage_picture
 
     write_output(path, coverage_picture(gathered, result, source=access.source, when=_now(access)))
 
@@ -65,7 +65,7 @@ def picture_survival(
     path: Path, access: Access, gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult
 ) -> None:
     """Write the report of a question about failures."""
-    from outlive.failover.report.html.inputs import survival_picture
+    from outlive.failover.report.html.survival import survival_picture
 
     content = survival_picture(gathered, question, given, result, source=access.source, when=_now(access))
     write_output(path, content)

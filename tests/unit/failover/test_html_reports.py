@@ -10,7 +10,7 @@ from outlive.failover.analysis.questions import Question, any_units, names
 from outlive.failover.analysis.survival import FailuresInput, survive
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.model import HostView, SlotView, VmView
-from outlive.failover.report.html.coverage import CoverageReport, coverage_report
+from outlive.failover.report.html.coverage import coverage_report
 from outlive.failover.report.html.figures import (
     FleetFigures,
     HostFigures,
@@ -22,7 +22,7 @@ from outlive.failover.report.html.figures import (
     times,
 )
 from outlive.failover.report.html.heatmap import CaseEffect, host_text, hosts_table
-from outlive.failover.report.html.survival import SurvivalReport, survival_report
+from outlive.failover.report.html.survival import survival_report
 
 EVIL = "</td><script>alert('x')</script>&\"'"
 GIB = 2**30
@@ -62,7 +62,7 @@ def hostile_coverage() -> bytes:
     result = coverage(CoverageInput(vms=vms, required=required, slots=slots, hosts=hosts))
     judged = tolerance(ToleranceInput(vms=vms, required=required, slots=slots))
     fleet = FleetFigures(hosts=tuple(figures(host.name) for host in hosts), grouped_by=EVIL, source=EVIL, when=EVIL)
-    return coverage_report(CoverageReport(fleet=fleet, coverage=result, unit="host", tolerances={"host": judged}))
+    return coverage_report(fleet, result, "host", {"host": judged})
 
 
 def hostile_survival() -> bytes:
@@ -70,7 +70,7 @@ def hostile_survival() -> bytes:
     given = FailuresInput(vms=vms, required={vms[0].id: 1}, cases=((vms[0].host,),))
     fleet = FleetFigures(hosts=(figures(vms[0].host),), grouped_by="", source=EVIL, when="")
     question = Question(unit="", units={}, cases=given.cases)
-    return survival_report(SurvivalReport(fleet=fleet, question=question, result=survive(given)))
+    return survival_report(fleet, question, survive(given))
 
 
 def test_names_cannot_break_out_of_a_report() -> None:

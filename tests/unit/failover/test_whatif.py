@@ -12,6 +12,7 @@ from outlive.failover.analysis.drain.layout import Layout
 from outlive.failover.analysis.drain.order import order_drain
 from outlive.failover.analysis.drain.search import Search
 from outlive.failover.analysis.drain.steps import Close, DrainInput, DrainResult, Move, Step, Stuck
+from outlive.failover.analysis.whatif.answers import Short, WholeRemedy
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.actions import Join, Leave, Offer, Open
 from outlive.failover.planner.plan import PlanInput, plan
@@ -435,3 +436,9 @@ def test_what_is_proven_to_be_impossible_is_so_and_nothing_possible_is_overlooke
         compared += truth is not None
     assert compared >= 100
     assert impossible >= 20
+
+
+def test_the_remedy_for_everybody_names_each_zone_once() -> None:
+    by = (Short(zone="a", hosts=1, like="h1"), Short(zone="b", hosts=2, like="h9"))
+    text = WholeRemedy(hosts=3, by=by).text
+    assert text == "with 1 more host like h1 in zone a and 2 more hosts like h9 in zone b a plan covers everybody"

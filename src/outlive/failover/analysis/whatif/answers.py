@@ -107,7 +107,6 @@ class WholeRemedy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         each = [
             f"{count_of(one.hosts, 'more host')} like {one.like}" + (f" in zone {one.zone}" if one.zone else "")
             for one in self.by
-            for one in self.by
         ]
         return f"with {listing(each)} a plan covers everybody"
 

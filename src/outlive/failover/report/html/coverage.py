@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-import msgspec
-
 from outlive.failover.analysis.coverage import CoverageResult
 from outlive.failover.analysis.questions import failures_text, tolerance_sentence, units_text, vms, whichever
-from outlive.failover.analysis.tolerance import ToleranceResult
+from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.report.html.figures import (
     FleetFigures,
     Share,
     cores,
+    fleet_of,
     gib,
     of_cpu,
     of_memory,
@@ -22,26 +21,42 @@ from outlive.failover.report.html.figures import (
 )
 from outlive.failover.report.html.heatmap import heat_map, hosts_table
 from outlive.failover.report.html.page import Bar, Card, Table, render
+from outlive.failover.snapshot import Snapshot
+from outlive.failover.topology import HOST_UNIT, topology_of
 
 UNCOVERED_SHOWN = 200
 """VMs without their slots that are listed; the count is of all."""
 
 
-class CoverageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report is made from."""
-
-    fleet: FleetFigures
-    coverage: CoverageResult
-    unit: str
-    """What ``coverage.tolerance`` counts."""
-    tolerances: Mapping[str, ToleranceResult]
-    """Unit of failure → tolerance; hosts and failure domains."""
+DOMAINS_JUDGED = 3
+"""Failure domains for which tolerance is told besides that of hosts."""
 
 
-def coverage_report(given: CoverageReport) -> bytes:
-    """The document."""
-    result, fleet = given.coverage, given.fleet
-    good, verdict, more = _verdict(result, given.unit)
+def coverage_picture(gathered: Snapshot, result: CoverageResult, *, source: str, when: str) -> bytes:
+    """The report of a coverage."""
+    unit = gathered.settings.topology_choice.unit
+    views = gathered.observation.hosts
+    domains = sorted({name for view in views for name in view.domains})[:DOMAINS_JUDGED]
+    judged = {
+        one: tolerance(
+            ToleranceInput(
+                vms=gathered.counted,
+                required=gathered.required,
+                slots=gathered.observation.slots,
+                units=topology_of(views, unit=one).units,
+            )
+        )
+        for one in dict.fromkeys((unit, HOST_UNIT, *domains))
+    }
+    fleet = fleet_of(gathered, {one.vm: one.host for one in result.uncovered}, source=source, when=when)
+    return coverage_report(fleet, result, unit, judged)
+
+
+def coverage_report(
+    fleet: FleetFigures, result: CoverageResult, unit: str, tolerances: Mapping[str, ToleranceResult]
+) -> bytes:
+    """The document. ``unit``: what ``result.tolerance`` counts; ``tolerances``: by hosts and failure domains."""
+    good, verdict, more = _verdict(result, unit)
     return render(
         "coverage.html",
         fleet,
@@ -49,16 +64,16 @@ def coverage_report(given: CoverageReport) -> bytes:
         good=good,
         verdict=verdict,
         more=more,
-        cards=_cards(given),
+        cards=_cards(result, tolerances),
         reasons=_reasons(result),
         totals=[
             ("Memory", of_memory(fleet.memory), _bar(fleet.memory)),
             ("CPU", of_cpu(fleet.cpu), _bar(fleet.cpu)),
         ],
         map=heat_map(fleet),
-        tolerance=[_tolerance(one, unit) for unit, one in given.tolerances.items()],
-        zones=_zones(given.tolerances),
-        weakest=_weakest(given.tolerances[given.unit], given.unit),
+        tolerance=[_tolerance(one, unit) for unit, one in tolerances.items()],
+        zones=_zones(tolerances),
+        weakest=_weakest(tolerances[unit], unit),
         costs=_costs(result),
         missing=_missing(result),
         hosts=hosts_table(fleet),
@@ -76,15 +91,14 @@ def _verdict(result: CoverageResult, unit: str) -> tuple[bool, str, str]:
     return False, f"{missing:,} of {result.required:,} VMs that need slots do not have them.", sentence
 
 
-def _cards(given: CoverageReport) -> list[Card]:
-    result = given.coverage
+def _cards(result: CoverageResult, tolerances: Mapping[str, ToleranceResult]) -> list[Card]:
     share = result.covered / result.required if result.required else 1.0
     covered = f"{result.covered:,} of {vms(result.required)} that need slots"
     cards = [
         Card("Covered", percent(share), covered, _kind(share == 1)),
         Card("VMs", f"{result.vms:,}", f"{result.vms - result.required:,} need no slots"),
     ]
-    for unit, one in given.tolerances.items():
+    for unit, one in tolerances.items():
         remark = whichever(one.fleet) if one.fleet else f"not every {unit} failure is survived"
         cards.append(Card(f"Survives, by {unit}", units_text(one.fleet, unit), remark, _kind(one.fleet > 0)))
     held, least = result.reserved.memory_bytes, result.bound.memory_bytes

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
 
 from outlive.failover.model import HostView
+from outlive.failover.offers import free_capacity
+from outlive.failover.snapshot import Snapshot
+from outlive.placement.columns import facts_of
+from outlive.resources import Amounts, Hypervisor
 
 GIB = 2**30
 
@@ -99,6 +104,52 @@ def group_domain(views: Iterable[HostView], wanted: str = "") -> str:
         if name in domains:
             return name
     return ""
+
+
+def fleet_of(
+    gathered: Snapshot, uncovered: dict[str, str], *, source: str, when: str, domain: str = ""
+) -> FleetFigures:
+    """The hosts in figures; ``uncovered``: VM → host, ``domain``: by which hosts are shown, where it is one."""
+    observation = gathered.observation
+    shown_by = group_domain(observation.hosts, domain)
+    views = {view.name: view for view in observation.hosts}
+    missing = Counter(uncovered.values())
+    running = Counter(vm.host for vm in observation.vms)
+    slots = Counter(slot.host for slot in observation.slots)
+    used: dict[str, Amounts] = {}
+    held: dict[str, Amounts] = {}
+    for vm in observation.vms:
+        used[vm.host] = used.get(vm.host, Amounts()) + Amounts({"cpu": vm.cpu_milli, "memory": vm.memory_bytes})
+    for slot in observation.slots:
+        held[slot.host] = held.get(slot.host, Amounts()) + Amounts({"cpu": slot.cpu_milli, "memory": slot.memory_bytes})
+    free = free_capacity(gathered.fleet)
+    figures = []
+    for host in observation.hypervisors:
+        name, view = host.name, views.get(host.name)
+        in_use = host.status.allocation or used.get(name, Amounts())
+        facts = facts_of(host)
+        figures.append(
+            HostFigures(
+                name=name,
+                zone=view.zone if view else "",
+                group=view.domains.get(shown_by, "") if view else "",
+                memory=_share(host, "memory", in_use, held.get(name), free.get(name, (0, 0))[1]),
+                cpu=_share(host, "cpu", in_use, held.get(name), free.get(name, (0, 0))[0]),
+                vms=running[name],
+                slots=slots[name],
+                uncovered=missing[name],
+                ready=facts.in_service and facts.bad_condition is None,
+            )
+        )
+    return FleetFigures(hosts=tuple(figures), grouped_by=shown_by, source=source, when=when)
+
+
+def _share(host: Hypervisor, resource: str, used: Amounts, held: Amounts | None, free: int) -> Share:
+    capacity = host.effective_capacity()
+    amount = None if capacity is None else capacity.get(resource, 0)
+    taken, slots = used.get(resource, 0), (held or Amounts()).get(resource, 0)
+    other = 0 if amount is None else max(0, amount - taken - slots - free) if free > 0 else 0
+    return Share(capacity=amount, used=taken, reserved=slots, committed=other)
 
 
 def gib(amount: int) -> str:

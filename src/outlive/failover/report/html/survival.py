@@ -6,6 +6,7 @@ from collections import Counter
 
 import msgspec
 
+from outlive.failover.analysis.coverage import CoverageInput, assess_state
 from outlive.failover.analysis.questions import (
     Question,
     any_units,
@@ -16,10 +17,19 @@ from outlive.failover.analysis.questions import (
     vms,
     whichever,
 )
-from outlive.failover.analysis.survival import CaseResult, FailuresResult, LostReason, Method
-from outlive.failover.report.html.figures import FleetFigures, of_memory
+from outlive.failover.analysis.survival import (
+    CaseResult,
+    Cases,
+    FailuresInput,
+    FailuresResult,
+    LostReason,
+    Method,
+    matrix_of,
+)
+from outlive.failover.report.html.figures import FleetFigures, fleet_of, of_memory
 from outlive.failover.report.html.heatmap import NO_CASE, CaseEffect, heat_map, hosts_table
 from outlive.failover.report.html.page import Bar, Card, Table, Word, render
+from outlive.failover.snapshot import Snapshot
 
 LOST_SHOWN = 200
 """Lost VMs that are listed; the count is of all."""
@@ -36,38 +46,63 @@ class ShownCase(msgspec.Struct, frozen=True, kw_only=True):
     result: CaseResult
 
 
-class SurvivalReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report is made from."""
+def survival_picture(
+    gathered: Snapshot, question: Question, given: FailuresInput, result: FailuresResult, *, source: str, when: str
+) -> bytes:
+    """The report of a question about failures, with the case in question or the worst one shown."""
+    told = assess_state(
+        CoverageInput(
+            vms=gathered.counted,
+            required=gathered.required,
+            slots=gathered.observation.slots,
+            hosts=gathered.observation.hosts,
+            topology=gathered.topology,
+        )
+    )
+    uncovered = {vm: status.host for vm, status in told.items() if not status.covered}
+    fleet = fleet_of(gathered, uncovered, source=source, when=when, domain=question.unit)
+    return survival_report(fleet, question, result, _shown(given, result))
 
-    fleet: FleetFigures
-    question: Question
-    result: FailuresResult
-    shown: ShownCase | None = None
-    """The case in question, or the worst; nothing where nothing is lost in any."""
+
+def _shown(given: FailuresInput, result: FailuresResult) -> ShownCase | None:
+    case = given.cases[0] if given.cases else result.worst[0].case if result.worst else None
+    if case is None:
+        case = result.lost[0].case if result.lost else None
+    if case is None:
+        return None
+    matrix = matrix_of(given)
+    down = frozenset(number for name in case if (number := matrix.unit_number(name)) is not None)
+    hosts = {host.name for host in given.hosts} | {vm.host for vm in given.vms}
+    return ShownCase(
+        case=case,
+        hosts=frozenset(host for host in hosts if given.units.get(host, host) in case),
+        result=Cases(matrix, given.required, given.priorities).result(down, case),
+    )
 
 
-def survival_report(given: SurvivalReport) -> bytes:
-    """The document."""
-    shown, fleet = given.shown, given.fleet
-    verdict, *more = survive_sentences(given.result, given.question)
+def survival_report(
+    fleet: FleetFigures, question: Question, result: FailuresResult, shown: ShownCase | None = None
+) -> bytes:
+    """The document. ``shown``: the case in question, or the worst; none where nothing is lost in any."""
+    verdict, *more = survive_sentences(result, question)
     effect = NO_CASE
     map_title = "Hosts"
     if shown is not None:
         effect = CaseEffect(failed=shown.hosts, landing=Counter(one.host for one in shown.result.landing))
-        map_title = "The case" if given.question.cases else f"The worst case: {names(shown.case)}"
+        map_title = "The case" if question.cases else f"The worst case: {names(shown.case)}"
     return render(
         "survival.html",
         fleet,
-        title=_title(given.question, given.result),
-        good=given.result.holds,
+        title=_title(question, result),
+        good=result.holds,
         verdict=verdict,
         more=" ".join(more),
-        cards=_cards(given.result, given.question.unit, named=bool(given.question.cases)),
+        cards=_cards(result, question.unit, named=bool(question.cases)),
         map=heat_map(fleet, effect),
         map_title=map_title,
-        map_about=_map_about(given),
-        worst=_worst(given.result),
-        lost=_lost(given.result),
+        map_about=_map_about(fleet, shown),
+        worst=_worst(result),
+        lost=_lost(result),
         landing=_landing(shown) if shown is not None else None,
         hosts=hosts_table(fleet, effect),
     )
@@ -79,10 +114,10 @@ def _title(question: Question, result: FailuresResult) -> str:
     return f"What if {what} {verb}?"
 
 
-def _map_about(given: SurvivalReport) -> str:
-    words = [f"Memory of the fleet: {of_memory(given.fleet.memory)}."]
-    if given.shown is not None:
-        result = given.shown.result
+def _map_about(fleet: FleetFigures, shown: ShownCase | None) -> str:
+    words = [f"Memory of the fleet: {of_memory(fleet.memory)}."]
+    if shown is not None:
+        result = shown.result
         contested = sum(one.contested for one in result.landing)
         lost = f"; {vms(len(result.lost))} have none" if result.lost else ""
         words.append(f"{vms(len(result.landing) - contested)} restart in slots of their own{lost}.")
