@@ -75,7 +75,7 @@ def test_story_ends_as_told_on_a_real_store(folder: Path, real: RealStore, tmp_p
     assert ended.failed == (), "\n".join(map(str, ended.summary.violations))
 
 
-@pytest.mark.parametrize("name", ["host-loses-power", "live-move", "fencer-dies-right-after-the-proof"])
+@pytest.mark.parametrize("name", ["live-move", "fencer-dies-right-after-the-proof"])
 def test_story_ends_as_told_although_the_server_before_the_store_is_started_again_and_again(
     name: str, tmp_path: Path
 ) -> None:

@@ -19,16 +19,28 @@ from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.coverage import level_costs_lines
+from outlive.cli.example import example_files
 from outlive.cli.output import Report, and_more, progress, table
 from outlive.cli.settings import config_file, settings_for
 from outlive.cli.snapshot import look
+from outlive.drivers import csv_inventory as source
+from outlive.drivers.csv_inventory import read_hosts, read_vms
+from outlive.drivers.openstack_inventory import read_openstack
+from outlive.inventory.check import ImportOptions, check_inventory
+from outlive.inventory.places import place_vms
+from outlive.inventory.plan import after, notices, plan_import
+from outlive.inventory.records import Inventory
+from outlive.inventory.write import apply_import, read_existing
+from outlive.resources import Hypervisor, VirtualMachine
+from outlive.resources.reasons import render
+from outlive.resources.state import DUMPED
+from outlive.store import list_all
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.levels import LevelCost
-    from outlive.inventory.check import Existing, ImportOptions
+    from outlive.inventory.check import Existing
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
-    from outlive.inventory.records import Inventory
     from outlive.resources.reasons import Reason
     from outlive.store import Store
 
@@ -74,9 +86,6 @@ async def import_csv(
     dry_run: DryRun = False,
 ) -> None:
     """Import CSV files, whatever their columns are called."""
-    from outlive.drivers import csv_inventory as source
-    from outlive.inventory.records import Inventory
-
     if hosts is None and vms is None:
         raise Usage("nothing to import", remedy="name --hosts FILE, --vms FILE or both")
     options = _options(domains, overcommit, prune=prune)
@@ -108,8 +117,6 @@ async def import_openstack(
     Read are hypervisors.json, servers.json, flavors.json, aggregates.json, services.json and server_groups.json, and
     where the lists lack sizes hypervisors/NAME.json and servers/ID.json.
     """
-    from outlive.drivers.openstack_inventory import read_openstack
-
     inventory = read_openstack(folder)
     options = _options(domains, overcommit, prune=prune)
     await _import(access, output, inventory, options, place=place, dry_run=dry_run)
@@ -131,7 +138,6 @@ async def import_database(
 
     Hosts come from --hosts, or are known already.
     """
-    from outlive.drivers import csv_inventory as source
     from outlive.drivers.database_inventory import read_database
 
     options = _options(domains, overcommit, prune=prune)
@@ -144,8 +150,6 @@ async def import_database(
 
 
 def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *, prune: bool) -> ImportOptions:
-    from outlive.inventory.check import ImportOptions
-
     blocks: dict[str, int] = {}
     for text in domains or ():
         name, _, size = text.partition("=")
@@ -164,10 +168,6 @@ def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *,
 async def _import(
     access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
 ) -> None:
-    from outlive.inventory.check import check_inventory
-    from outlive.inventory.plan import notices, plan_import
-    from outlive.inventory.write import apply_import, read_existing
-
     async with access.open(write=not dry_run, or_empty=dry_run) as store:
         existing = await read_existing(store)
         wanted = check_inventory(inventory, existing, options)
@@ -175,8 +175,6 @@ async def _import(
         plan = plan_import(wanted, existing, options, landed={}, now=now)
         landing = None
         if place:
-            from outlive.inventory.places import place_vms
-
             with progress("VMs placed") as bar:
                 landing = await place_vms(store, plan, existing, progress=bar.at)
             plan = plan_import(wanted, existing, options, landed=landing.placed, now=now)
@@ -195,10 +193,6 @@ async def _level_costs(
 ) -> tuple[tuple[LevelCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
-    from outlive.inventory.plan import after
-    from outlive.resources import Hypervisor, VirtualMachine
-    from outlive.resources.state import DUMPED
-    from outlive.store import list_all
     from outlive.store.memory import MemoryStore
 
     hosts, vms = after(plan, existing)
@@ -214,13 +208,6 @@ async def _level_costs(
 
 async def import_example(store: Store) -> None:
     """Import the shipped example into a store."""
-    from outlive.cli.example import example_files
-    from outlive.drivers.csv_inventory import read_hosts, read_vms
-    from outlive.inventory.check import ImportOptions, check_inventory
-    from outlive.inventory.plan import plan_import
-    from outlive.inventory.records import Inventory
-    from outlive.inventory.write import apply_import, read_existing
-
     inventory, options = Inventory(what="csv"), ImportOptions()
     with example_files() as files:
         read_hosts(files.hosts, None, inventory)
@@ -241,8 +228,6 @@ def _report(
     costs: Sequence[LevelCost],
     vms: int,
 ) -> None:
-    from outlive.resources.reasons import render
-
     counts = plan.counts()
     document: dict[str, Any] = {
         "dryRun": dry_run,

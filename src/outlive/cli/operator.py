@@ -14,6 +14,22 @@ from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group, single
 from outlive.cli.output import write
+from outlive.node.operator import (
+    call_off_fence,
+    find_host,
+    hidden,
+    hosts_of_domains,
+    refuse_arming,
+    request_fence,
+    request_vm,
+    set_armed,
+    set_drain,
+    set_maintenance,
+    set_power_maintenance,
+)
+from outlive.node.operator import confirm_off as assert_off
+from outlive.node.operator import maintenance_status as status
+from outlive.resources import Hypervisor
 
 VERBS: Final = ("start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move")
 """What can be requested of a VM; a test shows that these are those of ``node.operator``."""
@@ -54,9 +70,6 @@ async def fence(
     yes: Yes = False,
 ) -> None:
     """Have a host declared dead, or assert that a condemned one is off."""
-    from outlive.node.operator import call_off_fence, find_host, request_fence
-    from outlive.node.operator import confirm_off as assert_off
-
     if membership and not confirm_off:
         raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
     if call_off and (confirm_off or reason):
@@ -85,8 +98,6 @@ async def maintenance_on(
     power: OnlyPower = False,
 ) -> None:
     """No host is condemned from now on."""
-    from outlive.node.operator import hosts_of_domains, set_maintenance, set_power_maintenance
-
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
         raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
@@ -100,8 +111,6 @@ async def maintenance_off(
     access: Access, host: SomeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
     """Silent hosts are condemned again; shows who would have been meanwhile."""
-    from outlive.node.operator import hidden, hosts_of_domains, set_maintenance, set_power_maintenance
-
     async with access.open(write=True) as store:
         hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
         if power:
@@ -113,8 +122,6 @@ async def maintenance_off(
 
 async def maintenance_status(access: Access) -> None:
     """What is in maintenance, until when, and who would have been condemned but for it."""
-    from outlive.node.operator import maintenance_status as status
-
     async with access.open() as store:
         write(await status(store, access.clock) + "\n")
 
@@ -130,9 +137,6 @@ async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | No
 
 
 async def _set_drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
-    from outlive.node.operator import set_drain
-    from outlive.resources import Hypervisor
-
     wanted = "flushed" if drained else "ready"
     async with access.open(write=True) as store:
         write(await set_drain(store, access.clock, host, drained) + "\n")
@@ -165,8 +169,6 @@ async def disarm(access: Access, host: Host, yes: Yes = False) -> None:
 
 
 async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool) -> None:
-    from outlive.node.operator import refuse_arming, set_armed
-
     async with access.open(write=True) as store:
         if armed:
             await refuse_arming(store, host)
@@ -198,8 +200,6 @@ async def request(
     force: Annotated[bool, typer.Option("--force", help="As the verb takes it: do not wait, or do not ask.")] = False,
 ) -> None:
     """Ask for a VM to be started, stopped or moved, once; its host answers. Also after it has failed."""
-    from outlive.node.operator import request_vm
-
     wanted = next((one for one in VERBS if one == verb), None)
     if wanted is None:
         raise Usage(f"nobody can be asked to {verb[:40]!r}", place="VERB", remedy=f"write one of {', '.join(VERBS)}")

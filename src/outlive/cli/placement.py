@@ -14,10 +14,14 @@ from outlive.cli.commands import command, group
 from outlive.cli.output import Output, and_more, table
 from outlive.cli.snapshot import look
 from outlive.cli.values import amounts, flavor_named, unknown_flavor
+from outlive.failover.calls import Caller, pipeline_for
+from outlive.failover.model import VmView
+from outlive.inventory.places import creation_request
+from outlive.placement.request import Intent, PlacementRequest
+from outlive.resources import Amounts, VirtualMachine
 
 if TYPE_CHECKING:
     from outlive.placement.ranking import RankingDocument
-    from outlive.placement.request import Intent, PlacementRequest
     from outlive.store import Store
 
 app = group("Rank hosts for a VM, and say why each other host is not among them.")
@@ -56,8 +60,6 @@ async def rank(
 
 
 def _intent(word: str) -> Intent:
-    from outlive.placement.request import Intent
-
     if not word:
         return Intent.CREATE
     try:
@@ -67,12 +69,6 @@ def _intent(word: str) -> Intent:
 
 
 async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent) -> PlacementRequest:
-    from outlive.failover.calls import Caller, pipeline_for
-    from outlive.failover.model import VmView
-    from outlive.inventory.places import creation_request
-    from outlive.placement.request import PlacementRequest
-    from outlive.resources import Amounts, VirtualMachine
-
     if vm:
         found = await store.get(VirtualMachine, vm)
         request = creation_request(found)

@@ -10,9 +10,25 @@ from outlive.base.wording import listing
 from outlive.cli.access import Access
 from outlive.cli.commands import single
 from outlive.cli.output import Output, table
+from outlive.resources import (
+    FAILOVER,
+    Cluster,
+    Coverage,
+    Election,
+    Event,
+    Fault,
+    Flavor,
+    Hypervisor,
+    Membership,
+    Reservation,
+    VirtualMachine,
+)
+from outlive.resources.codec import convert
+from outlive.resources.maintenance import cluster_maintenance, host_maintenance
+from outlive.runtime.faults import health
+from outlive.store import list_all
 
 if TYPE_CHECKING:
-    from outlive.resources import Coverage, Event, Fault, Membership, VirtualMachine
     from outlive.store import Store
 
 WARNINGS_SHOWN = 5
@@ -35,66 +51,48 @@ async def status(access: Access, output: Output) -> None:
 
 async def _unrecorded(store: Store) -> list[Fault]:
     """Faults of the server that its store cannot hold, such as a full disk."""
-    from outlive.resources import Fault
-    from outlive.resources.codec import convert
-    from outlive.store.http import HttpStore
-
-    if not isinstance(store, HttpStore):
+    question = getattr(store, "question", None)
+    if question is None:
         return []
     try:
-        return [convert(Fault, one) for one in await store.question("/faults")]
+        return [convert(Fault, one) for one in await question("/faults")]
     except NotFound:
         return []
 
 
 async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[str, Any]:
-    from outlive.resources import (
-        Cluster,
-        Coverage,
-        Election,
-        Event,
-        Fault,
-        Flavor,
-        Hypervisor,
-        Membership,
-        Reservation,
-        VirtualMachine,
-    )
-    from outlive.resources.maintenance import cluster_maintenance, host_maintenance
-    from outlive.runtime.faults import health
-    from outlive.store import list_all
-
     hosts = [host async for host in list_all(store, Hypervisor)]
     vms = [vm async for vm in list_all(store, VirtualMachine)]
-    slots = [one async for one in list_all(store, Reservation) if one.spec.type == "FailoverReservation"]
+    slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
     reported = [one async for one in list_all(store, Coverage)]
     recorded = [event async for event in list_all(store, Event)]
-    events = [event for event in recorded if event.type == "Warning"]
+    warnings = sorted((one for one in recorded if one.type == "Warning"), key=lambda one: (one.last_seen, one.name))
     elections = [election async for election in list_all(store, Election)]
     faults = [*unrecorded, *[fault async for fault in list_all(store, Fault)]]
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
     members = [member async for member in list_all(store, Membership)]
     clusters = [one async for one in list_all(store, Cluster) if one.name == "default"]
+    coverage = reported_coverage(reported)
     return {
         "hosts": len(hosts),
         "vms": len(vms),
-        "unplacedVms": sum(1 for vm in vms if vm.status.assigned is None),
+        "unplacedVms": sum(not vm.host for vm in vms),
         "slots": len(slots),
         "flavors": len([flavor async for flavor in list_all(store, Flavor)]),
         "known": len(vms),
-        "protected": sum(1 for one in reported if one.status.required > 0),
-        "covered": sum(1 for one in reported if one.status.required > 0 and one.status.covered),
+        "protected": coverage["required"],
+        "covered": coverage["covered"],
         "unreportedVms": len(
             {vm.name for vm in vms if vm.spec.power_state == "running"} - {one.name for one in reported}
         ),
-        "coverage": _coverage(reported),
+        "coverage": coverage,
         "fullProtection": _full_protection(recorded, reported),
         "health": health(faults),
         "maintenance": any(cluster_maintenance(one.spec, now) for one in clusters),
         "hostsInMaintenance": [one.name for one in hosts if host_maintenance(one.spec.fencing, now)],
         "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
         "memberships": _memberships(members),
-        "recovering": sum(1 for vm in vms if _unfinished(vm)),
+        "recovering": sum(vm.status.recovery is not None and vm.status.recovery.unfinished for vm in vms),
         "faults": [
             {
                 "fault": one.code,
@@ -106,9 +104,7 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
             for one in open_faults[:FAULTS_SHOWN]
         ],
         "elections": [{"role": one.name, "holder": one.record.holder, "term": one.record.term} for one in elections],
-        "warnings": [
-            _warning(event) for event in sorted(events, key=lambda e: (e.last_seen, e.name))[-WARNINGS_SHOWN:]
-        ],
+        "warnings": [_warning(event) for event in warnings[-WARNINGS_SHOWN:]],
     }
 
 
@@ -122,12 +118,7 @@ def _memberships(members: list[Membership]) -> dict[str, int]:
     return dict(sorted(states.items()))
 
 
-def _unfinished(vm: VirtualMachine) -> bool:
-    recovery = vm.status.recovery
-    return recovery is not None and recovery.unfinished
-
-
-def _coverage(reported: list[Coverage]) -> dict[str, Any]:
+def reported_coverage(reported: list[Coverage]) -> dict[str, Any]:
     """What failover last reported; VMs that it has not looked at yet are in no figure."""
     uncovered = [one for one in reported if not one.status.covered]
     return {
@@ -165,11 +156,15 @@ def _warning(event: Event) -> dict[str, Any]:
 def _maintenance(document: dict[str, Any]) -> str:
     if document["maintenance"]:
         return "all hosts: nobody is condemned"
-    return f"{listing(document['hostsInMaintenance'], most=HOSTS_SHOWN)}: not condemned"
+    return _listed(document["hostsInMaintenance"], "not condemned")
 
 
-def _degrading(hosts: list[str]) -> str:
-    return f"{listing(hosts, most=HOSTS_SHOWN)}: see outlive why HOST"
+def _listed(hosts: list[str], what: str) -> str:
+    return f"{listing(hosts, most=HOSTS_SHOWN)}: {what}" if hosts else ""
+
+
+def _count(vms: int) -> str:
+    return f"{vms} VMs" if vms else ""
 
 
 def _vms(document: dict[str, Any]) -> str:
@@ -182,48 +177,40 @@ def _vms(document: dict[str, Any]) -> str:
 
 
 def _lines(document: dict[str, Any]) -> list[Any]:
+    """What is empty has no line."""
     coverage = document["coverage"]
     members = ", ".join(f"{count} {state}" for state, count in document["memberships"].items())
-    rows = [
+    leaders = [
+        (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
+        for one in document["elections"]
+    ]
+    figures = [
         ("state", document["source"]),
         ("health", f"{document['health']} of 100"),
-        *(
-            (("maintenance", _maintenance(document)),)
-            if document["maintenance"] or document["hostsInMaintenance"]
-            else ()
-        ),
+        ("maintenance", _maintenance(document)),
         ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
-        *((("degrading", _degrading(document["hostsDegrading"])),) if document["hostsDegrading"] else ()),
+        ("degrading", _listed(document["hostsDegrading"], "see outlive why HOST")),
         ("VMs", _vms(document)),
         *((f"  {reason}", f"{count} VMs") for reason, count in coverage["reasons"].items()),
-        *(
-            (("not judged yet", f"{document['unreportedVms']} VMs"),)
-            if coverage["reported"] and document["unreportedVms"]
-            else ()
-        ),
-        *((("recovering", f"{document['recovering']} VMs"),) if document["recovering"] else ()),
-        ("slots", document["slots"]),
-        *((("full protection", document["fullProtection"]),) if document["fullProtection"] else ()),
-        *(
-            (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
-            for one in document["elections"]
-        ),
+        ("not judged yet", _count(document["unreportedVms"]) if coverage["reported"] else ""),
+        ("recovering", _count(document["recovering"])),
+        ("slots", f"{document['slots']}"),
+        ("full protection", document["fullProtection"]),
+        *leaders,
     ]
+    rows = [row for row in figures if row[1]]
     lines: list[Any] = [table(("", ""), rows)]
     if not coverage["reported"] and document["vms"]:
         lines.append(
             "which VMs are covered has not been worked out yet: outlive up does, outlive failover plan tries it"
         )
-    if coverage["uncovered"]:
-        lines.append(table(("VM", "Reason", "Remedy"), [tuple(one.values()) for one in coverage["uncovered"]]))
-    if document["faults"]:
-        rows = [(one["fault"], one["subject"], one["message"], one["remedy"]) for one in document["faults"]]
-        lines.append(table(("Fault", "Of", "What is wrong", "What helps"), rows))
-    if document["warnings"]:
-        lines.append(
-            table(("Last", "Reason", "Object", "Count", "Note"), [tuple(one.values()) for one in document["warnings"]])
-        )
-    return lines
+    faults = [(one["fault"], one["subject"], one["message"], one["remedy"]) for one in document["faults"]]
+    tables = (
+        (("VM", "Reason", "Remedy"), [tuple(one.values()) for one in coverage["uncovered"]]),
+        (("Fault", "Of", "What is wrong", "What helps"), faults),
+        (("Last", "Reason", "Object", "Count", "Note"), [tuple(one.values()) for one in document["warnings"]]),
+    )
+    return [*lines, *(table(titles, rows) for titles, rows in tables if rows)]
 
 
 app = single("status", status)

@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from outlive.cli.access import TOKEN_FILE, check_store_there, default_state_dir
 from outlive.cli.commands import single
 from outlive.cli.output import write
 from outlive.cli.settings import config_file, keep_settings, load, with_remembered_slots
+from outlive.cli.status import reported_coverage
 from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
@@ -220,7 +220,10 @@ def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
 
 async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
     """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
+    from outlive.resources import FAILOVER, Reservation
+    from outlive.resources.reasons import CoverageReason
     from outlive.runtime import collector
+    from outlive.store import list_all
 
     for _ in range(int(STARTED_WITHIN_S / LOOK_S)):
         if not role.ready():
@@ -230,52 +233,29 @@ async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -
         raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
     collector.settle()
     hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
-    seen = await _seen(store)
-    _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {seen.text} (token in {directory / TOKEN_FILE})")
+    seen = await _reported(store)
+    _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {_covered(seen)} (token in {directory / TOKEN_FILE})")
     if not vms:
         _say("nothing to protect yet: see outlive import --help")
         return
-    while not seen.settled or seen.looked_at < vms:
+    while seen["reported"] < vms or CoverageReason.WAITING in seen["reasons"]:
         await asyncio.sleep(COVERAGE_S)
-        seen = await _seen(store)
-    _say(f"{seen.text} by {seen.slots} slots")
+        seen = await _reported(store)
+    slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
+    _say(f"{_covered(seen)} by {len(slots)} slots")
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What failover has reported so far."""
-
-    required: int
-    covered: int
-    waiting: int
-    looked_at: int
-    slots: int
-
-    @property
-    def settled(self) -> bool:
-        return self.looked_at > 0 and not self.waiting
-
-    @property
-    def text(self) -> str:
-        if not self.looked_at:
-            return "coverage is being worked out"
-        return f"{self.covered} of {self.required} VMs that need slots are covered"
-
-
-async def _seen(store: SqliteStore) -> _Seen:
-    from outlive.resources import FAILOVER, Coverage, Reservation
-    from outlive.resources.reasons import CoverageReason
+async def _reported(store: SqliteStore) -> dict[str, Any]:
+    from outlive.resources import Coverage
     from outlive.store import list_all
 
-    reported = [one.status async for one in list_all(store, Coverage)]
-    required = [status for status in reported if status.required > 0]
-    return _Seen(
-        required=len(required),
-        covered=sum(1 for status in required if status.covered),
-        waiting=sum(1 for status in required if status.reason == CoverageReason.WAITING),
-        looked_at=len(reported),
-        slots=len([one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]),
-    )
+    return reported_coverage([one async for one in list_all(store, Coverage)])
+
+
+def _covered(seen: dict[str, Any]) -> str:
+    if not seen["reported"]:
+        return "coverage is being worked out"
+    return f"{seen['covered']} of {seen['required']} VMs that need slots are covered"
 
 
 def _say(text: str) -> None:

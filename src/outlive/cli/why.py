@@ -10,6 +10,7 @@ from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.commands import single
 from outlive.cli.output import Output, table
+from outlive.recovery.why import why as ask
 
 if TYPE_CHECKING:
     from outlive.recovery.why import Why
@@ -21,8 +22,6 @@ async def why(
     name: Annotated[str, typer.Argument(metavar="VM|HOST", help="A VM, or a host.")],
 ) -> ExitCode | None:
     """How a VM came to run where it runs, or why a host is thought dead; exit code 1 while something is left to do."""
-    from outlive.recovery.why import why as ask
-
     async with access.open() as store:
         answer = await ask(store, name)
     output.show(answer, lambda: why_lines(answer, wide=output.wide))
