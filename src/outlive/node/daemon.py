@@ -25,8 +25,8 @@ from outlive.node.membership.registration import Registration
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.reconciler import VmReconciler, Workers
-from outlive.node.vm.start import DomainCreator
+from outlive.node.vm.reconciler import VmReconciler
+from outlive.node.vm.start import end_former_creates
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.informer import Informer
@@ -49,9 +49,7 @@ class Daemon:
     here: LocalDomains
     desired: DesiredState
     informer: Informer[VirtualMachine]
-    looker: VmReconciler
-    creator: DomainCreator
-    workers: Workers
+    workers: VmReconciler
     reporter: HostReporter
     drainer: DrainController
     health: HealthMonitor
@@ -85,19 +83,19 @@ class Daemon:
             if entered.restored:  # what was read before was another store's
                 self.shared.read_in.clear()
         self.swept = entered
-        self.looker.cleaned = not self.cleaner.needed
+        self.shared.cleaned = not self.cleaner.needed
         self.wake.set()
         self.workers.enqueue_all()
         self.reporter.poke()
 
     def _lost(self) -> None:
-        self.looker.cleaned = False
+        self.shared.cleaned = False
         self.wake.set()
         self.reporter.poke()
 
     def cleaned(self, done: bool) -> None:
         """Told by the cleaner when it begins and ends."""
-        self.looker.cleaned = done
+        self.shared.cleaned = done
         if done:
             self.workers.enqueue_all()
             self.reporter.poke()
@@ -178,7 +176,7 @@ class Daemon:
             _log.warning("daemon.domains_not_listed", host=self.desired.host, error=str(error))
             await self._revive()
         await self._end_former_creates()
-        if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.looker.cleaned:
+        if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.shared.cleaned:
             await self._sweep()
         if await self.health.look():
             self.reporter.figures_due()
@@ -188,7 +186,7 @@ class Daemon:
 
     async def _end_former_creates(self) -> None:
         try:
-            await self.creator.end_former()
+            await end_former_creates(self.shared.guard, self.here, self.shared.creates)
         except OutliveError as error:
             _log.warning("daemon.former_creates_not_ended", host=self.desired.host, error=str(error))
 

@@ -23,6 +23,7 @@ from outlive.node.health_monitor import HealthMonitor, PeerHealth
 from outlive.node.relocation import FlushStep, Relocations
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
+from outlive.node.vm.records import change_vm
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import (
     VmState,
@@ -37,7 +38,7 @@ from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import VmReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import RecoveryPhase, VirtualMachineStatus
-from outlive.store import Store, list_all
+from outlive.store import Store, list_all, read
 
 IN_LINE_S: Final = 10.0
 """The wait of a host that waits in line."""
@@ -257,6 +258,7 @@ class DrainController:
         self._store = store
         self._shared = shared
         self._reporter = reporter
+        self._clock = clock
         self._relocations = Relocations(store, shared, clock=clock, ids=ids)
         self._evacuation = Evacuation(store, shared, reporter, health, self._relocations, clock=clock)
         self._state: DomainState = ""
@@ -399,7 +401,7 @@ class DrainController:
         for name in in_order(tuple(after), after):
             if await self._cancelled(draining=False):
                 return False
-            vm = await self._shared.records.read(self._store, name)
+            vm = await read(self._store, VirtualMachine, name)
             if vm is None or (vm.status.home == assigned_to(vm) == host and state_of(vm) == VmState.START):
                 continue
             vm = await self._relocations.settled(name)
@@ -434,7 +436,7 @@ class DrainController:
                 return None
             return _replace(in_phase(now.status, VmState.START), home=self._shared.host)
 
-        await self._shared.records.change(self._store, name, change)
+        await change_vm(self._store, name, change, self._clock)
 
 
 def _on_its_way(vm: VirtualMachine) -> bool:

@@ -19,16 +19,18 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.node.numbers import Amount, Count
 from outlive.node.vm.context import VmContext
+from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.selection import (
-    MEBIBYTE,
     Books,
     MemMeans,
     NodeFigures,
     Wanted,
     away_from,
     booked,
+    choice,
     figures,
     home_after,
+    needs,
     relocated,
 )
 from outlive.node.vm.states import (
@@ -43,7 +45,7 @@ from outlive.resources import VirtualMachine
 from outlive.resources.reasons import VmReason, reason
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import Decision
-from outlive.store import Store
+from outlive.store import Store, read
 
 SETTLES_TO: Final = {"restart": "start", "shutdown": "stop"}
 """What a state on its way ends in, unless the virtual machine says otherwise."""
@@ -187,11 +189,11 @@ _log = get_logger("node.departing")
 class Relocations:
     """See the module."""
 
-    def __init__(self, store: Store, shared: VmContext, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, store: Store, node: VmContext, *, clock: Clock, ids: Ids) -> None:
         self.stopped = False
         """Whether nothing more is waited for."""
         self._store = store
-        self._shared = shared
+        self._node = node
         self._clock = clock
         self._ids = ids
         self._late: dict[str, tuple[str, VirtualMachine]] = {}
@@ -201,12 +203,11 @@ class Relocations:
         """What hosts have published, and what is still on its way to them."""
         nodes = await figures(self._store)
         for name, (target, vm) in sorted(self._late.items()):
-            now = await self._shared.records.read(self._store, name)
+            now = await read(self._store, VirtualMachine, name)
             if now is None or active_move(now) is None:
                 del self._late[name]
                 continue
-            need = vm.spec.resources
-            memory, vcpus = need.memory_bytes / MEBIBYTE, need.cpu_milli / 1000
+            memory, vcpus = needs(vm)["memory"], needs(vm)["vcpus"]
             nodes = tuple(booked(one, memory=memory, vcpus=vcpus) if one.name == target else one for one in nodes)
         return nodes
 
@@ -219,62 +220,49 @@ class Relocations:
         stay: bool = False,
     ) -> FlushStep | None:
         """What is done with it; ``stay``: whether it stays where no other host has room."""
-        shared = self._shared
         item = FlushedVm(
             uuid=vm.name,
             state=state_of(vm),
             node=assigned_to(vm) or None,
-            memory=vm.spec.resources.memory_bytes / MEBIBYTE,
-            vcpus=vm.spec.resources.cpu_milli / 1000,
             last_node=away_from(vm),
-            node_limit=vm.spec.host_limit or None,
-            selector=vm.spec.selector or None,
             autostart=vm.spec.autostart or vm.status.reason == VmReason.STOPPED_BY_DRAIN,
+            **needs(vm),
         )
         given = FlushInput(
-            node=shared.host,
+            node=self._node.host,
             op=op,
             vms=(item,),
             nodes=nodes,
             running=(vm.name,) if op == "flush" else (),
-            default_selector=shared.desired.cluster_spec.default_selector or None,
-            require_fit=shared.settings.require_fit,
-            mem_means=shared.settings.mem_means,
             stay=stay,
+            **choice(self._node),
         )
-        return next(iter(shared.decisions.use(FLUSH_RUN, given, subject=vm.name).steps), None)
+        return next(iter(self._node.decisions.use(FLUSH_RUN, given, subject=vm.name).steps), None)
 
     async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
         """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""
         source, move_id = assigned_to(vm), self._ids.uuid()
         self._late[vm.name] = (target, vm)
-        await self._shared.records.relabel(self._store, vm.name, target)
+        moves = VmState.MIGRATE_LIVE if live_only else VmState.MIGRATE
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             if assigned_to(now) != source or active_move(now) is not None or state_of(now) != state_of(vm):
                 return None
-            phase = (
-                (VmState.MIGRATE_LIVE if live_only else VmState.MIGRATE)
-                if state_of(now) == VmState.START
-                else now.status.phase
-            )
+            phase = moves if state_of(now) == VmState.START else now.status.phase
             return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
 
-        after = await self._shared.records.change(self._store, vm.name, change)
-        if after is not None and assigned_to(after) != target:
-            await self._shared.records.relabel(self._store, vm.name, assigned_to(after))
-            return False
-        return after is not None
+        after = await assign_to(self._store, vm.name, target, change, self._clock)
+        return after is not None and assigned_to(after) == target
 
     async def shut_down(self, vm: VirtualMachine) -> bool:
         """Ask it to end until this host is ready again; whether that is under way."""
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._shared.host or state_of(now) != VmState.START:
+            if assigned_to(now) != self._node.host or state_of(now) != VmState.START:
                 return None
             return in_phase(now.status, VmState.SHUTDOWN, reason(VmReason.STOPPED_BY_DRAIN))
 
-        return await self._shared.records.change(self._store, vm.name, change) is not None
+        return await change_vm(self._store, vm.name, change, self._clock) is not None
 
     async def settled(self, name: str) -> VirtualMachine | None:
         """The virtual machine once nothing of it is on its way, or as it is after the limit."""
@@ -286,13 +274,13 @@ class Relocations:
         if vm is None or active_move(vm) is None:
             self._late.pop(name, None)
         else:
-            _log.warning("drain.late", host=self._shared.host, vm=name, state=state_of(vm))
+            _log.warning("drain.late", host=self._node.host, vm=name, state=state_of(vm))
         return vm
 
     async def _until(self, name: str, reached: Callable[[VirtualMachine], bool]) -> VirtualMachine | None:
-        deadline_s = self._clock.monotonic() + float(self._shared.settings.drain_wait)
+        deadline_s = self._clock.monotonic() + float(self._node.settings.drain_wait)
         while True:
-            vm = await self._shared.records.read(self._store, name)
+            vm = await read(self._store, VirtualMachine, name)
             if vm is None or reached(vm) or self._clock.monotonic() >= deadline_s or self.stopped:
                 return vm
             await self._clock.sleep(WATCH_S)

@@ -197,7 +197,7 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
         if vm not in here:
             try:
                 async with asyncio.timeout(CALL_S):
-                    await daemon.shared.records.change(daemon.shared.daemon, vm, change)
+                    await daemon.shared.change(vm, change)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("vm.end_not_told", vm=vm, host=me.host, error=str(error) or "no answer in time")
                 return [*left, *running[number:]]  # a store that is away must not keep the machine up

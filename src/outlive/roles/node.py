@@ -28,7 +28,6 @@ from outlive.node.membership.join import JoinProcedure
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.registration import Registration
-from outlive.node.migration.migration import Migrations
 from outlive.node.ports.fencing import CutPort, PowerPort
 from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.hypervisor import HypervisorPort
@@ -38,11 +37,7 @@ from outlive.node.settings import NodeSettings
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.reconciler import VmReconciler, Workers
-from outlive.node.vm.records import VmRecords
-from outlive.node.vm.requests import RequestHandler
-from outlive.node.vm.start import DomainCreator, VmStarter
-from outlive.node.vm.stop import VmStopper
+from outlive.node.vm.reconciler import VmReconciler
 from outlive.resources import HOST_LABEL, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -193,7 +188,6 @@ class NodeRole:
         write_limit_s = float(settings.write_limit)
         here = LocalDomains(ports.hypervisor, clock, limit_s=float(settings.call_limit))
         desired = DesiredState(stores.daemon, self.host)
-        records = VmRecords(clock)
         pause = PauseGate(stores.daemon, clock, self._ids)
         isolation = Isolation(ports.cut, stores.daemon) if ports.cut is not None else None
 
@@ -261,7 +255,6 @@ class NodeRole:
             desired=desired,
             settings=settings,
             informer=informer,
-            records=records,
             decisions=self.decisions,
             faults=self.faults,
             clock=clock,
@@ -269,19 +262,13 @@ class NodeRole:
             starts=asyncio.Semaphore(settings.starts),
             reported=reporter.poke,
         )
-        ender = VmStopper(shared)
-        creator = DomainCreator(shared, ender)
-        starter = VmStarter(shared, creator, ender)
-        mover = Migrations(shared, creator, ender)
-        looker = VmReconciler(shared, creator, starter, ender, mover, RequestHandler(shared))
-        workers = Workers(shared, looker, random=self._random.fork("workers"))
+        workers = VmReconciler(shared, random=self._random.fork("workers"))
 
         def cleaned(done: bool) -> None:
             daemon.cleaned(done)
 
         cleaner = Registration(
             stores.daemon,
-            records,
             here,
             keeper,
             desired,
@@ -301,8 +288,6 @@ class NodeRole:
             here=here,
             desired=desired,
             informer=informer,
-            looker=looker,
-            creator=creator,
             workers=workers,
             reporter=reporter,
             drainer=DrainController(stores.flush, shared, reporter, health, clock=clock, ids=self._ids),

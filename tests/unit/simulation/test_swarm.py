@@ -70,7 +70,7 @@ def test_errors_that_programs_did_not_foresee_are_found(monkeypatch: pytest.Monk
     async def broken(*_: object) -> float:
         raise RuntimeError("nobody foresaw this")
 
-    monkeypatch.setattr("outlive.node.vm.reconciler.VmReconciler.reconcile", broken)
+    monkeypatch.setattr("outlive.node.vm.reconciler.reconcile", broken)
     monkeypatch.setattr("outlive.simulation.swarm.UNTIL_S", 2.0)
     monkeypatch.setattr("outlive.simulation.swarm.QUIET_UNTIL_S", 2.0)
     monkeypatch.setattr("outlive.simulation.swarm.BUDGET_S", 2.0)

@@ -23,7 +23,7 @@ from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import SELF_CLEAN, CleanedView, isolated_why
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.records import VmRecords
+from outlive.node.vm.records import change_vm
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
@@ -49,7 +49,6 @@ class Registration:
     def __init__(
         self,
         store: Store,
-        records: VmRecords,
         here: LocalDomains,
         keeper: LeaseRenewer,
         desired: DesiredState,
@@ -68,7 +67,6 @@ class Registration:
         ``known``: whether the store as it is now has had a document of that virtual machine.
         """
         self._store = store
-        self._records = records
         self._here = here
         self._keeper = keeper
         self._desired = desired
@@ -206,7 +204,7 @@ class Registration:
             self._whole_since = None
             return _replace(now.status, holders=outcome.holders)
 
-        vm = await self._records.change(self._store, name, change)
+        vm = await change_vm(self._store, name, change, self._clock)
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
         if vm is None and (register or not self._known(name)):

@@ -1,123 +1,407 @@
-"""Migrations from host to host: both sides advance one record, each by compare-and-swap, none with a lock.
+"""The steps of a migration on both sides, as two tables of what the record says and what is here.
 
 Live: the target enters itself and lets a domain listen, the source sends, the target adopts what runs there. Cold: the
-source shuts the guest down and releases it, the target starts it. Each phase has a deadline on the clock of whoever
-waits; until the guest was handed over or stopped, either side may abort, and then everything is as before. Whichever
-side really runs the guest decides: a target that runs it adopts it whatever the record says, and a source that has
-handed it over lets it run again only if the target says that it never ran it; else it starts anew, from its disks.
-Where both sides are dead, recovery decides.
+source shuts the guest down and releases it, the target starts it. A guest that was handed over is kept paused at its
+source until the target has adopted it. Of a target that died nobody knows whether it ran the guest: then it is started
+anew, from its disks. Until the guest was handed over the target may give up at any time; then nothing of it stays here,
+and the source goes on. Where the source is lost, recovery lets it start at the target.
+
+Answers say in how many seconds to look again; ``None``: when something changes.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
+from outlive.base.deadline import deadline
+from outlive.base.errors import Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.membership.states import fenced
-from outlive.node.migration.record import LOOK_S, MigrationRecords
-from outlive.node.migration.source import MigrationSource
-from outlive.node.migration.target import MigrationTarget
+from outlive.node.membership.holders import ENTER, SEND, HoldersOutcome
+from outlive.node.migration.record import (
+    BEFORE_HANDOVER,
+    LOOK_S,
+    P,
+    abort,
+    advance,
+    come_back,
+    drop,
+    move_view,
+    not_fenced,
+    others,
+    take_back,
+)
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.start import DomainCreator
+from outlive.node.vm.records import change_vm, members_of
+from outlive.node.vm.start import Fresh, add_entry, create
 from outlive.node.vm.states import (
+    HALTED,
+    VmState,
     active_move,
     assigned_to,
+    in_phase,
     mine,
-    reach_of,
 )
-from outlive.node.vm.stop import VmStopper
-from outlive.resources import VirtualMachine
+from outlive.node.vm.stop import Shutdown, destroy, release, shut_down
+from outlive.resources import Holder, VirtualMachine
 from outlive.resources.reasons import MigrationReason, reason
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
 
-TIDY_S: Final = 10.0
-"""How often a host looks whether another holder of what it runs has gone."""
+LIVE_ATTEMPTS: Final = 3
+"""Attempts to move a running guest."""
+ATTEMPT_PAUSE_S: Final = 0.5
+"""Between two of them."""
+SILENT_S: Final = 3.0
+"""How long the other side may be silent before it is looked whether it holds its membership."""
+QUEUE_LIMITS: Final = 10
+"""So many times the limit of a step a move may wait for its turn on the target."""
+_ENTER: Final = ENTER.decision
+_SEND: Final = SEND.decision
+_replace = msgspec.structs.replace
 _log = get_logger("node.move")
 
 
-class Migrations:
-    """See the module. Answers say in how many seconds to look again; ``None``: when something changes."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a move, and what it sees."""
 
-    def __init__(self, shared: VmContext, creator: DomainCreator, ender: VmStopper) -> None:
-        self._shared = shared
-        self._move = MigrationRecords(shared, ender)
-        self._receiver = MigrationTarget(shared, creator, ender, self._move)
-        self._sender = MigrationSource(shared, ender, self._move)
+    node: VmContext
+    vm: VirtualMachine
+    """Read just now."""
+    move: Migration
+    memory: VmMemory
+    domain: Domain | None
+    """As a look after that showed it."""
 
-    async def step(self, vm: VirtualMachine, memory: VmMemory) -> float | None:
-        """One step of a move under way, on this side."""
-        move = active_move(vm)
-        assert move is not None
-        seen = (move.id, move.phase, move.attempts)
-        if memory.phase != seen:
-            memory.phase, memory.phase_since_s = seen, self._shared.clock.monotonic()
-        if move.source == move.target:
-            return await self._move.abort(vm.name, move, reason(MigrationReason.SELF_TARGET))
-        if self._shared.host == move.source:
-            return await self._sender.step(vm, move, memory)
-        return await self._receiver.step(vm, move, memory)
+    @property
+    def name(self) -> str:
+        """Of the virtual machine."""
+        return self.vm.name
 
-    async def left_over(self, vm: VirtualMachine, domain: Domain, memory: VmMemory) -> float | None:
-        """A domain on its way in or out, of a move that is over."""
-        if domain.state is DomainState.INCOMING:
-            return await self._move.drop(vm.name, domain)
-        members = await self._move.members(vm)
-        not_fenced = [one for one in self._move.others(vm) if not fenced(one, members, reach_of(vm))]
-        if any(one.role == "" for one in not_fenced):
-            return await self._move.drop(vm.name, domain)
-        if not_fenced:
+    def late(self, limit_s: float | None = None) -> bool:
+        """Whether the move has been in its present phase for so long; ``None``: for the limit of a step."""
+        limit_s = float(self.node.settings.move_limit) if limit_s is None else limit_s
+        return self.node.clock.monotonic() - self.memory.phase_since_s >= limit_s
+
+    def wait_in_line(self) -> float:
+        """Too many moves are under way here: its time begins with its turn."""
+        self.memory.phase_since_s = self.node.clock.monotonic()
+        return LOOK_S
+
+    async def abort(
+        self, code: MigrationReason, phases: frozenset[MigrationPhase] = BEFORE_HANDOVER, **fields: str
+    ) -> float | None:
+        """Everything as before, if neither side has gone too far."""
+        return await abort(self.node, self.name, self.move, reason(code, **fields), phases)
+
+    async def to(self, phase: MigrationPhase, wait_s: float, **changes: object) -> float | None:
+        """The next phase; when to look again."""
+        await advance(self.node, self.name, self.move, phase, **changes)
+        return wait_s
+
+    async def drop(self) -> float | None:
+        """Nothing of it stays here."""
+        return await drop(self.node, self.name, self.domain)
+
+
+Step = Callable[[Side], Awaitable["float | None"]]
+
+
+class Here(enum.Enum):
+    """What a side has of the guest."""
+
+    NOTHING = enum.auto()
+    """No domain, or one that is off."""
+    WAITING = enum.auto()
+    """A domain that listens, starts, or was handed over."""
+    RUNNING = enum.auto()
+
+
+async def step(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> float | None:
+    """One step of a move under way, on this side."""
+    move = active_move(vm)
+    assert move is not None
+    seen = (move.id, move.phase, move.attempts)
+    if memory.phase != seen:
+        memory.phase, memory.phase_since_s = seen, node.clock.monotonic()
+    if move.source != move.target:
+        await node.here.look()
+    side = Side(node, vm, move, memory, node.here.domains.get(vm.name))
+    if move.source == move.target:
+        return await side.abort(MigrationReason.SELF_TARGET)
+    here = _here(side.domain)
+    if node.host == move.source:
+        if here is Here.RUNNING and move.phase is not P.STOPPED and assigned_to(vm) != move.target:
+            return await side.abort(MigrationReason.TARGET_CHANGED)
+        return await SOURCE[move.phase][here](side)
+    entry = node.entry(vm)
+    if here is Here.RUNNING and entry is not None and entry.role == "incoming":
+        return 0.0  # it arrived in this moment, and is adopted
+    if assigned_to(vm) != node.host:
+        return await side.drop()
+    return await TARGET[move.phase](side)
+
+
+def _here(domain: Domain | None) -> Here:
+    if domain is None or domain.state is DomainState.OFF:
+        return Here.NOTHING
+    return Here.RUNNING if domain.state is DomainState.RUNNING else Here.WAITING
+
+
+async def left_over(node: VmContext, vm: VirtualMachine, domain: Domain) -> float | None:
+    """A domain on its way in or out, of a move that is over."""
+    if domain.state is DomainState.INCOMING:
+        return await drop(node, vm.name, domain)
+    left = await not_fenced(node, vm)
+    if any(one.role == "" for one in left):
+        return await drop(node, vm.name, domain)
+    return LOOK_S if left else await take_back(node, vm, domain)
+
+
+# The source: sends the guest, or shuts it down, and releases it once the target has it
+
+
+async def _await_target(side: Side) -> float | None:
+    if side.late(float(side.node.settings.move_limit) * QUEUE_LIMITS):
+        return await side.abort(MigrationReason.PEER_TIMEOUT)
+    if side.late(SILENT_S) and not await _target_holds(side):
+        return await side.abort(MigrationReason.TARGET_LOST)
+    return LOOK_S
+
+
+async def _target_holds(side: Side) -> bool:
+    """Whether the target holds its membership."""
+    found = await members_of(side.node.daemon, (Holder(hypervisor=side.move.target),))
+    return any(one.record.state == "Held" for one in found)
+
+
+async def _begin(side: Side) -> float | None:
+    """The target is ready."""
+    return await side.to(P.STOPPING, 0.0) if side.move.mode == "cold" else await _send(side)
+
+
+async def _send(side: Side) -> float | None:
+    """One attempt to move it while it runs."""
+    node, vm, move = side.node, side.vm, side.move
+    if vm.spec.migration_method == "shutdown":
+        return await side.abort(MigrationReason.LIVE_FORBIDDEN)
+    if move.attempts >= LIVE_ATTEMPTS:
+        if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.migration_method == "live":
+            return await side.abort(MigrationReason.LIVE_FAILED)
+        # The guest is stopped only once the target has said again that it is there to start it.
+        return await side.to(P.REQUESTED, 0.0, mode="cold")
+    if len(node.outgoing) >= node.settings.moves:
+        return side.wait_in_line()
+    members = await node.members(vm)
+    fresh = Fresh("", members, paused=await node.pause.paused())
+    outcome = node.decisions.use(_SEND, move_view(node, vm, fresh), subject=vm.name)
+    if outcome.refused is not None:
+        if move.phase is P.TRANSFERRING or side.late():
+            return await side.abort(MigrationReason.TARGET_LOST)
+        return LOOK_S
+    node.outgoing[vm.name] = None
+    side.memory.sent_to = outcome.run_id
+    try:
+        begun = await advance(node, vm.name, move, P.TRANSFERRING, attempts=move.attempts + 1)
+        if begun:
+            await _transfer(side)
+    finally:
+        node.outgoing.pop(vm.name, None)
+    return 0.0
+
+
+async def _transfer(side: Side) -> None:
+    node, vm, target = side.node, side.vm, side.move.target
+    asked = vm.spec.migration_downtime_ms
+    downtime_ms = asked if asked is not None and asked > 0 else node.settings.downtime_ms
+    try:
+        with deadline(float(node.settings.transfer_limit)):
+            await node.here.hypervisor.migrate(vm.name, target, max_downtime_ms=downtime_ms)
+    except Refused as error:
+        _log.warning("move.attempt_failed", vm=vm.name, target=target, why=error.message)
+        await node.clock.sleep(ATTEMPT_PAUSE_S)
+    except (Unknown, Unavailable, TimeoutError) as error:
+        _log.warning("move.attempt_unknown", vm=vm.name, target=target, why=str(error) or "no answer in time")
+    await node.here.look()
+
+
+async def _handed_over(side: Side) -> float | None:
+    """It was sent, or is paused somewhere on that way: the target reports whether it has it."""
+    if side.move.phase is not P.TRANSFERRED:
+        return await side.to(P.TRANSFERRED, 0.0)
+    assert side.domain is not None
+    if await not_fenced(side.node, side.vm, side.move.target):
+        return LOOK_S
+    return await take_back(side.node, side.vm, side.domain)
+
+
+async def _came_back(side: Side) -> float | None:
+    """It was sent, and runs here all the same."""
+    return await come_back(side.node, side.vm, reason(MigrationReason.LIVE_FAILED))
+
+
+async def _ended(side: Side) -> float | None:
+    await _clear(side)
+    return await side.abort(MigrationReason.ENDED_BY_ITSELF)
+
+
+async def _lost(side: Side) -> float | None:
+    """What was handed over is gone here: the target has it, or it starts anew here once no target can have it."""
+    await _clear(side)
+    if await not_fenced(side.node, side.vm):
+        return LOOK_S
+    return await side.abort(MigrationReason.TARGET_LOST, frozenset({P.TRANSFERRED}))
+
+
+async def _clear(side: Side) -> None:
+    if side.domain is not None:
+        await destroy(side.node, side.name, run_id=side.domain.run_id)
+
+
+async def _stop(side: Side) -> float | None:
+    match await shut_down(side.node, side.name, side.memory):
+        case Shutdown.CALLED_OFF:
+            return await side.abort(MigrationReason.CANCELLED)
+        case Shutdown.FAILED:
             return LOOK_S
-        return await self._move.take_back(vm, domain, members, memory)
+        case Shutdown.DONE:
+            return await _stopped(side)
 
-    async def adopt(self, vm: VirtualMachine) -> float | None:
-        """The domain that was received runs here: this host owns it now, whatever else was meant."""
-        shared = self._shared
-        members = await self._move.members(vm)
-        await shared.records.relabel(shared.move, vm.name, shared.host)
 
-        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if not any(one.role == "incoming" for one in mine(now, shared.keeper.me)):
-                return None
-            move = now.status.migration
-            home = move.new_home if move is not None and move.target == shared.host else now.status.home
-            return self._move.adopted(now, members, home=home or shared.host, migration=None)
+async def _stopped(side: Side) -> float | None:
+    """The guest is down: release it, and say so to the target."""
+    if not await destroy(side.node, side.name) or not await release(side.node, side.name):
+        return LOOK_S
+    side.node.reported()
+    side.memory.running_since_s = None
+    return await side.to(P.STOPPED, 0.0)
 
-        await shared.records.change(shared.move, vm.name, change)
-        shared.memory(vm.name).running_since_s = shared.clock.monotonic()
-        shared.reported()
-        _log.info("move.adopted", vm=vm.name, host=shared.host)
-        return 0.0
 
-    async def tidy(self, vm: VirtualMachine) -> float | None:
-        """It runs here as it should, and others have entries as well: those that are fenced go."""
-        shared = self._shared
-        members = await self._move.members(vm)
-        if not any(fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
-            return TIDY_S
+async def _await_start(side: Side) -> float | None:
+    """The target is to start it; if the target is lost before it held it, this host takes it back."""
+    if not await release(side.node, side.name):
+        return LOOK_S
+    lost = side.late(SILENT_S) and not await _target_holds(side)
+    if lost and not await not_fenced(side.node, side.vm):
+        return await side.abort(MigrationReason.TARGET_LOST, frozenset({P.STOPPED}))
+    return LOOK_S
 
-        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if now.status.holders != vm.status.holders or active_move(now) is not None:
-                return None
-            return self._move.adopted(now, members, home=now.status.home, migration=now.status.migration)
 
-        await shared.records.change(shared.move, vm.name, change)
-        return TIDY_S
+# The target: enters itself, lets a domain listen, and owns what runs here; or starts it cold
 
-    async def keep(self, vm: VirtualMachine) -> float | None:
-        """It runs here, whatever a restored store says: this host owns it, once nobody else may be running it."""
-        shared = self._shared
-        members = await self._move.members(vm)
-        if any(not fenced(one, members, reach_of(vm)) for one in self._move.others(vm)):
-            return LOOK_S
-        await shared.records.relabel(shared.move, vm.name, shared.host)
 
-        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            settled = assigned_to(now) == shared.host and active_move(now) is None
-            if settled or now.status.holders != vm.status.holders:
-                return None
-            return self._move.adopted(now, members, home=now.status.home or shared.host, migration=None)
+async def _make_ready(side: Side) -> float | None:
+    node, move = side.node, side.move
+    if side.domain is not None:
+        listens = side.domain.state is DomainState.INCOMING and move.mode == "live"
+        return await side.to(P.TARGET_READY, LOOK_S) if listens else await side.drop()
+    if mine(side.vm, node.keeper.me) and not await release(node, side.name):
+        return LOOK_S
+    if move.mode == "cold":
+        return await side.to(P.TARGET_READY, LOOK_S)
+    if len(node.incoming) >= node.settings.moves:
+        return side.wait_in_line()
+    if side.late():
+        return await side.abort(MigrationReason.PEER_TIMEOUT)
+    node.incoming[side.name] = None
+    try:
+        return await _enter(side)
+    finally:
+        node.incoming.pop(side.name, None)
 
-        await shared.records.change(shared.move, vm.name, change)
-        _log.warning("vm.kept_after_restore", vm=vm.name, host=shared.host, assigned=assigned_to(vm))
-        return 0.0
+
+async def _enter(side: Side) -> float | None:
+    node, name = side.node, side.name
+
+    def enter(now: VirtualMachine, fresh: Fresh) -> HoldersOutcome:
+        return node.decisions.use(_ENTER, move_view(node, now, fresh), subject=name)
+
+    entry = await add_entry(node, name, lambda now: now.status.migration == side.move, enter)
+    if entry is None or entry.refused:
+        return LOOK_S
+    created = await create(node, entry, side.memory, incoming=True)
+    if not created.passed:
+        return LOOK_S
+    if created.domain is None:
+        await release(node, name)
+        problem = created.problem or "its domain ended"
+        return await side.abort(MigrationReason.CANNOT_RECEIVE, host=node.host, problem=problem)
+    if created.domain.state is not DomainState.STARTING:
+        await side.to(P.TARGET_READY, LOOK_S)
+    return LOOK_S
+
+
+async def _await_guest(side: Side) -> float | None:
+    """Target-ready, transferring, transferred: until the guest runs here, or certainly will not."""
+    node, phase = side.node, side.move.phase
+    if side.move.mode == "cold" and phase is P.TARGET_READY:
+        return await side.abort(MigrationReason.PEER_TIMEOUT) if side.late() else LOOK_S
+    if side.domain is None:
+        await release(node, side.name)
+        foreign = others(node, side.vm)
+        if foreign and not await not_fenced(node, side.vm):
+            return LOOK_S  # recovery lets it start here, in the room that is kept for it
+        if phase is P.TARGET_READY:
+            return await side.abort(MigrationReason.TARGET_LOST)
+        return LOOK_S if foreign else await _begin_cold(side)
+    if not side.late(SILENT_S):
+        return LOOK_S
+    if not await not_fenced(node, side.vm):
+        return await side.drop()  # nobody is left to send it
+    if phase is P.TARGET_READY and side.late():
+        return await side.abort(MigrationReason.PEER_TIMEOUT)
+    if phase is P.TRANSFERRED and side.late():
+        return await side.drop()  # all was sent and it does not run: the source goes on
+    return LOOK_S
+
+
+async def _await_release(side: Side) -> float | None:
+    if side.domain is not None:
+        return await side.drop()
+    if not any(one.hypervisor == side.move.source for one in side.vm.status.holders):
+        return await _begin_cold(side)  # released, and the source was lost before it said so
+    return LOOK_S
+
+
+async def _begin_cold(side: Side) -> float | None:
+    """The source has released it: start it here."""
+    if side.domain is not None:
+        return await side.drop()
+
+    def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+        if active_move(now) != side.move or assigned_to(now) != side.node.host:
+            return None
+        status = now.status if now.status.phase in HALTED else in_phase(now.status, VmState.START)
+        return _replace(status, migration=None)
+
+    await change_vm(side.node.move, side.name, change, side.node.clock)
+    return 0.0
+
+
+def _row(nothing: Step, waiting: Step, running: Step) -> Mapping[Here, Step]:
+    return {Here.NOTHING: nothing, Here.WAITING: waiting, Here.RUNNING: running}
+
+
+SOURCE: Final[Mapping[MigrationPhase, Mapping[Here, Step]]] = {
+    P.REQUESTED: _row(_ended, _handed_over, _await_target),
+    P.TARGET_READY: _row(_ended, _handed_over, _begin),
+    P.TRANSFERRING: _row(_ended, _handed_over, _send),
+    P.STOPPING: _row(_stopped, _handed_over, _stop),
+    P.TRANSFERRED: _row(_lost, _handed_over, _came_back),
+    P.STOPPED: _row(_await_start, _await_start, _await_start),
+}
+"""What the source does, by the phase of the record and by what it has of the guest."""
+TARGET: Final[Mapping[MigrationPhase, Step]] = {
+    P.REQUESTED: _make_ready,
+    P.TARGET_READY: _await_guest,
+    P.TRANSFERRING: _await_guest,
+    P.STOPPING: _await_release,
+    P.TRANSFERRED: _await_guest,
+    P.STOPPED: _begin_cold,
+}
+"""What the target does while the guest does not run here."""

@@ -17,15 +17,17 @@ from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView
 from outlive.node.ports.guard import GuardPort
-from outlive.node.ports.storage import StoragePort
+from outlive.node.ports.hypervisor import DomainState
+from outlive.node.ports.storage import DiskLock, StoragePort
 from outlive.node.settings import NodeSettings
 from outlive.node.vm.domains import LocalDomains
-from outlive.node.vm.records import VmRecords
-from outlive.resources import VirtualMachine
+from outlive.node.vm.records import Change, change_vm, members_of
+from outlive.node.vm.states import mine
+from outlive.resources import Holder, VirtualMachine
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
-from outlive.store import Store
+from outlive.store import Store, read
 
 
 @dataclass(slots=True)
@@ -37,6 +39,18 @@ class OrderMemory:
     since_s: float
     seen: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Virtual machine → the run that its document names, and how often its host had renewed by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockReport:
+    """A lock of a host that lives, and what the host has reported since it was seen."""
+
+    lock: DiskLock
+    daemon: tuple[str, int, str]
+    """Membership, epoch and nonce."""
+    figures: str
+    """Version of its figures; empty: it had none."""
+    reports: int = 0
 
 
 @dataclass(slots=True)
@@ -66,7 +80,7 @@ class VmMemory:
     """… and since when."""
     sent_to: str = ""
     """Run of another host to which it was sent last."""
-    unseen: int = 0
+    unreadable: int = 0
     """How often in a row storage did not report the locks on its disks."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
@@ -89,7 +103,6 @@ class VmContext:
     desired: DesiredState
     settings: NodeSettings
     informer: Informer[VirtualMachine]
-    records: VmRecords
     decisions: DecisionLog
     faults: FaultSet
     clock: Clock
@@ -97,9 +110,19 @@ class VmContext:
     starts: asyncio.Semaphore
     reported: Callable[[], None]
     """The set of virtual machines here changed: publish it."""
+    cleaned: bool = True
+    """Whether nothing of an earlier epoch is left to be taken over; until then no foreign run is destroyed."""
     memories: dict[str, VmMemory] = field(default_factory=dict)
     read_in: dict[str, str] = field(default_factory=dict)
     """Virtual machines here whose document this daemon has read, and the store's incarnation then."""
+    creates: dict[str, None] = field(default_factory=dict)
+    """Runs that this daemon has asked the guard for, and of whose end it has not notified it."""
+    incoming: dict[str, None] = field(default_factory=dict)
+    """Virtual machines for which a domain is being made that listens."""
+    outgoing: dict[str, None] = field(default_factory=dict)
+    """Virtual machines that are being sent."""
+    lock_reports: dict[tuple[str, str], LockReport] = field(default_factory=dict)
+    """Locks of living hosts, by volume and id."""
 
     def memory(self, vm: str) -> VmMemory:
         """Of this virtual machine."""
@@ -112,11 +135,40 @@ class VmContext:
         """
         return self.read_in.get(vm) == self.desired.incarnation
 
-    def own_member(self) -> tuple[MemberView, ...]:
-        """This host's membership, as the store last showed it."""
-        record = self.keeper.record
-        return () if record is None else (MemberView(host=self.host, uid=self.keeper.me.uid, record=record),)
+    async def confirmed(self) -> bool:
+        """Whether the store has not gone back behind this host's membership; else that is renewed soon."""
+        if await self.keeper.stands():
+            return True
+        self.keeper.renew_soon()
+        return False
+
+    def entry(self, vm: VirtualMachine) -> Holder | None:
+        """This host's entry of the run that is here."""
+        domain = self.here.domains.get(vm.name)
+        entries = mine(vm, self.keeper.me) if domain is not None else ()
+        return next((one for one in entries if domain is not None and one.run_id == domain.run_id), None)
+
+    def runs(self, vm: VirtualMachine) -> bool:
+        """Whether the last look showed a running domain here, of a run that this host holds."""
+        domain = self.here.domains.get(vm.name)
+        return domain is not None and domain.state is DomainState.RUNNING and self.entry(vm) is not None
+
+    # What the store has of it
 
     async def find(self, vm: str) -> VirtualMachine | None:
         """As last seen, or read where it is not among those that this host observes."""
-        return self.informer.get(vm) or await self.records.read(self.daemon, vm)
+        return self.informer.get(vm) or await self.read(vm)
+
+    async def read(self, vm: str) -> VirtualMachine | None:
+        """As it is now; ``None`` if there is none."""
+        return await read(self.daemon, VirtualMachine, vm)
+
+    async def change(self, vm: str, change: Change) -> VirtualMachine | None:
+        """See ``change_vm``."""
+        return await change_vm(self.daemon, vm, change, self.clock)
+
+    async def members(self, vm: VirtualMachine) -> tuple[MemberView, ...]:
+        """The memberships of all holders; this host's own as the store last showed it."""
+        record = self.keeper.record
+        own = () if record is None else (MemberView(host=self.host, uid=self.keeper.me.uid, record=record),)
+        return own + await members_of(self.daemon, vm.status.holders, but=self.host)

@@ -12,22 +12,23 @@ its writing. What this does not give: a lock that is taken right after it was re
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import NotFound, OutliveError
+from outlive.base.deadline import deadline
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, member_view
 from outlive.node.ports.storage import DiskLock
-from outlive.node.vm.context import VmContext
+from outlive.node.vm.context import LockReport, VmContext
 from outlive.node.vm.states import state_of
-from outlive.resources import Holder, HypervisorUsage, Membership, Resource, VirtualMachine
+from outlive.resources import Holder, HypervisorUsage, Membership, VirtualMachine
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.runtime.decisions import Decision
+from outlive.store import read
 
 
 class VolumeLock(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,167 +103,107 @@ def _same(text: str) -> _Owner:
         return text
 
 
-SIGHTINGS: Final = 1024
+REPORTS: Final = 1024
 """Locks of living hosts that are remembered; the oldest is forgotten first, and only waits longer for it."""
-WORDS: Final = 2
+REPORTS_NEEDED: Final = 2
 """Writings of a host's figures after its lock was seen, of which the last counts."""
-_R = TypeVar("_R", bound=Resource)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sighting:
-    """A lock of a host that lives, and what the host has said since it was seen."""
-
-    lock: DiskLock
-    daemon: tuple[str, int, str]
-    """Membership, epoch and nonce."""
-    figures: str
-    """Version of its figures; empty: it had none."""
-    words: int = 0
-
-
-class LockOwners:
-    """See the module. One for each daemon."""
-
-    def __init__(self, shared: VmContext) -> None:
-        self._shared = shared
-        self._sightings: dict[tuple[str, str], _Sighting] = {}
-
-    async def stale(self, vm: VirtualMachine, lock: DiskLock, host: str) -> bool | None:
-        """Whether a lock of ``host`` is in nobody's way; ``None``: it lives and has not said yet.
-
-        The store has acknowledged that this host alone holds the virtual machine. Errors of the store.
-        """
-        if any(one.hypervisor == host for one in vm.status.holders):
-            return False
-        member = await self._read(Membership, host)
-        if member is None:
-            return False
-        record = member.record
-        if record.dead_through >= record.epoch or _shut_out(member, vm):
-            return True
-        if record.state != "Held":
-            return False
-        return await self._said(vm, lock, member)
-
-    async def _said(self, vm: VirtualMachine, lock: DiskLock, member: Membership) -> bool | None:
-        """What the host says, which lives."""
-        found = await self._read(HypervisorUsage, member.name)
-        figures = "" if found is None else f"{found.metadata.uid} {found.metadata.resource_version}"
-        record, key = member.record, (lock.volume, lock.id)
-        daemon = (member.metadata.uid, record.epoch, record.nonce)
-        seen = self._sightings.get(key)
-        if seen is None or seen.lock != lock or seen.daemon != daemon:
-            seen = _Sighting(lock, daemon, figures)
-        elif seen.figures != figures:
-            seen = replace(seen, figures=figures, words=seen.words + 1)
-        self._sightings.pop(key, None)
-        self._sightings[key] = seen
-        while len(self._sightings) > SIGHTINGS:
-            del self._sightings[next(iter(self._sightings))]
-        if seen.words < WORDS or found is None or found.usage.present is None:
-            return None
-        return vm.name not in found.usage.present
-
-    async def _read(self, kind: type[_R], name: str) -> _R | None:
-        try:
-            async with asyncio.timeout(float(self._shared.settings.call_limit)):
-                return await self._shared.daemon.get(kind, name, fresh=True)
-        except NotFound:
-            return None
-
-
-def _shut_out(member: Membership, vm: VirtualMachine) -> bool:
-    """Whether the host's present epoch is cut off from every disk of the virtual machine."""
-    view = member_view(member)
-    entry = Holder(hypervisor=view.host, member_uid=view.uid, epoch=view.record.epoch)
-    return cut_off(entry, (view,), Reach(disks=vm.spec.disks))
-
-
 NO_ANSWER: Final = "no answer in time"
 _log = get_logger("node.vm")
 
 
-class DiskLocks:
-    """See the module."""
-
-    def __init__(self, shared: VmContext) -> None:
-        self._shared = shared
-        self._owners = LockOwners(shared)
-
-    async def obstacle(self, vm: VirtualMachine) -> Reason | None:
-        """What stands in the way on its disks; ``None``: nothing does any more. Stale locks are removed."""
-        if not vm.spec.disks:
+async def obstacle(node: VmContext, vm: VirtualMachine) -> Reason | None:
+    """What stands in the way on its disks; ``None``: nothing does any more. Stale locks are removed."""
+    if not vm.spec.disks:
+        return None
+    try:
+        with deadline(float(node.settings.call_limit)):
+            locks = await node.storage.locks(vm.spec.disks)
+        if not locks:
             return None
-        try:
-            async with asyncio.timeout(float(self._shared.settings.call_limit)):
-                locks = await self._shared.storage.locks(vm.spec.disks)
-            if not locks:
-                return None
-            fenced, silent = await self._fenced(locks, vm)
-            result = self._judged(vm, locks, fenced)
-        except (OutliveError, TimeoutError) as error:
-            return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
-        stuck = await self._remove(vm, [lock for lock in locks if lock.id in result.removed])
-        if stuck:
-            return reason(VmReason.LOCK_NOT_REMOVED, lock=stuck)
-        if result.result == "start":
-            return None
-        kept = next((lock for lock in locks if lock.id == result.lock), None)
-        owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
-        if kept is not None and kept.id in silent:
-            host = silent[kept.id]
-            return reason(VmReason.LOCK_UNCONFIRMED, lock=kept.id, owner=owner, host=host, vm=vm.name)
-        return reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=owner)
-
-    def _judged(self, vm: VirtualMachine, locks: tuple[DiskLock, ...], fenced: tuple[str, ...]) -> StartLocksResult:
-        shared = self._shared
-        view = StartLocksInput(
-            storage_ip=shared.storage.address(),
-            volumes=vm.spec.disks,
-            locks=tuple(_as_input(lock) for lock in locks),
-            vm_state=state_of(vm),
-            fenced_ips=fenced,
-        )
-        return shared.decisions.use(START_LOCKS, view, subject=vm.name)
-
-    async def _remove(self, vm: VirtualMachine, stale: list[DiskLock]) -> str:
-        """Remove them all; the first that could not be removed."""
-        stuck = ""
-        for lock in stale:
+        stale, silent = await _owners(node, vm, locks)
+    except (OutliveError, TimeoutError) as error:
+        return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
+    given = StartLocksInput(
+        storage_ip=node.storage.address(),
+        volumes=vm.spec.disks,
+        locks=tuple(VolumeLock(volume=one.volume, id=one.id, address=one.address, locker=one.locker) for one in locks),
+        vm_state=state_of(vm),
+        fenced_ips=stale,
+    )
+    result = node.decisions.use(START_LOCKS, given, subject=vm.name)
+    stuck = ""
+    for lock in locks:
+        if lock.id in result.removed:
             try:
-                async with asyncio.timeout(float(self._shared.settings.call_limit)):
-                    await self._shared.storage.release(lock)
+                with deadline(float(node.settings.call_limit)):
+                    await node.storage.release(lock)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("vm.lock_not_removed", vm=vm.name, lock=lock.id, error=str(error) or NO_ANSWER)
                 stuck = stuck or lock.id
-        return stuck
-
-    async def _fenced(self, locks: tuple[DiskLock, ...], vm: VirtualMachine) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Addresses whose host can write these disks no more, and locks of hosts that have not said yet."""
-        found: list[str] = []
-        silent: dict[str, str] = {}
-        mine = lock_owner(self._shared.storage.address())
-        for lock in locks:
-            owner = _owner(lock.address)
-            if lock_owner(lock.address) == mine:
-                continue
-            for host in dict.fromkeys((lock.locker, lock.locker.removeprefix("client."), owner)):
-                stale = await self._owners.stale(vm, lock, host) if host else False
-                if stale:
-                    found.append(owner)
-                    break
-                if stale is None:
-                    silent[lock.id] = host
-        return tuple(found), silent
+    if stuck:
+        return reason(VmReason.LOCK_NOT_REMOVED, lock=stuck)
+    if result.result == "start":
+        return None
+    kept = next((lock for lock in locks if lock.id == result.lock), None)
+    owner = f" of {kept.locker or kept.address} on {kept.volume}" if kept is not None else ""
+    if kept is not None and kept.id in silent:
+        host = silent[kept.id]
+        return reason(VmReason.LOCK_UNCONFIRMED, lock=kept.id, owner=owner, host=host, vm=vm.name)
+    return reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=owner)
 
 
-def _as_input(lock: DiskLock) -> VolumeLock:
-    return VolumeLock(volume=lock.volume, id=lock.id, address=lock.address, locker=lock.locker)
+async def _owners(
+    node: VmContext, vm: VirtualMachine, locks: tuple[DiskLock, ...]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Addresses whose host can write these disks no more, and locks of living hosts that have not reported yet."""
+    stale: list[str] = []
+    silent: dict[str, str] = {}
+    mine = lock_owner(node.storage.address())
+    for lock in locks:
+        if lock_owner(lock.address) == mine:
+            continue
+        owner = str(lock_owner(lock.address))
+        for host in dict.fromkeys((lock.locker, lock.locker.removeprefix("client."), owner)):
+            over = await _is_over(node, vm, lock, host) if host else False
+            if over:
+                stale.append(owner)
+                break
+            if over is None:
+                silent[lock.id] = host
+    return tuple(stale), silent
 
 
-def _owner(address: str) -> str:
-    """The host part of a lock's address."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.rpartition(":")[0] if address.count(":") == 1 else address
+async def _is_over(node: VmContext, vm: VirtualMachine, lock: DiskLock, host: str) -> bool | None:
+    """Whether a lock of ``host`` is in nobody's way; ``None``: it lives and has not reported yet.
+
+    The store has acknowledged that this host alone holds the virtual machine. Errors of the store.
+    """
+    if any(one.hypervisor == host for one in vm.status.holders):
+        return False
+    member = await read(node.daemon, Membership, host, limit_s=float(node.settings.call_limit))
+    if member is None:
+        return False
+    view = member_view(member)
+    entry = Holder(hypervisor=view.host, member_uid=view.uid, epoch=view.record.epoch)
+    if view.record.dead_through >= view.record.epoch or cut_off(entry, (view,), Reach(disks=vm.spec.disks)):
+        return True
+    return await _reported(node, vm, lock, member) if view.record.state == "Held" else False
+
+
+async def _reported(node: VmContext, vm: VirtualMachine, lock: DiskLock, member: Membership) -> bool | None:
+    """What the host reports, which lives."""
+    usage = await read(node.daemon, HypervisorUsage, member.name, limit_s=float(node.settings.call_limit))
+    figures = "" if usage is None else f"{usage.metadata.uid} {usage.metadata.resource_version}"
+    record, key, known = member.record, (lock.volume, lock.id), node.lock_reports
+    daemon = (member.metadata.uid, record.epoch, record.nonce)
+    seen = known.pop(key, None)
+    if seen is None or seen.lock != lock or seen.daemon != daemon:
+        seen = LockReport(lock, daemon, figures)
+    elif seen.figures != figures:
+        seen = replace(seen, figures=figures, reports=seen.reports + 1)
+    known[key] = seen
+    while len(known) > REPORTS:
+        del known[next(iter(known))]
+    if seen.reports < REPORTS_NEEDED or usage is None or usage.usage.present is None:
+        return None
+    return vm.name not in usage.usage.present

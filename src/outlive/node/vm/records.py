@@ -2,6 +2,7 @@
 
 Every change is a compare-and-swap (``outlive.store.access``) whose function is called anew on each fresh reading and
 returns ``None`` once there is nothing (more) to write. A phase that must not follow the present one is not written.
+``Unavailable`` where the store is away, or others keep changing the virtual machine.
 """
 
 from __future__ import annotations
@@ -23,40 +24,41 @@ Change = Callable[[VirtualMachine], VirtualMachineStatus | None]
 _replace = msgspec.structs.replace
 
 
-class VmRecords:
-    """See the module. ``Unavailable`` where the store is away, or others keep changing the virtual machine."""
+async def change_vm(store: Store, name: str, change: Change, clock: Clock) -> VirtualMachine | None:
+    """The virtual machine after the change, or as it was found where there was nothing to write; ``None``: gone."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def changed(vm: VirtualMachine | None) -> VirtualMachine | None:
+        status = change(vm) if vm is not None else None
+        if vm is None or status is None:
+            return None
+        return _replace(vm, status=_replace(status, phase=followed(vm, status.phase)))
 
-    async def read(self, store: Store, name: str) -> VirtualMachine | None:
-        """As it is now; ``None`` if there is none."""
-        return await read(store, VirtualMachine, name)
+    return await compare_and_swap(store, VirtualMachine, name, changed, clock=clock)
 
-    async def change(self, store: Store, name: str, change: Change) -> VirtualMachine | None:
-        """The virtual machine after the change, or as it was found where there was nothing to write; ``None``: gone."""
 
-        def changed(vm: VirtualMachine | None) -> VirtualMachine | None:
-            status = change(vm) if vm is not None else None
-            if vm is None or status is None:
-                return None
-            return _replace(vm, status=_replace(status, phase=followed(vm, status.phase)))
+async def relabel(store: Store, name: str, host: str, clock: Clock) -> None:
+    """Let ``host`` observe the virtual machine. Before it is assigned, always."""
 
-        return await compare_and_swap(store, VirtualMachine, name, changed, clock=self._clock)
+    def labelled(vm: VirtualMachine | None) -> VirtualMachine | None:
+        if vm is None:
+            return None
+        return _replace(vm, metadata=_replace(vm.metadata, labels={**vm.metadata.labels, HOST_LABEL: host}))
 
-    async def relabel(self, store: Store, name: str, host: str) -> bool:
-        """Let ``host`` observe the virtual machine; whether it exists. Before it is assigned, always."""
+    await compare_and_swap(store, VirtualMachine, name, labelled, clock=clock, half="spec")
 
-        def labelled(vm: VirtualMachine | None) -> VirtualMachine | None:
-            if vm is None:
-                return None
-            labels = {**vm.metadata.labels, HOST_LABEL: host}
-            return _replace(vm, metadata=_replace(vm.metadata, labels=labels))
 
-        return await compare_and_swap(store, VirtualMachine, name, labelled, clock=self._clock, half="spec") is not None
+async def assign_to(store: Store, name: str, host: str, change: Change, clock: Clock) -> VirtualMachine | None:
+    """A change that assigns it to ``host``: the label first, and set right again where it is not assigned there."""
+    await relabel(store, name, host, clock)
+    after = await change_vm(store, name, change, clock)
+    now = after.status.assigned if after is not None else None
+    if now is not None and now.hypervisor not in (host, ""):
+        await relabel(store, name, now.hypervisor, clock)
+    return after
 
-    async def members(self, store: Store, holders: Iterable[Holder], *, but: str = "") -> tuple[MemberView, ...]:
-        """The memberships that these holders' entries name, except those of one host; missing ones are left out."""
-        hosts = sorted({one.hypervisor for one in holders} - {but})
-        found = [await read(store, Membership, host) for host in hosts]
-        return tuple(member_view(one) for one in found if one is not None)
+
+async def members_of(store: Store, holders: Iterable[Holder], *, but: str = "") -> tuple[MemberView, ...]:
+    """The memberships that these holders' entries name, except those of one host; missing ones are left out."""
+    hosts = sorted({one.hypervisor for one in holders} - {but})
+    found = [await read(store, Membership, host) for host in hosts]
+    return tuple(member_view(one) for one in found if one is not None)

@@ -16,15 +16,17 @@ from msgspec import UNSET, UnsetType
 from outlive.base.logging import get_logger
 from outlive.node.numbers import Amount
 from outlive.node.vm.context import VmContext
+from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.selection import (
-    MEBIBYTE,
     MemMeans,
     NodeFigures,
     SelectNodeInput,
     Wanted,
     away_from,
+    choice,
     figures,
     home_after,
+    needs,
     relocated,
     select_node,
 )
@@ -239,67 +241,55 @@ _replace = msgspec.structs.replace
 _log = get_logger("node.vm")
 
 
-class RequestHandler:
-    """See the module."""
+def is_asked(vm: VirtualMachine) -> bool:
+    """Whether there is a request that was not answered."""
+    request, answered = vm.spec.request, vm.status.answered
+    return request is not None and (answered is None or answered.id != request.id)
 
-    def __init__(self, shared: VmContext) -> None:
-        self._shared = shared
 
-    def asked(self, vm: VirtualMachine) -> bool:
-        """Whether there is a request that was not answered."""
-        request = vm.spec.request
-        answer = vm.status.answered
-        return request is not None and (answer is None or answer.id != request.id)
+async def answer(node: VmContext, vm: VirtualMachine) -> None:
+    """Answer its request, whatever it comes to."""
+    request = vm.spec.request
+    assert request is not None
+    nodes = await figures(node.move) if request.verb in RELOCATIONS else ()
+    first = _decide(node, vm, request, nodes)
+    move_id = node.ids.uuid()
 
-    async def answer(self, vm: VirtualMachine) -> None:
-        """Answer it, whatever it comes to."""
-        shared, request = self._shared, vm.spec.request
-        assert request is not None
-        nodes = await figures(shared.move) if request.verb in RELOCATIONS else ()
-        first = self._decide(vm, request, nodes)
-        move_id = shared.ids.uuid()
-        if first.ok and first.writes.node is not UNSET:
-            await shared.records.relabel(shared.move, vm.name, first.writes.node)
+    def change(now: VirtualMachine) -> VirtualMachineStatus | None:
+        if now.spec.request != request or not is_asked(now) or assigned_to(now) != node.host:
+            return None
+        result = _decide(node, now, request, nodes)
+        if result.writes != first.writes:
+            return None  # it changed meanwhile: look again
+        status = _written(now, result.writes, move_id) if result.ok else now.status
+        return _replace(status, answered=Answer(id=request.id, code=result.code))
 
-        def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if now.spec.request != request or not self.asked(now) or assigned_to(now) != shared.host:
-                return None
-            result = self._decide(now, request, nodes)
-            if result.writes != first.writes:
-                return None  # it changed meanwhile: look again
-            status = _written(now, result.writes, move_id) if result.ok else now.status
-            return _replace(status, answered=Answer(id=request.id, code=result.code))
+    if first.writes.node is not UNSET:
+        await assign_to(node.move, vm.name, first.writes.node, change, node.clock)
+    else:
+        await change_vm(node.move, vm.name, change, node.clock)
+    memory = node.memory(vm.name)
+    if request.verb in ("start", "restart"):
+        memory.failures, memory.not_before_s = 0, 0.0
+    _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=first.code.value)
 
-        after = await shared.records.change(shared.move, vm.name, change)
-        if after is not None and first.writes.node is not UNSET and assigned_to(after) != first.writes.node:
-            await shared.records.relabel(shared.move, vm.name, assigned_to(after))
-        memory = shared.memory(vm.name)
-        if request.verb in ("start", "restart"):
-            memory.failures, memory.not_before_s = 0, 0.0
-        _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=first.code.value)
 
-    def _decide(self, vm: VirtualMachine, request: Request, nodes: tuple[NodeFigures, ...]) -> VmRequestResult:
-        shared = self._shared
-        given = VmRequestInput(
-            request=request.verb,
-            args=VmRequestArgs(target=request.target or None, force=request.force, force_live=request.force_live),
-            vm=RequestedVm(
-                state=state_of(vm),
-                node=assigned_to(vm),
-                last_node=away_from(vm),
-                node_limit=vm.spec.host_limit or None,
-                selector=vm.spec.selector or None,
-                method=vm.spec.migration_method or "none",
-                memory=vm.spec.resources.memory_bytes / MEBIBYTE,
-                vcpus=vm.spec.resources.cpu_milli / 1000,
-                migration_active=active_move(vm) is not None,
-            ),
-            nodes=nodes,
-            default_selector=shared.desired.cluster_spec.default_selector or None,
-            require_fit=shared.settings.require_fit,
-            mem_means=shared.settings.mem_means,
-        )
-        return shared.decisions.use(VM_REQUEST, given, subject=vm.name)
+def _decide(node: VmContext, vm: VirtualMachine, request: Request, nodes: tuple[NodeFigures, ...]) -> VmRequestResult:
+    given = VmRequestInput(
+        request=request.verb,
+        args=VmRequestArgs(target=request.target or None, force=request.force, force_live=request.force_live),
+        vm=RequestedVm(
+            state=state_of(vm),
+            node=assigned_to(vm),
+            last_node=away_from(vm),
+            method=vm.spec.migration_method or "none",
+            migration_active=active_move(vm) is not None,
+            **needs(vm),
+        ),
+        nodes=nodes,
+        **choice(node),
+    )
+    return node.decisions.use(VM_REQUEST, given, subject=vm.name)
 
 
 def _written(vm: VirtualMachine, writes: VmWrites, move_id: str) -> VirtualMachineStatus:

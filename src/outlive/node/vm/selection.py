@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 import msgspec
 
 from outlive.base.natural import natural_key
 from outlive.node.membership.states import member_view
 from outlive.node.numbers import Amount, Number
+from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import (
     VmState,
     assigned_to,
@@ -281,6 +282,43 @@ def _has_room(node: NodeFigures, given: SelectNodeInput, figure: _Figure) -> boo
 
 MEBIBYTE: Final = 1 << 20
 _replace = msgspec.structs.replace
+
+
+class Choice(TypedDict):
+    """How a host chooses for others."""
+
+    default_selector: str | None
+    require_fit: bool
+    mem_means: MemMeans
+
+
+def choice(node: VmContext) -> Choice:
+    """As the cluster and this host's settings say."""
+    settings, cluster = node.settings, node.desired.cluster_spec
+    return Choice(
+        default_selector=cluster.default_selector or None,
+        require_fit=settings.require_fit,
+        mem_means=settings.mem_means,
+    )
+
+
+class Needs(TypedDict):
+    """What a virtual machine asks of its host. Memory in MiB."""
+
+    memory: Amount
+    vcpus: Amount
+    node_limit: tuple[str, ...] | None
+    selector: str | None
+
+
+def needs(vm: VirtualMachine) -> Needs:
+    """As its spec says."""
+    return Needs(
+        memory=vm.spec.resources.memory_bytes / MEBIBYTE,
+        vcpus=vm.spec.resources.cpu_milli / 1000,
+        node_limit=vm.spec.host_limit or None,
+        selector=vm.spec.selector or None,
+    )
 
 
 def away_from(vm: VirtualMachine) -> str:
