@@ -16,7 +16,7 @@ from outlive.base.errors import Conflict
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.calls import Caller
-from outlive.failover.offers import InProcessPlacement, free_amounts
+from outlive.failover.offers import InProcessPlacement
 from outlive.failover.protection import Demands
 from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import member_view
@@ -25,9 +25,8 @@ from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.settings import PlacementSettings
-from outlive.recovery.arrivals import Arrivals
-from outlive.recovery.controller import RecoveryControllers
-from outlive.recovery.view import CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.controller import RecoveryController
+from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     HOST_LABEL,
     RESERVATION_TYPE_LABEL,
@@ -320,20 +319,13 @@ class RecoveryCloud:
         informers.reservations.subscribe(
             lambda old, new: fleet.upsert_reservation(new) if new is not None else fleet.remove_reservation(old.name)
         )
-        Arrivals(
-            fleet,
-            vms=informers.vms,
-            hypervisors=informers.hypervisors,
-            slots=informers.reservations,
-            consumer_index=CONSUMER_INDEX,
-        )
         manager = Manager(self.clock, random, Metrics(), self.ids)
         self.metrics = Metrics()
-        RecoveryControllers(
+        RecoveryController(
             recovery,
             informers,
             placement=InProcessPlacement(DirectRanker(Engine(fleet, PipelineTable.shipped())), fleet),
-            free=lambda: free_amounts(fleet),
+            fleet=fleet,
             demands=Demands({}),
             caller=Caller(),
             metrics=self.metrics,

@@ -32,18 +32,18 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
     """Everything that answers are made from, by the effective settings of this store."""
     from outlive.failover.observation import StoreVMs
     from outlive.failover.snapshot import gather
-    from outlive.recovery.arrivals import arriving
+    from outlive.recovery.in_flight import in_flight
 
     file = config_file(config, access.directory) if access.state is None or config is not None else None
     settings = await settings_for(store, file)
     with progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
-            return await gather(store, StoreVMs(store, access.clock), settings, k=k, arrivals=arriving)
+            return await gather(store, StoreVMs(store, access.clock), settings, k=k, in_flight=in_flight)
         from outlive.drivers.synced_tables import SyncedTables
 
         source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
         try:
-            return await gather(store, source, settings, k=k, arrivals=arriving)
+            return await gather(store, source, settings, k=k, in_flight=in_flight)
         finally:
             await source.close()
 

@@ -87,7 +87,7 @@ class _Local:
         return self._engine.rank(request, why=why)
 
 
-Arrivals = Callable[[VirtualMachine, Callable[[str], Hypervisor | None], Sequence[Reservation]], Iterable[Reservation]]
+InFlight = Callable[[VirtualMachine, Callable[[str], Hypervisor | None], Sequence[Reservation]], Iterable[Reservation]]
 """VM, hosts by name, the slots that it uses → blocks for what hosts are to run and do not report yet."""
 
 
@@ -97,7 +97,7 @@ async def gather(
     settings: FailoverSettings,
     *,
     k: int | None = None,
-    arrivals: Arrivals = lambda vm, host, slots: (),
+    in_flight: InFlight = lambda vm, host, slots: (),
 ) -> Snapshot:
     """Read everything that a plan or a coverage is made from. ``k`` replaces the required slots of every VM."""
     observation = await observe(store, source, trust_hosts=settings.failover.trust_hypervisor_location)
@@ -114,7 +114,7 @@ async def gather(
     fleet = Fleet(settings.scheduler)
     for host in observation.hypervisors:
         fleet.upsert_host(host)
-    await _book(store, fleet, arrivals)
+    await _book(store, fleet, in_flight)
     observation = _without_crowded(observation, fleet)
     pipelines = PipelineTable.shipped()
     async for pipeline in list_all(store, Pipeline):
@@ -134,7 +134,7 @@ async def gather(
     )
 
 
-async def _book(store: Store, fleet: Fleet, arrivals: Arrivals) -> None:
+async def _book(store: Store, fleet: Fleet, in_flight: InFlight) -> None:
     """What reservations hold, and what hosts are to run and do not report yet."""
     consumed: dict[str, list[Reservation]] = {}
     async for reservation in list_all(store, Reservation):
@@ -142,7 +142,7 @@ async def _book(store: Store, fleet: Fleet, arrivals: Arrivals) -> None:
         if reservation.status.consumer is not None:
             consumed.setdefault(reservation.status.consumer.vm, []).append(reservation)
     async for vm in list_all(store, VirtualMachine):
-        for block in arrivals(vm, fleet.host, consumed.get(vm.name, ())):
+        for block in in_flight(vm, fleet.host, consumed.get(vm.name, ())):
             fleet.upsert_reservation(block)
 
 

@@ -20,7 +20,7 @@ from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
-from outlive.recovery.view import RecoveryObserver
+from outlive.recovery.view import RecoveryInformers, RecoveryObserver
 from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
@@ -51,12 +51,11 @@ class RecoveryActions:
     def __init__(
         self,
         store: Store,
+        informers: RecoveryInformers,
         observer: RecoveryObserver,
         report: RecoveryReporter,
         pause: PauseGate,
         *,
-        vms: Informer[VirtualMachine],
-        reservations: Informer[Reservation],
         decisions: DecisionLog,
         clock: Clock,
     ) -> None:
@@ -64,8 +63,8 @@ class RecoveryActions:
         self._observer = observer
         self._report = report
         self._pause = pause
-        self._vms = vms
-        self._reservations = reservations
+        self._vms = informers.vms
+        self._reservations = informers.reservations
         self._decisions = decisions
         self._clock = clock
 

@@ -20,15 +20,16 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.calls import Caller
-from outlive.failover.fleet import FreeAmounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import Events
 from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
+from outlive.placement.fleet import Fleet
 from outlive.recovery.act import RecoveryActions, Refused
 from outlive.recovery.faults import FaultPort, RecoveryFaults
 from outlive.recovery.hosts import LostHosts, StorePause, incarnation_of
+from outlive.recovery.in_flight import InFlightRoom
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
 from outlive.recovery.places import Places, in_vain
 from outlive.recovery.plan import RECOVERY_PLAN, asked, plan_recovery
@@ -54,8 +55,6 @@ TICK_S: Final = 1.0
 """How often to look while anything is under way: silence and limits make no event."""
 IDLE_S: Final = 10.0
 """How often to look otherwise."""
-DOUBT_S: Final = 2.0
-"""Caches that have lost the store for longer are not acted on."""
 ACTS_AT_ONCE: Final = 16
 """VMs that are acted on at the same time."""
 REQUEST_PREFIX: Final = "recovery"
@@ -64,39 +63,69 @@ _STILL: Final = frozenset({ActionKind.WAIT, ActionKind.HOLD, ActionKind.SEARCH})
 _log = get_logger("recovery")
 
 
+RECOVERY_TASK: Final = "recovery"
+FAULTS_TASK: Final = "recovery-faults"
+
+
 class RecoveryController:
-    """See the module. ``run`` until cancelled, which is safe at any moment."""
+    """All of recovery on one store, see the module. ``run`` until cancelled, which is safe at any moment.
+
+    ``placement`` must name hosts by itself (``needs_candidates`` is false).
+    """
 
     def __init__(
         self,
+        store: Store,
         informers: RecoveryInformers,
-        observer: RecoveryObserver,
-        actions: RecoveryActions,
-        places: Places,
-        lost: LostHosts,
-        pause: StorePause,
-        report: RecoveryReporter,
         *,
+        placement: PlacementPort,
+        fleet: Fleet,
+        demands: Demands,
+        caller: Caller,
+        metrics: Metrics,
+        events: Events,
         decisions: DecisionLog,
         clock: Clock,
         ids: Ids,
-        turn: asyncio.Lock,
+        faults: FaultPort,
+        cluster_store: Store | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
-        """``turn``: of failover, whose slots take room from what placement finds."""
+        """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``. ``turn``: held by
+        whoever gives room of ``fleet`` away in this process.
+        """
+        cluster_store = cluster_store or store
+        pause = PauseGate(cluster_store, clock, ids)
         self._informers = informers
-        self._observer = observer
-        self._actions = actions
-        self._places = places
-        self._lost = lost
-        self._pause = pause
-        self._report = report
+        self._faults = RecoveryFaults(informers, faults)
+        self._report = RecoveryReporter(events, metrics, clock, self._faults.wake)
+        self._observer = RecoveryObserver(
+            informers,
+            clock,
+            priority=lambda vm: demands.priority(view_of_resource(vm)),
+            incarnation=lambda: incarnation_of(cluster_store),
+        )
+        self._actions = RecoveryActions(
+            store, informers, self._observer, self._report, pause, decisions=decisions, clock=clock
+        )
+        self._places = Places(placement, fleet, ids, caller)
+        self._lost = LostHosts(store, informers)
+        self._pause = StorePause(cluster_store, informers, pause, clock)
+        self._room = InFlightRoom(fleet, informers)
         self._decisions = decisions
         self._clock = clock
         self._ids = ids
-        self._turn = turn
+        self._turn = turn or asyncio.Lock()
         self._wake = asyncio.Event()
         self._proof_at = 0.0
         self._last: dict[str, RecoveryPlan] = {}
+
+    def attach(self, manager: Manager, elector: Elector | None = None) -> None:
+        """Run under the manager, while the elector leads."""
+        for informer in self._informers.all():
+            manager.add_informer(informer)
+        manager.add_task(RECOVERY_TASK, self.run, elector=elector, after_sync=True)
+        manager.add_task(FAULTS_TASK, self._faults.run, elector=elector, after_sync=True)
 
     async def run(self) -> None:
         """Look, plan and act, for ever."""
@@ -146,7 +175,7 @@ class RecoveryController:
 
         While the caches are in doubt nothing is done: every host would seem silent, and writes would fail anyway.
         """
-        if self._informers.stalled_s() > DOUBT_S:
+        if self._informers.doubtful:
             return True
         view = self._observer.observe()
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
@@ -254,6 +283,7 @@ class RecoveryController:
             self._wake.set()
 
     def _cluster_changed(self, _old: Cluster | None, _new: Cluster | None) -> None:
+        self._faults.wake()
         self._wake.set()
 
 
@@ -264,84 +294,3 @@ def _facts(record: MemberRecord) -> tuple[object, ...]:
 
 def _proofs(record: MemberRecord) -> tuple[int, int]:
     return record.dead_through, record.cut.through
-
-
-RECOVERY_TASK = "recovery"
-FAULTS_TASK = "recovery-faults"
-
-
-class RecoveryControllers:
-    """All of recovery on one store. ``placement`` must name hosts by itself (``needs_candidates`` is false)."""
-
-    def __init__(
-        self,
-        store: Store,
-        informers: RecoveryInformers,
-        *,
-        placement: PlacementPort,
-        free: Callable[[], FreeAmounts],
-        demands: Demands,
-        caller: Caller,
-        metrics: Metrics,
-        events: Events,
-        decisions: DecisionLog,
-        clock: Clock,
-        ids: Ids,
-        faults: FaultPort,
-        cluster_store: Store | None = None,
-        turn: asyncio.Lock | None = None,
-    ) -> None:
-        """``cluster_store``: the same store in the name of whoever owns the status of ``Cluster``. ``turn``: held by
-        whoever gives room away in this process.
-        """
-        report = RecoveryReporter(events, metrics, clock, self._wake_faults)
-        cluster_store = cluster_store or store
-        pause = PauseGate(cluster_store, clock, ids)
-        observer = RecoveryObserver(
-            informers,
-            clock,
-            priority=lambda vm: demands.priority(view_of_resource(vm)),
-            incarnation=lambda: incarnation_of(cluster_store),
-        )
-        self._informers = informers
-        store_pause = StorePause(cluster_store, informers, pause, clock, self._wake_faults)
-        self._faults = RecoveryFaults(informers, faults, store_pause.faults)
-        self.loop = RecoveryController(
-            informers,
-            observer,
-            RecoveryActions(
-                store,
-                observer,
-                report,
-                pause,
-                vms=informers.vms,
-                reservations=informers.reservations,
-                decisions=decisions,
-                clock=clock,
-            ),
-            Places(placement, free, ids, caller),
-            LostHosts(store, informers),
-            store_pause,
-            report,
-            decisions=decisions,
-            clock=clock,
-            ids=ids,
-            turn=turn or asyncio.Lock(),
-        )
-
-    def _wake_faults(self) -> None:
-        self._faults.wake()
-
-    def attach(self, manager: Manager, elector: Elector | None = None) -> None:
-        """Run under the manager, while the elector leads."""
-        informers = self._informers
-        for informer in (
-            informers.vms,
-            informers.reservations,
-            informers.hypervisors,
-            informers.memberships,
-            informers.clusters,
-        ):
-            manager.add_informer(informer)
-        manager.add_task(RECOVERY_TASK, self.loop.run, elector=elector, after_sync=True)
-        manager.add_task(FAULTS_TASK, self._faults.run, elector=elector, after_sync=True)

@@ -7,13 +7,15 @@ it; a new leader takes over what the one before it recorded (docs/concepts/safet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from outlive.base.deadline import deadline
 from outlive.base.quantity import format_bytes
+from outlive.base.wording import listing
 from outlive.recovery.view import CLUSTER, RecoveryInformers
-from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources.cluster import Pause
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase
@@ -21,8 +23,12 @@ from outlive.runtime.faults import ActiveFault
 
 EVERY_S: Final = 10.0
 """How often all VMs and hosts are inspected for this, besides whenever a VM is held or no longer held."""
-DOUBT_S: Final = 2.0
-"""Caches that have lost the store for longer say nothing."""
+NAMED: Final = 5
+"""Hosts that a report names."""
+WHY: Final = {
+    "restored": "the store was restored from a backup",
+    "went-back": "the store went back behind what it had acknowledged, and nobody said that it was restored",
+}
 FEWEST_HOSTS: Final = 2
 """With fewer there is nothing that could fail over."""
 MIB: Final = 1 << 20
@@ -41,11 +47,21 @@ class FaultPort(Protocol):
         ...
 
 
-def active_faults(vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor]) -> tuple[ActiveFault, ...]:
+def active_faults(
+    vms: Iterable[VirtualMachine], hosts: Iterable[Hypervisor], cluster: Cluster | None = None
+) -> tuple[ActiveFault, ...]:
     """What is wrong now. Memory is that of the living hosts of our daemon, and must do without the largest of them."""
     vms = tuple(vms)
     living = [one for one in hosts if one.spec.management == "node" and not one.status.lost]
-    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living))
+    return (*_of_vms(vms), *_of_power(living), *_of_memory(vms, living), *_of_pause(cluster))
+
+
+def _of_pause(cluster: Cluster | None) -> Iterator[ActiveFault]:
+    if cluster is not None and cluster.paused:
+        pause = cluster.status.pause or Pause()
+        hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
+        fields = {"why": WHY[pause.reason], "hosts": hosts, "incarnation": cluster.status.store_incarnation}
+        yield ActiveFault(FaultCode.STORE_RESTORED, cluster.ref, fields)
 
 
 def _of_vms(vms: Iterable[VirtualMachine]) -> Iterator[ActiveFault]:
@@ -99,13 +115,9 @@ def _shown(amount: int) -> str:
 class RecoveryFaults:
     """Records them; ``wake`` where one has begun or ended."""
 
-    def __init__(
-        self, informers: RecoveryInformers, recorder: FaultPort, of_store: Callable[[], Iterable[ActiveFault]]
-    ) -> None:
-        """``of_store``: the faults of the store itself."""
+    def __init__(self, informers: RecoveryInformers, recorder: FaultPort) -> None:
         self._informers = informers
         self._recorder = recorder
-        self._of_store = of_store
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -126,6 +138,6 @@ class RecoveryFaults:
 
     async def record(self) -> None:
         """Record what is so now; nothing while the caches are in doubt."""
-        if self._informers.stalled_s() <= DOUBT_S:
-            found = active_faults(self._informers.vms.items(), self._informers.hypervisors.items())
-            await self._recorder.record((*found, *self._of_store()))
+        if not self._informers.doubtful:
+            vms, hosts = self._informers.vms.items(), self._informers.hypervisors.items()
+            await self._recorder.record(active_faults(vms, hosts, self._informers.clusters.get(CLUSTER)))

@@ -6,30 +6,19 @@ Both are conveniences for others: no assignment waits for them, and both are put
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists
 from outlive.base.logging import get_logger
-from outlive.base.wording import listing
 from outlive.node.membership.pause import PauseGate, is_lost
 from outlive.recovery.view import CLUSTER, RecoveryInformers
-from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta, ObjectRef
+from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta
 from outlive.resources.cluster import Pause
-from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.faults import ActiveFault
 from outlive.store import Store, answered
-from outlive.store.access import compare_and_swap, read
-
-NAMED: Final = 5
-"""Hosts that a report names."""
-WHY: Final = {
-    "restored": "the store was restored from a backup",
-    "went-back": "the store went back behind what it had acknowledged, and nobody said that it was restored",
-}
+from outlive.store.access import compare_and_swap
 
 _replace = msgspec.structs.replace
 _log = get_logger("recovery")
@@ -83,33 +72,24 @@ class LostHosts:
 
 
 class StorePause:
-    """Writes the store's own incarnation into ``Cluster.status``, ends the pause, and reports it while it lasts."""
+    """Writes the store's own incarnation into ``Cluster.status``, and ends the pause."""
 
-    def __init__(
-        self,
-        store: Store,
-        informers: RecoveryInformers,
-        gate: PauseGate,
-        clock: Clock,
-        wake_faults: Callable[[], None],
-    ) -> None:
+    def __init__(self, store: Store, informers: RecoveryInformers, gate: PauseGate, clock: Clock) -> None:
         """``store``: in the name of the controller that owns the status of ``Cluster``."""
         self._store = store
         self._informers = informers
         self._gate = gate
-        self._wake_faults = wake_faults
         self._clock = clock
-        self._active: ActiveFault | None = None
 
     def wrong(self) -> bool:
-        """Whether something is to be written or reported."""
+        """Whether something may have to be written."""
         known = self._informers.clusters.get(CLUSTER)
         if known is None:
             return is_lost(None, self._records())
-        return not known.status.knows(incarnation_of(self._store)) or known.paused or self._active is not None
+        return known.paused or not known.status.knows(incarnation_of(self._store))
 
     async def put_right(self) -> None:
-        """Write it, look whether the pause is over, and raise or end the fault. Errors of the store."""
+        """Write it, and look whether the pause is over. Errors of the store."""
         says, at = incarnation_of(self._store), as_datetime(self._clock.now())
         if self._informers.clusters.get(CLUSTER) is None:
             with contextlib.suppress(AlreadyExists):
@@ -119,35 +99,13 @@ class StorePause:
             if cluster is None or cluster.status.knows(says):
                 return None
             status = cluster.status
+            _log.info("recovery.store_incarnation", incarnation=says)
             if status.store_incarnation == "" and not is_lost(cluster, self._records()):  # the first one
                 return _replace(cluster, status=_replace(status, store_incarnation=says))
             return _replace(cluster, status=status.became(says, Pause(since=at)))
 
-        before = self._informers.clusters.get(CLUSTER)
-        cluster = await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
-        if cluster is None:
-            return
-        if before is None or cluster.status.store_incarnation != before.status.store_incarnation:
-            _log.info("recovery.store_incarnation", incarnation=cluster.status.store_incarnation)
-        paused = await self._gate.paused()
-        subject = ObjectRef(kind="Cluster", name=CLUSTER)
-        if paused:
-            cluster = await read(self._store, Cluster, CLUSTER) or cluster
-            pause = cluster.status.pause or Pause()
-            hosts = listing(pause.waits_for, most=NAMED) if pause.waits_for else "the hosts to be counted"
-            fields = {"why": WHY[pause.reason], "hosts": hosts, "incarnation": cluster.status.store_incarnation}
-            self._report(ActiveFault(FaultCode.STORE_RESTORED, subject, fields))
-        else:
-            self._report(None)
+        await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
+        await self._gate.paused()
 
     def _records(self) -> Iterator[MemberRecord]:
         return (one.record for one in self._informers.memberships.items())
-
-    def _report(self, fault: ActiveFault | None) -> None:
-        if fault != self._active:
-            self._active = fault
-            self._wake_faults()
-
-    def faults(self) -> tuple[ActiveFault, ...]:
-        """That the cluster is paused."""
-        return (self._active,) if self._active is not None else ()

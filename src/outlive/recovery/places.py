@@ -16,10 +16,11 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
 from outlive.failover.calls import Call, Caller
-from outlive.failover.fleet import FreeAmounts
+from outlive.failover.offers import free_amounts
 from outlive.failover.ports import PlacementPort
 from outlive.failover.rules import fits, may_run_on
 from outlive.failover.vms import view_of_resource
+from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT
 from outlive.recovery.model import Free, VmState
 from outlive.resources import VirtualMachine
@@ -59,9 +60,9 @@ def whose_turn(vms: Iterable[str], asked: Mapping[str, int], most: int) -> list[
 class Places:
     """Asks placement."""
 
-    def __init__(self, placement: PlacementPort, free: Callable[[], FreeAmounts], ids: Ids, caller: Caller) -> None:
+    def __init__(self, placement: PlacementPort, fleet: Fleet, ids: Ids, caller: Caller) -> None:
         self._placement = placement
-        self._free = free
+        self._fleet = fleet
         self._ids = ids
         self._caller = caller
         self._asked: dict[str, int] = {}
@@ -76,7 +77,10 @@ class Places:
 
     def free(self) -> dict[str, Free]:
         """Host → what it has left after VMs, all reservations, and VMs that are on their way."""
-        return {host: Free(cpu_milli=cpu, memory_bytes=memory) for host, (cpu, memory) in self._free().table().items()}
+        return {
+            host: Free(cpu_milli=cpu, memory_bytes=memory)
+            for host, (cpu, memory) in free_amounts(self._fleet).table().items()
+        }
 
     async def offers(self, vms: Sequence[VirtualMachine]) -> dict[str, tuple[str, ...]]:
         """VM → hosts that may take it, best first; a VM that could not be asked about is left out."""

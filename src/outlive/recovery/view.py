@@ -51,6 +51,8 @@ HOLDER_INDEX: Final = "holder"
 """Index of VMs by the hosts that may be running them, and by the Memberships under which they do: ``host/uid``."""
 ASSIGNED_INDEX: Final = "assigned"
 """Index of VMs without a holder by the host that they are assigned to."""
+DESTINATION_INDEX: Final = "destination"
+"""Index of VMs that are to run by the hosts where they run or go."""
 RECOVERY_INDEX: Final = "recovery"
 """Index of VMs whose recovery was begun and has not ended, all under ``UNFINISHED_KEY``."""
 UNFINISHED_KEY: Final = "unfinished"
@@ -58,6 +60,8 @@ MEMBER_INDEX: Final = "member"
 """Index of slots by the VMs that they are promised to."""
 CONSUMER_INDEX: Final = "consumer"
 """Index of slots by the VM that is let in."""
+DOUBT_S: Final = 2.0
+"""Caches that have lost the store for longer are not acted on."""
 CLUSTER: Final = "default"
 """Name of the one ``Cluster``."""
 
@@ -72,21 +76,24 @@ class RecoveryInformers:
     memberships: Informer[Membership]
     clusters: Informer[Cluster]
 
-    def stalled_s(self) -> float:
-        """Seconds since any of them is in doubt; 0 while all follow."""
-        every: tuple[Informer[Any], ...] = (
-            self.vms,
-            self.reservations,
-            self.hypervisors,
-            self.memberships,
-            self.clusters,
-        )
-        return max(one.stalled_s() for one in every)
+    def all(self) -> tuple[Informer[Any], ...]:
+        """Every one."""
+        return (self.vms, self.reservations, self.hypervisors, self.memberships, self.clusters)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether any of them has lost the store for so long that nothing is to be said or done by it."""
+        return max(one.stalled_s() for one in self.all()) > DOUBT_S
 
 
 def vm_indexes() -> dict[str, Callable[[VirtualMachine], Iterable[str]]]:
     """The indexes that the informer of VMs must have."""
-    return {HOLDER_INDEX: _holders, ASSIGNED_INDEX: _assigned, RECOVERY_INDEX: _unfinished}
+    return {
+        HOLDER_INDEX: _holders,
+        ASSIGNED_INDEX: _assigned,
+        DESTINATION_INDEX: destinations,
+        RECOVERY_INDEX: _unfinished,
+    }
 
 
 def slot_indexes() -> dict[str, Callable[[Reservation], Iterable[str]]]:
@@ -102,6 +109,14 @@ def _assigned(vm: VirtualMachine) -> Iterable[str]:
     return () if vm.status.holders or vm.status.assigned is None else (vm.status.assigned.hypervisor,)
 
 
+def destinations(vm: VirtualMachine) -> tuple[str, ...]:
+    """Where it is to run and, in a move, where it goes; none while nobody wants it to run."""
+    where, move = vm.status.assigned, active_move(vm)
+    if where is None or not wanted(vm):
+        return ()
+    return tuple(dict.fromkeys((where.hypervisor, move.target if move is not None else where.hypervisor)))
+
+
 def _unfinished(vm: VirtualMachine) -> Iterable[str]:
     return (UNFINISHED_KEY,) if unfinished(vm) else ()
 
@@ -115,49 +130,33 @@ def _consumer(slot: Reservation) -> Iterable[str]:
     return (slot.status.consumer.vm,) if slot.status.consumer is not None else ()
 
 
-class Silence:
-    """How long each host's Membership has not changed, on this process's own clock since it first saw that."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen: dict[str, tuple[str, str, float]] = {}
-
-    def see(self, membership: Membership) -> None:
-        """A version of it was received."""
-        meta = membership.metadata
-        known = self._seen.get(meta.name)
-        if known is None or known[:2] != (meta.uid, meta.resource_version):
-            self._seen[meta.name] = (meta.uid, meta.resource_version, self._clock.monotonic())
-
-    def forget(self, name: str) -> None:
-        """The Membership is gone."""
-        self._seen.pop(name, None)
-
-    def unchanged_s(self, name: str) -> float:
-        """Seconds since the present version was received."""
-        known = self._seen.get(name)
-        return 0.0 if known is None else self._clock.monotonic() - known[2]
-
-
-class Waiting:
-    """Since when each VM is as it is, on this process's own clock; a restart only makes it wait once more."""
+class Since:
+    """Since when each thing is as it is, on this process's own clock; a restart only makes everybody wait once more."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since: dict[str, tuple[object, float]] = {}
 
-    def waited_s(self, vm: str, state: object) -> float:
-        """Seconds since the VM was first asked about in this state."""
+    def see(self, name: str, state: object) -> float:
+        """It is so now; for how many seconds it has been."""
         now = self._clock.monotonic()
-        known = self._since.get(vm)
+        known = self._since.get(name)
         if known is None or known[0] != state:
-            self._since[vm] = known = (state, now)
+            self._since[name] = known = (state, now)
         return now - known[1]
 
-    def keep(self, vms: Iterable[str]) -> None:
+    def seconds(self, name: str) -> float:
+        """For how long it has been as it was last seen."""
+        known = self._since.get(name)
+        return 0.0 if known is None else self._clock.monotonic() - known[1]
+
+    def forget(self, name: str) -> None:
+        """It is gone."""
+        self._since.pop(name, None)
+
+    def keep(self, names: Collection[str]) -> None:
         """Forget all others."""
-        kept = set(vms)
-        self._since = {vm: since for vm, since in self._since.items() if vm in kept}
+        self._since = {name: since for name, since in self._since.items() if name in names}
 
 
 START_LIMIT_S: Final = 60.0
@@ -186,17 +185,18 @@ class RecoveryObserver:
         self._incarnation = incarnation
         self._clock = clock
         self._priority = priority
-        self._waiting = Waiting(clock)
-        self._held = Waiting(clock)
+        self._waiting = Since(clock)
+        self._held = Since(clock)
         self._members: dict[str, tuple[Membership, MemberView]] = {}
-        self.silence = Silence(clock)
+        self._renewed = Since(clock)
+        """Versions of Memberships, from when they were received."""
         informers.memberships.subscribe(self._member_changed)
 
     def _member_changed(self, old: Membership | None, new: Membership | None) -> None:
         if new is not None:
-            self.silence.see(new)
+            self._renewed.see(new.name, (new.metadata.uid, new.metadata.resource_version))
         elif old is not None:
-            self.silence.forget(old.name)
+            self._renewed.forget(old.name)
 
     # One look
 
@@ -266,7 +266,7 @@ class RecoveryObserver:
         return frozenset(
             one.name
             for one in self._informers.memberships.items()
-            if self.silence.unchanged_s(one.name) >= UNATTENDED_S
+            if self._renewed.seconds(one.name) >= UNATTENDED_S
             and self._health(one.name, self.member(one.name), None) in (HostHealth.SILENT, HostHealth.REVOKED)
         )
 
@@ -336,7 +336,7 @@ class RecoveryObserver:
             return HostHealth.DEAD
         if record.state == "Revoked":
             return HostHealth.REVOKED
-        silent = self.silence.unchanged_s(name) > self._silence_s(host, armed=record.guard.armed)
+        silent = self._renewed.seconds(name) > self._silence_s(host, armed=record.guard.armed)
         return HostHealth.SILENT if silent else HostHealth.LIVE
 
     def _stays_away(self, name: str, host: Hypervisor | None, *, armed: bool) -> bool:
@@ -350,7 +350,7 @@ class RecoveryObserver:
             return False
         if host is None or host.spec.drain or host.spec.maintenance or host_maintenance(host.spec.fencing, now):
             return False
-        return self.silence.unchanged_s(name) > float(self._profile(host, armed=armed).suspicion_s)
+        return self._renewed.seconds(name) > float(self._profile(host, armed=armed).suspicion_s)
 
     def _silence_s(self, host: Hypervisor | None, *, armed: bool) -> float:
         return float(self._profile(host, armed=armed).silence_s)
@@ -379,7 +379,7 @@ class RecoveryObserver:
         begun = record if unfinished(vm) else None
         view = view_of_resource(vm)
         signature = (where, status.holders, status.rejection)
-        waited_s = self._waiting.waited_s(vm.name, signature)
+        waited_s = self._waiting.see(vm.name, signature)
         refusal = _refusal(vm) if begun is not None else ""
         avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
         waits_for, wait_limit_s = _waits_for(vm)
@@ -425,7 +425,7 @@ class RecoveryObserver:
         """Whether the VM found no place for so long that hosts which refused it are asked again."""
         record = vm.status.recovery
         refused = record is not None and _held_for(record, HoldReason.REFUSED)
-        return self._held.waited_s(vm.name, refused) >= FORGIVE_S and refused
+        return self._held.see(vm.name, refused) >= FORGIVE_S and refused
 
     def _fence(self, vm: VirtualMachine) -> str:
         """The identity of this recovery: what is stored already, else named after the host that died."""

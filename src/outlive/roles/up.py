@@ -19,7 +19,7 @@ from outlive.base.ids import Ids
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX, Failover, Informers, hosts_of
 from outlive.failover.calls import Caller
-from outlive.failover.offers import InProcessPlacement, WithCandidates, free_amounts
+from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort, VMSource
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
@@ -27,9 +27,8 @@ from outlive.placement.controllers import FlavorGroupController, PipelineControl
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
-from outlive.recovery.arrivals import Arrivals
-from outlive.recovery.controller import RecoveryControllers
-from outlive.recovery.view import CLUSTER, CONSUMER_INDEX, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.controller import RecoveryController
+from outlive.recovery.view import CLUSTER, RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
     Flavor,
@@ -197,12 +196,12 @@ class UpRole:
     def _informer(self, kind: type[R]) -> Informer[R]:
         return Informer(self._store, kind, clock=self._clock, random=self._informing)
 
-    def _add_recovery(self, ports: Ports, ids: Ids) -> RecoveryControllers:
+    def _add_recovery(self, ports: Ports, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""
         settings, informers = self.settings, self.informers
         config = settings.failover.apply_defaults()
         placement = ports.placement or InProcessPlacement(self.placement, self.placement.fleet)
-        recovery = RecoveryControllers(
+        recovery = RecoveryController(
             self._store,
             RecoveryInformers(
                 vms=informers.vms,
@@ -212,7 +211,7 @@ class UpRole:
                 clusters=self._informer(Cluster),
             ),
             placement=WithCandidates(placement, self.fleet) if placement.needs_candidates else placement,
-            free=lambda: free_amounts(self.fleet),
+            fleet=self.fleet,
             demands=Demands(config.requirements, settings.protection),
             caller=Caller(profile=settings.upkeep.profile),
             metrics=self.metrics,
@@ -224,13 +223,6 @@ class UpRole:
             turn=self.failover.lock,
         )
         recovery.attach(self.manager, self.elector)
-        Arrivals(
-            self.fleet,
-            vms=informers.vms,
-            hypervisors=informers.hypervisors,
-            slots=informers.reservations,
-            consumer_index=CONSUMER_INDEX,
-        )
         return recovery
 
     def _add_placement(self, random: Random) -> PlacementService:

@@ -22,7 +22,7 @@ from outlive.failover.reconciler.plan_writes import write_plan
 from outlive.failover.reconciler.writes import SlotWriter, write_moves
 from outlive.failover.slots import slot_view
 from outlive.failover.snapshot import Snapshot, gather, plan_input, repack_input
-from outlive.recovery.arrivals import arriving
+from outlive.recovery.in_flight import in_flight
 from outlive.resources import (
     ZONE_LABEL,
     Amounts,
@@ -72,7 +72,7 @@ class Watched(MemoryStore):
 
 
 async def look(store: MemoryStore, using: RoleSettings) -> Snapshot:
-    return await gather(store, StoreVMs(store, SystemClock()), using, arrivals=arriving)
+    return await gather(store, StoreVMs(store, SystemClock()), using, in_flight=in_flight)
 
 
 def judged(gathered: Snapshot, reservations: tuple[Reservation, ...]) -> dict[str, int]:

@@ -106,15 +106,17 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
     class Caches:
         """What a leader sees."""
 
+        doubtful = False
+
         def __init__(self, vms: list[VirtualMachine]) -> None:
-            self.vms = self.hypervisors = self
+            self.vms = self.hypervisors = self.clusters = self
             self.known = vms
 
         def items(self) -> list[Any]:
             return self.known
 
-        def stalled_s(self) -> float:
-            return 0.0
+        def get(self, name: str) -> None:
+            return None
 
     async def story() -> tuple[set[str], set[str]]:
         cloud = RecoveryCloud()
@@ -124,7 +126,7 @@ def test_what_one_leader_raised_the_next_one_ends() -> None:
             informers: Any = Caches([vm("a", "h1", 1, phase=phase, reason="broken")])
             informers.hypervisors = Caches([])
             seen: RecoveryInformers = informers
-            return RecoveryFaults(seen, FaultRecorder(store, cloud.clock, "recovery"), tuple)
+            return RecoveryFaults(seen, FaultRecorder(store, cloud.clock, "recovery"))
 
         await leader("fail").record()
         first = await open_faults(cloud)

@@ -13,15 +13,17 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.placement.fleet import Fleet
-from outlive.recovery.arrivals import Arrivals
-from outlive.recovery.view import CONSUMER_INDEX, slot_indexes
+from outlive.recovery.in_flight import InFlightRoom
+from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Amounts,
     Assigned,
+    Cluster,
     Consumer,
     Hypervisor,
     HypervisorStatus,
     Instance,
+    Membership,
     ObjectMeta,
     ObjectRef,
     Reservation,
@@ -48,14 +50,15 @@ class Room:
         clock = LoopClock()
         store = MemoryStore(clock, SeededIds(Random(1)))
         random = Random(1)
-        self.vms = Informer(store, VirtualMachine, clock=clock, random=random)
+        self.vms = Informer(store, VirtualMachine, clock=clock, random=random, indexes=vm_indexes())
         self.hosts = Informer(store, Hypervisor, clock=clock, random=random)
         self.slots = Informer(store, Reservation, clock=clock, random=random, indexes=slot_indexes())
         self.fleet = Fleet()
         self._version = 0
         self.hosts.subscribe(lambda _, new: self.fleet.upsert_host(new) if new is not None else None)
         self.slots.subscribe(self._slot_changed)
-        Arrivals(self.fleet, vms=self.vms, hypervisors=self.hosts, slots=self.slots, consumer_index=CONSUMER_INDEX)
+        members, clusters = (Informer(store, kind, clock=clock, random=random) for kind in (Membership, Cluster))
+        InFlightRoom(self.fleet, RecoveryInformers(self.vms, self.slots, self.hosts, members, clusters))
 
     def _slot_changed(self, old: Reservation | None, new: Reservation | None) -> None:
         if new is not None:
