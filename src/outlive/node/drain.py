@@ -12,7 +12,6 @@ import asyncio
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET
 
 from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError
@@ -20,7 +19,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.node.health import LEAVE_HOST, Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
 from outlive.node.health_monitor import HealthMonitor, PeerHealth
-from outlive.node.relocation import FlushStep, Relocations
+from outlive.node.relocation import Departure, FlushStep, Relocations
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.records import change_vm
@@ -189,16 +188,16 @@ class Evacuation:
             if not answer.go:
                 return answer.why
             match await self._one(name):
-                case "failed":
+                case Departure.FAILED:
                     self._failures += 1
                     self._failed_s = self._clock.monotonic()
                     if len(self._tried) < ATTEMPTS_KEPT:
                         self._tried[name] = None
-                case "left":
+                case Departure.LEFT:
                     self._failures = 0
-                case "no room":
+                case Departure.NO_ROOM:
                     refused = True
-                case "stays":
+                case Departure.STAYS:
                     pass
         answer = await self._ask()
         if not answer.go:
@@ -212,21 +211,11 @@ class Evacuation:
         priorities = {name: vm.spec.restart_priority or 0 for name, vm in vms.items() if vm is not None}
         return sorted(priorities, key=lambda name: (-priorities[name], name))
 
-    async def _one(self, name: str) -> Literal["left", "failed", "no room", "stays"]:
+    async def _one(self, name: str) -> Departure:
         vm = await self._relocations.settled(name)
         if vm is None or name not in self._shared.here.domains or assigned_to(vm) != self._shared.host:
-            return "stays"
-        if stays(await self._leaver(vm)):
-            return "stays"
-        nodes = tuple(one for one in await self._relocations.figures() if not one.degrading)
-        step = self._relocations.decide(vm, "flush", nodes, stay=True)
-        if step is None or step.do != "migrate" or step.to is UNSET:
-            return "no room"
-        home = step.last_node if step.last_node is not UNSET else ""
-        if not await self._relocations.send(vm, step.to, home, live_only=True):
-            return "stays"
-        after = await self._relocations.gone(name)
-        return "failed" if after is not None and assigned_to(after) == self._shared.host else "left"
+            return Departure.STAYS
+        return Departure.STAYS if stays(await self._leaver(vm)) else await self._relocations.leave(vm, evacuate=True)
 
     async def _leaver(self, vm: VirtualMachine) -> Leaver:
         try:
@@ -375,18 +364,8 @@ class DrainController:
                 return False
             if vm is None or name not in self._shared.here.domains or active_move(vm) is not None:
                 continue
-            nodes = await self._relocations.figures()
-            step = self._relocations.decide(vm, "flush", nodes)
-            if step is not None and await self._leave(vm, step):
-                await self._relocations.gone(name)
+            await self._relocations.leave(vm)
         return True
-
-    async def _leave(self, vm: VirtualMachine, step: FlushStep) -> bool:
-        """Begin that step; whether the virtual machine is on its way."""
-        if step.do == "migrate" and step.to is not UNSET:
-            home = step.last_node if step.last_node is not UNSET else ""
-            return await self._relocations.send(vm, step.to, home)
-        return step.do == "shutdown" and await self._relocations.shut_down(vm)
 
     # Taking back
 
@@ -407,7 +386,7 @@ class DrainController:
             vm = await self._relocations.settled(name)
             if await self._cancelled(draining=False):
                 return False  # it may have taken long to settle
-            step = None if vm is None or active_move(vm) is not None else self._relocations.decide(vm, "unflush", ())
+            step = None if vm is None or active_move(vm) is not None else self._relocations.decide(vm, "unflush")
             if vm is not None and step is not None:
                 await self._take(vm, step)
         return True

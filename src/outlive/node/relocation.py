@@ -8,6 +8,7 @@ where it goes.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
@@ -17,12 +18,13 @@ from msgspec import UNSET, UnsetType
 from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.node.numbers import Amount, Count
+from outlive.node.numbers import Count
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.selection import (
     Books,
-    MemMeans,
+    Choosing,
+    Needing,
     NodeFigures,
     Wanted,
     away_from,
@@ -53,23 +55,19 @@ MOVES_SETTLE_TO: Final = {"migrate": "start", "migrate-live": "start"}
 """Awaited only when virtual machines are taken back."""
 
 
-class FlushedVm(msgspec.Struct, frozen=True, kw_only=True):
+class FlushedVm(Needing, frozen=True, kw_only=True):
     """A virtual machine. Memory in MiB."""
 
     uuid: str
     state: str
     node: str | None
-    memory: Amount
-    vcpus: Amount
     settles_to: str | None = None
     """What its state becomes, where it has to be awaited."""
     last_node: str | None = ""
-    node_limit: tuple[str, ...] | None = None
-    selector: str | None = None
     autostart: bool = False
 
 
-class FlushInput(msgspec.Struct, frozen=True, kw_only=True):
+class FlushInput(Choosing, frozen=True, kw_only=True):
     """A host to be emptied (``flush``) or to take its virtual machines back (``unflush``)."""
 
     node: str
@@ -82,9 +80,6 @@ class FlushInput(msgspec.Struct, frozen=True, kw_only=True):
     """The item before which somebody cancels, from 0; null: nobody does."""
     timeouts: tuple[str, ...] = ()
     """Whose step did not end in time."""
-    default_selector: str | None = None
-    require_fit: bool = False
-    mem_means: MemMeans = "provisioned"
     stay: bool = False
     """Whether a virtual machine that finds no host stays, instead of being shut down."""
 
@@ -134,12 +129,7 @@ def _left_in(*, draining: bool, cancelled: bool) -> Literal["flushed", "ready", 
 
 
 def _drained(given: FlushInput, upto: int | None) -> Iterator[FlushStep]:
-    books = Books(
-        given.nodes,
-        default_selector=given.default_selector,
-        mem_means=given.mem_means,
-        require_fit=given.require_fit,
-    )
+    books = Books(given.nodes, given)
     vms = {vm.uuid: vm for vm in given.vms}
     for uuid in given.running[:upto]:
         vm = vms.get(uuid)
@@ -150,8 +140,7 @@ def _drained(given: FlushInput, upto: int | None) -> Iterator[FlushStep]:
 
 
 def _leaving(vm: FlushedVm, node: str, books: Books, *, stay: bool) -> FlushStep:
-    wanted = Wanted(node=node, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
-    target = books.place(wanted)
+    target = books.place(vm, node)
     if target is None and stay:
         return FlushStep(vm=vm.uuid, do="skip")
     if target is None:
@@ -186,6 +175,17 @@ AWAITED: Final = MIGRATING | {VmState.SHUTDOWN, VmState.RESTART}
 _log = get_logger("node.departing")
 
 
+class Departure(enum.Enum):
+    """What came of having a virtual machine leave."""
+
+    LEFT = enum.auto()
+    FAILED = enum.auto()
+    """It was on its way, and is here again, or down."""
+    NO_ROOM = enum.auto()
+    STAYS = enum.auto()
+    """It is not to leave, or something else came first."""
+
+
 class Relocations:
     """See the module."""
 
@@ -207,15 +207,14 @@ class Relocations:
             if now is None or active_move(now) is None:
                 del self._late[name]
                 continue
-            memory, vcpus = needs(vm)["memory"], needs(vm)["vcpus"]
-            nodes = tuple(booked(one, memory=memory, vcpus=vcpus) if one.name == target else one for one in nodes)
+            nodes = tuple(booked(one, Wanted(**needs(vm))) if one.name == target else one for one in nodes)
         return nodes
 
     def decide(
         self,
         vm: VirtualMachine,
         op: Literal["flush", "unflush"],
-        nodes: tuple[NodeFigures, ...],
+        nodes: tuple[NodeFigures, ...] = (),
         *,
         stay: bool = False,
     ) -> FlushStep | None:
@@ -238,6 +237,24 @@ class Relocations:
             **choice(self._node),
         )
         return next(iter(self._node.decisions.use(FLUSH_RUN, given, subject=vm.name).steps), None)
+
+    async def leave(self, vm: VirtualMachine, *, evacuate: bool = False) -> Departure:
+        """Have it leave this host, and wait for that; where no host has room, it is shut down.
+
+        ``evacuate``: only by a live move, and to hosts that do not degrade; else it stays.
+        """
+        nodes = tuple(one for one in await self.figures() if not (evacuate and one.degrading))
+        step = self.decide(vm, "flush", nodes, stay=evacuate)
+        if step is not None and step.do == "migrate" and step.to is not UNSET:
+            home = step.last_node if step.last_node is not UNSET else ""
+            if not await self.send(vm, step.to, home, live_only=evacuate):
+                return Departure.STAYS
+        elif step is None or step.do != "shutdown":
+            return Departure.NO_ROOM
+        elif not await self.shut_down(vm):
+            return Departure.STAYS
+        after = await self.gone(vm.name)
+        return Departure.FAILED if after is not None and assigned_to(after) == self._node.host else Departure.LEFT
 
     async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
         """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""

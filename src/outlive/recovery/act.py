@@ -18,6 +18,7 @@ from outlive.node.membership.pause import PauseGate
 from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, reach_of, wanted
 from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
+from outlive.recovery.plan import claim_is_over
 from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
 from outlive.recovery.view import RecoveryInformers, RecoveryObserver
@@ -158,25 +159,13 @@ class RecoveryActions:
         """The slot is free again, if it is still that VM's and the VM does not come in after all."""
         slot = await self._fresh(Reservation, release.slot)
         consumer = slot.status.consumer
-        if consumer is None or consumer.vm != release.vm or await self._comes_in(slot, consumer):
+        if consumer is None or consumer.vm != release.vm:
+            return
+        vm = await read(self._store, VirtualMachine, consumer.vm)
+        if vm is not None and claim_is_over(self._observer.state(vm), slot.name, slot.status.host) is None:
             return
         await self._consume(slot, None)
         _log.info("recovery.slot_released", slot=slot.name, vm=release.vm, reason=release.reason.code)
-
-    async def _comes_in(self, slot: Reservation, consumer: Consumer) -> bool:
-        """Whether the consumer is, or may yet be, assigned into the slot."""
-        try:
-            vm = await self._fresh(VirtualMachine, consumer.vm)
-        except NotFound:
-            return False
-        where = vm.status.assigned
-        if where is not None and where.slot is not None and where.slot.name == slot.name:
-            return where.hypervisor == slot.status.host
-        state = self._observer.state(vm)
-        held = any(not holder.fenced for holder in state.holders)
-        led_away = state.unfinished and bool(state.slot) and not state.holders
-        idle = not state.wanted and not state.holders and not state.unfinished
-        return not (held or led_away or idle)
 
     async def reclaim(self, reclaim: Reclaim) -> None:
         """The slot is the VM's again, which is on its way into it."""

@@ -318,14 +318,8 @@ class _Planner:
                     why = reason(SlotReason.VM_GONE, vm=consumer.vm)
                     found.append(Release(slot=slot.name, vm=consumer.vm, reason=why))
                 continue
-            if vm.slot == slot.name and vm.assigned == slot.host:
-                continue
-            held = any(not holder.fenced for holder in vm.holders)
-            led_away = vm.unfinished and vm.slot and not vm.holders and vm.slot != slot.name
-            nobody = not vm.wanted and not vm.holders and not vm.unfinished
-            if (held or led_away or nobody) and actions[vm.id].slot != slot.name:
-                code = SlotReason.VM_ON_ITS_WAY if led_away else SlotReason.VM_ELSEWHERE
-                code = SlotReason.VM_NOT_WANTED if nobody else code
+            code = claim_is_over(vm, slot.name, slot.host)
+            if code is not None and actions[vm.id].slot != slot.name:
                 why = reason(code, vm=vm.id, host=vm.assigned or "no host")
                 found.append(Release(slot=slot.name, vm=vm.id, reason=why))
         return tuple(found)
@@ -342,6 +336,17 @@ class _Planner:
 
     def _host(self, name: str) -> HostState:
         return self._hosts.get(name) or HostState(name=name, health=HostHealth.UNKNOWN)
+
+
+def claim_is_over(vm: VmState, slot: str, host: str) -> SlotReason | None:
+    """Why the VM will not come into the slot, of which it is the consumer; ``None``: it is there, or may yet come."""
+    if vm.slot == slot and vm.assigned == host:
+        return None
+    if not vm.wanted and not vm.holders and not vm.unfinished:
+        return SlotReason.VM_NOT_WANTED
+    if vm.unfinished and vm.slot not in ("", slot) and not vm.holders:
+        return SlotReason.VM_ON_ITS_WAY
+    return SlotReason.VM_ELSEWHERE if any(not holder.fenced for holder in vm.holders) else None
 
 
 def asked(

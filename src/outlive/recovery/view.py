@@ -20,7 +20,7 @@ from outlive.failover.vms import view_of_resource
 from outlive.node.fencing.policy import Profile, profile_of
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder
-from outlive.node.vm.states import active_move, reach_of, wanted
+from outlive.node.vm.states import active_move, assigned_to, fence_of, order_here, reach_of, wanted
 from outlive.recovery.model import (
     HolderState,
     HostHealth,
@@ -382,7 +382,9 @@ class RecoveryObserver:
         waited_s = self._waiting.see(vm.name, signature)
         refusal = _refusal(vm) if begun is not None else ""
         avoid: list[str] = [one.hypervisor for one in begun.rejected] if begun is not None else []
-        waits_for, wait_limit_s = _waits_for(vm)
+        order = order_here(vm)
+        waits = order is not None and order.waits_for != ()
+        wait_limit_s = min(order.limit_s, WAITS_MOST_S) if order is not None and waits else 0.0
         if where is not None and (refusal or waited_s >= START_LIMIT_S + wait_limit_s):
             avoid.append(where.hypervisor)
         if self.forgiven(vm):
@@ -415,7 +417,7 @@ class RecoveryObserver:
             avoid=tuple(dict.fromkeys(avoid)),
             waited_s=waited_s,
             after=vm.spec.start_after,
-            waits_for=waits_for,
+            waits_for=order.detail if order is not None and waits else "",
             wait_limit_s=wait_limit_s,
             host_limit=view.host_limit,
             selector=vm.spec.selector,
@@ -461,19 +463,9 @@ def _refusal(vm: VirtualMachine) -> str:
 
 def _blocked(vm: VirtualMachine) -> str:
     """What the host that the VM is assigned to says is in every host's way."""
-    said, where = vm.status.rejection, vm.status.assigned
-    if said is None or where is None or not said.stays:
-        return ""
-    return said.message if (said.hypervisor, said.fence) == (where.hypervisor, where.fence) else ""
-
-
-def _waits_for(vm: VirtualMachine) -> tuple[str, float]:
-    """For whom it waits where it is assigned, and how long at most, as that host says."""
-    said, where = vm.status.start_order, vm.status.assigned
-    if said is None or where is None or not said.waits_for:
-        return "", 0.0
-    here = (said.hypervisor, said.fence) == (where.hypervisor, where.fence)
-    return (said.detail, min(said.limit_s, WAITS_MOST_S)) if here else ("", 0.0)
+    said = vm.status.rejection
+    here = said is not None and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm))
+    return said.message if said is not None and said.stays and here else ""
 
 
 def _refuses(host: Hypervisor | None) -> str:

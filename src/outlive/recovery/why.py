@@ -8,7 +8,6 @@ Where a record is missing (they are kept for a week) the chain is shorter, and s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -19,6 +18,7 @@ from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.states import CondemnView, FenceOutcome
+from outlive.node.vm.states import assigned_to, order_here
 from outlive.resources import (
     DecisionRecord,
     FormerMembership,
@@ -31,7 +31,7 @@ from outlive.resources import (
 from outlive.resources.codec import decode_as
 from outlive.resources.reasons import Reason, StepReason, StoryReason, Value, reason, render
 from outlive.resources.vms import Recovery, RecoveryPhase
-from outlive.store import Store, list_all
+from outlive.store import Store, list_all, read
 
 DECISIONS_LIMIT: Final = 200
 """Decisions that one answer shows, the last ones."""
@@ -78,22 +78,17 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def why(store: Store, name: str) -> Why:
     """Of a VM, else of a host; ``NotFound``."""
     records = [one async for one in list_all(store, DecisionRecord)]
-    try:
-        vm = await store.get(VirtualMachine, name)
-    except NotFound:
-        return await _why_host(store, name, records)
-    return await _why_vm(store, vm, records)
+    vm = await read(store, VirtualMachine, name)
+    return await _why_host(store, name, records) if vm is None else await _why_vm(store, vm, records)
 
 
 async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord]) -> Why:
-    status, recovery = vm.status, vm.status.recovery
+    recovery = vm.status.recovery
+    mine = [one for one in records if one.subject == vm.name]
     if recovery is None:
-        where = status.assigned.hypervisor if status.assigned else ""
-        summary = f"{vm.name} is assigned to {where or 'no host'}, and was never recovered from a dead one"
-        mine = [one for one in records if one.subject == vm.name]
-        waits = _waits_for(vm)
-        if waits:
-            summary = f"{vm.name} is assigned to {where}, and waits there for {', '.join(waits)}"
+        where, waits = assigned_to(vm) or "no host", _waits_for(vm)
+        then = f"waits there for {', '.join(waits)}" if waits else "was never recovered from a dead one"
+        summary = f"{vm.name} is assigned to {where}, and {then}"
         return Why(
             subject=vm.name,
             summary=summary,
@@ -102,17 +97,18 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             remedy=_remedy_of_waiting(vm),
             decisions=_recorded(mine),
         )
-    fenced = _about_fence(records, recovery.origin, recovery.fence)
-    mine = [one for one in records if one.subject == vm.name]
+    fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]
     chain: list[Link] = [*_condemned(fenced, await _fencer(store, recovery.origin, recovery.fence))]
     chain += _proofs(recovery.proofs)
     chain += [Link(at=step.at, text=step.message) for step in recovery.steps]
-    if recovery.slot:
-        chain += await _slot(store, recovery.slot)
+    slot = await read(store, Reservation, recovery.slot) if recovery.slot else None
+    if slot is not None:
+        taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
+        chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
     chain += [*_start_order(vm), *_held(vm)]
     return Why(
         subject=vm.name,
-        summary=_summary(vm),
+        summary=render(summary_of(vm)).text,
         settled=recovery.phase is RecoveryPhase.RECOVERED,
         chain=tuple(chain),
         remedy=recovery.remedy or _remedy_of_waiting(vm),
@@ -122,14 +118,14 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
 
 def _start_order(vm: VirtualMachine) -> Iterator[Link]:
     """For whom it waits where it is assigned, or without whom it was started there."""
-    said, where = vm.status.start_order, vm.status.assigned
-    if said is not None and where is not None and (said.hypervisor, said.fence) == (where.hypervisor, where.fence):
+    said = order_here(vm)
+    if said is not None:
         yield Link(at=said.since, text=f"on {said.hypervisor} it {said.detail}")
 
 
 def _waits_for(vm: VirtualMachine) -> tuple[str, ...]:
-    said = vm.status.start_order
-    return said.waits_for if said is not None and any(_start_order(vm)) else ()
+    said = order_here(vm)
+    return said.waits_for if said is not None else ()
 
 
 def _remedy_of_waiting(vm: VirtualMachine) -> str:
@@ -172,15 +168,10 @@ def _how_recovered(recovery: Recovery) -> StoryReason:
     return StoryReason.IN_OTHER_SLOT if recovery.slot else StoryReason.PLACED
 
 
-def _summary(vm: VirtualMachine) -> str:
-    return render(summary_of(vm)).text
-
-
 async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
-    try:
-        member = await store.get(Membership, name)
-    except NotFound:
-        raise await _unknown(store, name) from None
+    member = await read(store, Membership, name)
+    if member is None:
+        raise await _unknown(store, name)
     record = member.record
     fence = record.fence
     mine = [one for one in records if one.subject == name]
@@ -196,10 +187,10 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         chain += _lost(former)
         if former.proof.fence not in ("", fence.id):
             moved += await _moved(store, former.proof.fence)
-    chain += [one.link for one in moved]
+    chain += [link for link, _ in moved]
     if record.state == "Held":
         chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
-    host = await _host(store, name)
+    host = await read(store, Hypervisor, name)
     slow = host.status.degrading if host is not None else None
     remedy = ""
     if slow is not None:
@@ -220,18 +211,11 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
     return Why(
         subject=name,
         summary=_host_summary(member, dead),
-        settled=record.state != "Revoked" or (dead and not any(one.held for one in moved)),
+        settled=record.state != "Revoked" or (dead and not any(held for _, held in moved)),
         chain=tuple(chain),
         remedy=remedy,
         decisions=_recorded(mine),
     )
-
-
-async def _host(store: Store, name: str) -> Hypervisor | None:
-    try:
-        return await store.get(Hypervisor, name)
-    except NotFound:
-        return None
 
 
 def _lost(former: FormerMembership) -> Iterator[Link]:
@@ -253,9 +237,8 @@ async def _unknown(store: Store, name: str) -> NotFound:
             remedy=f"restore it; or, once you know that {name} is off: "
             f'outlive fence {name} --confirm-off --reason "..."',
         )
-    try:
-        host = await store.get(Hypervisor, name)
-    except NotFound:
+    host = await read(store, Hypervisor, name)
+    if host is None:
         return NotFound(
             f"there is no VM and no host {name[:80]!r}", remedy="outlive get vms and outlive get hypervisors list them"
         )
@@ -282,11 +265,8 @@ def _host_summary(member: Membership, dead: bool) -> str:
 
 async def _fencer(store: Store, host: str, fence: str) -> str:
     """Who carries that fence, as far as the host's Membership still shows."""
-    try:
-        record = (await store.get(Membership, host)).record
-    except NotFound:
-        return ""
-    return record.fence.by if record.fence.id == fence else ""
+    member = await read(store, Membership, host)
+    return member.record.fence.by if member is not None and member.record.fence.id == fence else ""
 
 
 def _condemned(records: Iterable[DecisionRecord], by: str) -> Iterator[Link]:
@@ -324,15 +304,6 @@ def _proofs(proofs: Iterable[Proof]) -> Iterator[Link]:
         yield Link(at=proof.at, text=f"proof of epoch {proof.epoch} by {proof.kind}: {proof.evidence}{by}")
 
 
-async def _slot(store: Store, name: str) -> list[Link]:
-    try:
-        slot = await store.get(Reservation, name)
-    except NotFound:
-        return []
-    taken = slot.status.consumer
-    return [Link(text=f"slot {name} on {slot.status.host} is taken by {taken.vm if taken else 'nobody'}")]
-
-
 def _held(vm: VirtualMachine) -> Iterator[Link]:
     for holder in vm.status.holders:
         seen = f", seen {holder.seen}" if holder.seen else ", not seen running"
@@ -340,16 +311,8 @@ def _held(vm: VirtualMachine) -> Iterator[Link]:
         yield Link(text=f"{holder.hypervisor} holds it in epoch {holder.epoch}, run {holder.run_id}{role}{seen}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """What became of one VM of a fenced host."""
-
-    link: Link
-    held: bool
-
-
-async def _moved(store: Store, fence: str) -> list[_Moved]:
-    """What became of the VMs of a fenced host."""
+async def _moved(store: Store, fence: str) -> list[tuple[Link, bool]]:
+    """What became of each VM of a fenced host, and whether it is held."""
     found = []
     async for vm in list_all(store, VirtualMachine):
         recovery = vm.status.recovery
@@ -357,12 +320,8 @@ async def _moved(store: Store, fence: str) -> list[_Moved]:
             remedy = f" ({recovery.remedy})" if recovery.remedy else ""
             at = recovery.steps[-1].at if recovery.steps else None
             held = recovery.phase is RecoveryPhase.HELD
-            found.append(_Moved(Link(at=at, text=_summary(vm) + remedy), held))
+            found.append((Link(at=at, text=render(summary_of(vm)).text + remedy), held))
     return found
-
-
-def _about_fence(records: Iterable[DecisionRecord], host: str, fence: str) -> list[DecisionRecord]:
-    return [one for one in records if one.subject == host and _is_fence(one, fence)]
 
 
 def _is_fence(record: DecisionRecord, fence: str) -> bool:

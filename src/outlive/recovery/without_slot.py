@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from outlive.node.numbers import Amount
-from outlive.node.vm.selection import RUN, Books, MemMeans, NodeFigures, Wanted, home_after
+from outlive.node.vm.selection import RUN, Books, Choosing, Needing, NodeFigures, home_after
 from outlive.runtime.decisions import Decision
 
 MOVING: Final = frozenset({"migrate", "migrate-live"})
@@ -40,29 +40,22 @@ RECOVERING: Final = frozenset({RecoverReason.FENCED_MIGRATE, RecoverReason.SELF_
 Action = Literal["migrate", "none"]
 
 
-class RecoverConfig(msgspec.Struct, frozen=True, kw_only=True):
+class RecoverConfig(Choosing, frozen=True, kw_only=True):
     """What the operator wants done."""
 
     successful_fence: Action = "migrate"
     failed_fence: Action = "none"
     self_fence_intervals: Amount = 0
-    default_selector: str | None = None
-    require_fit: bool = False
-    mem_means: MemMeans = "provisioned"
 
 
-class LostVm(msgspec.Struct, frozen=True, kw_only=True):
+class LostVm(Needing, frozen=True, kw_only=True):
     """A virtual machine that may have been on the host. Memory in MiB."""
 
     uuid: str
     state: str
     node: str | None
-    memory: Amount
-    vcpus: Amount
     last_node: str | None = ""
     running_on: str | None = None
-    node_limit: tuple[str, ...] | None = None
-    selector: str | None = None
     volumes: tuple[str, ...] = ()
     lock_release: Literal["ok", "fail"] = "ok"
 
@@ -124,7 +117,7 @@ def recover(given: RecoverInput) -> RecoverResult:
 
 
 def recover_reason(given: RecoverInput) -> RecoverReason:
-    """Whether the operator's wishes and the proof at hand allow virtual machines to restart elsewhere."""
+    """Whether what the operator wants and the proof at hand allow virtual machines to restart elsewhere."""
     config = given.config
     if given.fence_ok:
         migrate = config.successful_fence == "migrate"
@@ -139,13 +132,7 @@ def recover_reason(given: RecoverInput) -> RecoverReason:
 
 
 def _settle_all(given: RecoverInput, writes: dict[str, Written], skipped: dict[str, str]) -> None:
-    config = given.config
-    books = Books(
-        given.nodes,
-        default_selector=config.default_selector,
-        mem_means=config.mem_means,
-        require_fit=config.require_fit,
-    )
+    books = Books(given.nodes, given.config)
     working = {node.name for node in given.nodes if node.daemon_state == RUN and node.name != given.node}
     for vm in given.vms:
         if _source_keeps(vm, given.node):
@@ -183,8 +170,7 @@ def _settle(vm: LostVm, dead: str, working: set[str], books: Books) -> Written |
 def _relocate(vm: LostVm, dead: str, books: Books) -> Written:
     if vm.volumes and vm.lock_release == "fail":
         return Written(state="fail", failed_reason="lock_release_failed")
-    wanted = Wanted(node=dead, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
-    target = books.place(wanted)
+    target = books.place(vm, dead)
     if target is None:
         return Written(state="stop", autostart=True)
     return Written(state="start", node=target, last_node=home_after(vm.last_node, target=target, source=dead))

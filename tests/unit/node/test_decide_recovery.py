@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.node_decisions import decide, node
 
 from outlive.node.vm.selection import Books, NodeFigures, Wanted
+from outlive.recovery.without_slot import RecoverConfig
 from outlive.resources.codec import convert
 
 CONFIG = {
@@ -161,7 +162,7 @@ def test_booking_moves_memory_from_free_to_used_and_loses_none(
         tuple[NodeFigures, ...],
         [node(f"hv{n}", used=used, free=free, provisioned=prov) for n, (used, free, prov) in enumerate(hosts)],
     )
-    books = Books(before, default_selector=selector)
+    books = Books(tuple(before), RecoverConfig(default_selector=selector))
     targets = [books.place(Wanted(memory=memory, vcpus=vcpus)) for memory, vcpus in sizes]
     for old, new in zip(before, books.nodes, strict=True):
         placed = [size for size, target in zip(sizes, targets, strict=True) if target == old.name]

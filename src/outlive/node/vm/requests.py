@@ -18,17 +18,16 @@ from outlive.node.numbers import Amount
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.records import assign_to, change_vm
 from outlive.node.vm.selection import (
-    MemMeans,
+    Choosing,
+    Needing,
     NodeFigures,
-    SelectNodeInput,
-    Wanted,
     away_from,
+    best_node,
     choice,
     figures,
     home_after,
     needs,
     relocated,
-    select_node,
 )
 from outlive.node.vm.states import (
     VmState,
@@ -69,31 +68,26 @@ class VmRequestArgs(msgspec.Struct, frozen=True, kw_only=True):
     force_live: bool | None = False
 
 
-class RequestedVm(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedVm(Needing, frozen=True, kw_only=True):
     """The virtual machine as it is. Memory in MiB."""
 
     state: str
     node: str
     last_node: str | None = ""
     """Its home, while it is away."""
-    node_limit: tuple[str, ...] | None = None
-    selector: str | None = None
     method: str | None = "none"
     memory: Amount = 0
     vcpus: Amount = 0
     migration_active: bool = False
 
 
-class VmRequestInput(msgspec.Struct, frozen=True, kw_only=True):
+class VmRequestInput(Choosing, frozen=True, kw_only=True):
     """A request, and what it is about."""
 
     request: Literal["start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"]
     vm: RequestedVm
     args: VmRequestArgs | None = None
     nodes: tuple[NodeFigures, ...] = ()
-    default_selector: str | None = None
-    require_fit: bool = False
-    mem_means: MemMeans = "provisioned"
 
 
 class VmWrites(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +183,10 @@ def _home(given: VmRequestInput) -> str:
 
 def _target(given: VmRequestInput, args: VmRequestArgs) -> str:
     if not args.target:
-        return _chosen(given)
+        target = best_node(given, given.nodes, given.vm, given.vm.node)
+        if target is None:
+            raise _Refusal(VmRequestCode.NO_TARGET)
+        return target
     node = _known_and_allowed(given, args.target)
     _need(node.name != given.vm.node, VmRequestCode.SAME_NODE)
     _need(node.usable, VmRequestCode.NODE_NOT_READY)
@@ -208,23 +205,6 @@ def _node(given: VmRequestInput, name: str) -> NodeFigures:
         if node.name == name:
             return node
     raise _Refusal(VmRequestCode.NODE_INVALID)
-
-
-def _chosen(given: VmRequestInput) -> str:
-    vm = given.vm
-    wanted = Wanted(node=vm.node, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
-    target = select_node(
-        SelectNodeInput(
-            vm=wanted,
-            nodes=given.nodes,
-            default_selector=given.default_selector,
-            mem_means=given.mem_means,
-            require_fit=given.require_fit,
-        )
-    ).target
-    if target is None:
-        raise _Refusal(VmRequestCode.NO_TARGET)
-    return target
 
 
 def _accepted(writes: VmWrites) -> VmRequestResult:

@@ -11,7 +11,7 @@ migration) after the label by which the target finds it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Final, Literal, TypedDict
 
 import msgspec
@@ -25,15 +25,18 @@ from outlive.node.vm.states import (
     assigned_to,
     state_of,
 )
+from outlive.placement.reservations import blocked_hosts, has_landed, unused
 from outlive.resources import (
+    Amounts,
     Assigned,
     Hypervisor,
     HypervisorUsage,
+    MemberRecord,
     Membership,
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.hosts import refuses
+from outlive.resources.hosts import HostUsage, refuses
 from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.store import Store, list_all
@@ -92,11 +95,9 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
         return self.daemon_state == RUN and self.domain_state == READY
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The virtual machine that needs a host. Memory in MiB."""
+class Needing(msgspec.Struct, frozen=True, kw_only=True):
+    """A virtual machine that needs a host. Memory in MiB."""
 
-    node: str | None = None
-    """Where it is now: never the answer."""
     memory: Amount
     vcpus: Amount
     node_limit: tuple[str, ...] | None = None
@@ -104,14 +105,25 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     selector: str | None = None
 
 
-class SelectNodeInput(msgspec.Struct, frozen=True, kw_only=True):
+class Wanted(Needing, frozen=True, kw_only=True):
+    """The same, and where it is now: never the answer."""
+
+    node: str | None = None
+
+
+class Choosing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a host is chosen."""
+
+    default_selector: str | None = None
+    mem_means: MemMeans = "provisioned"
+    require_fit: bool = False
+
+
+class SelectNodeInput(Choosing, frozen=True, kw_only=True):
     """Which host for this virtual machine?"""
 
     vm: Wanted
     nodes: tuple[NodeFigures, ...]
-    default_selector: str | None = None
-    mem_means: MemMeans = "provisioned"
-    require_fit: bool = False
 
 
 class SelectNodeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,9 +165,9 @@ def chosen_selector(own: str | None, default: str | None) -> Selector:
     return Selector.MEM
 
 
-def booked(node: NodeFigures, *, memory: Amount, vcpus: Amount) -> NodeFigures:
+def booked(node: NodeFigures, vm: Needing) -> NodeFigures:
     """The host with one more virtual machine. Used grows as free shrinks, or it would be counted twice."""
-    before = node.memory
+    before, memory = node.memory, vm.memory
     memory_after = msgspec.structs.replace(
         before,
         used=before.used + memory,
@@ -166,45 +178,37 @@ def booked(node: NodeFigures, *, memory: Amount, vcpus: Amount) -> NodeFigures:
     return msgspec.structs.replace(
         node,
         memory=memory_after,
-        vcpu_allocated=node.vcpu_allocated + vcpus,
+        vcpu_allocated=node.vcpu_allocated + vm.vcpus,
         domains_count=node.domains_count + 1,
     )
+
+
+def best_node(given: Choosing, nodes: tuple[NodeFigures, ...], vm: Needing, source: str | None) -> str | None:
+    """The host for the virtual machine, which is on ``source`` now; ``None`` where no host will do."""
+    wanted = Wanted(node=source, memory=vm.memory, vcpus=vm.vcpus, node_limit=vm.node_limit, selector=vm.selector)
+    return select_node(
+        SelectNodeInput(
+            vm=wanted,
+            nodes=nodes,
+            default_selector=given.default_selector,
+            mem_means=given.mem_means,
+            require_fit=given.require_fit,
+        )
+    ).target
 
 
 class Books:
     """The hosts' figures while several virtual machines are placed one after the other. Not shared between threads."""
 
-    def __init__(
-        self,
-        nodes: Sequence[NodeFigures],
-        *,
-        default_selector: str | None = None,
-        mem_means: MemMeans = "provisioned",
-        require_fit: bool = False,
-    ) -> None:
-        self._nodes = list(nodes)
-        self._default_selector = default_selector
-        self._mem_means = mem_means
-        self._require_fit = require_fit
-
-    @property
-    def nodes(self) -> tuple[NodeFigures, ...]:
+    def __init__(self, nodes: tuple[NodeFigures, ...], given: Choosing) -> None:
+        self.nodes = nodes
         """The figures as they are booked now."""
-        return tuple(self._nodes)
+        self._given = given
 
-    def place(self, vm: Wanted) -> str | None:
+    def place(self, vm: Needing, source: str | None = None) -> str | None:
         """Choose a host and book the virtual machine there; ``None`` where no host will do."""
-        target = select_node(
-            SelectNodeInput(
-                vm=vm,
-                nodes=self.nodes,
-                default_selector=self._default_selector,
-                mem_means=self._mem_means,
-                require_fit=self._require_fit,
-            )
-        ).target
-        if target is not None:
-            self._nodes = list(_book_on(self._nodes, target, vm))
+        target = best_node(self._given, self.nodes, vm, source)
+        self.nodes = tuple(booked(one, vm) if one.name == target else one for one in self.nodes)
         return target
 
 
@@ -213,11 +217,6 @@ def home_after(old: str | None, *, target: str, source: str) -> str:
     if target == old:
         return ""
     return old or source
-
-
-def _book_on(nodes: Iterable[NodeFigures], target: str, vm: Wanted) -> Iterable[NodeFigures]:
-    for node in nodes:
-        yield booked(node, memory=vm.memory, vcpus=vm.vcpus) if node.name == target else node
 
 
 def _allowed(node: NodeFigures, vm: Wanted) -> bool:
@@ -347,41 +346,38 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
 
 
 async def figures(store: Store) -> tuple[NodeFigures, ...]:
-    """What all hosts have published. Memory in MiB; slots that nobody has landed in count as reserved."""
+    """What all hosts have published. Memory in MiB; what reservations hold counts as reserved, as for placement."""
     usages = {each.name: each.usage async for each in list_all(store, HypervisorUsage)}
     members = {each.name: member_view(each).record async for each in list_all(store, Membership)}
     hosts = [each async for each in list_all(store, Hypervisor)]
-    landed = {host.name: {each.id for each in host.status.instances} for host in hosts}
+    listed = {host.name: {each.id for each in host.status.instances} for host in hosts}
     reserved: dict[str, int] = {}
     async for slot in list_all(store, Reservation):
-        place, consumer = slot.status.host or slot.spec.target_host, slot.status.consumer
-        if consumer is None or consumer.vm not in landed.get(place, ()):
-            reserved[place] = reserved.get(place, 0) + slot.spec.resources.memory_bytes
-    found: list[NodeFigures] = []
-    for host in hosts:
-        capacity, allocation, usage = host.effective_capacity(), host.status.allocation, usages.get(host.name)
-        total = capacity.memory_bytes / MEBIBYTE if capacity is not None else 0
-        allocated = allocation.memory_bytes / MEBIBYTE if allocation is not None else 0
-        provisioned = max(allocated, usage.provisioned.memory_bytes / MEBIBYTE if usage is not None else 0)
-        member = members.get(host.name)
-        held = member is not None and member.state == "Held"
-        found.append(
-            NodeFigures(
-                name=host.name,
-                daemon_state="run" if held and not refuses(host) else "stop",
-                domain_state=host.status.domain_state or "ready",
-                memory=NodeMemory(
-                    total=total,
-                    used=allocated,
-                    free=max(0, total - allocated),
-                    allocated=allocated,
-                    provisioned=provisioned,
-                    reserved=reserved.get(host.name, 0) / MEBIBYTE,
-                ),
-                vcpu_allocated=allocation.cpu_milli / 1000 if allocation is not None else 0,
-                load=usage.load if usage is not None else 0,
-                domains_count=host.status.num_instances,
-                degrading=host.status.degrading is not None,
-            )
-        )
-    return tuple(found)
+        if not has_landed(slot, listed.get(slot.status.host, ())):
+            for name in blocked_hosts(slot):
+                reserved[name] = reserved.get(name, 0) + unused(slot).memory_bytes
+    return tuple(_figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts)
+
+
+def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | None, reserved: int) -> NodeFigures:
+    capacity, allocation = host.effective_capacity() or Amounts(), host.status.allocation or Amounts()
+    total, allocated = capacity.memory_bytes / MEBIBYTE, allocation.memory_bytes / MEBIBYTE
+    provisioned = usage.provisioned.memory_bytes / MEBIBYTE if usage is not None else 0
+    held = member is not None and member.state == "Held"
+    return NodeFigures(
+        name=host.name,
+        daemon_state=RUN if held and not refuses(host) else "stop",
+        domain_state=host.status.domain_state or READY,
+        memory=NodeMemory(
+            total=total,
+            used=allocated,
+            free=max(0, total - allocated),
+            allocated=allocated,
+            provisioned=max(allocated, provisioned),
+            reserved=reserved / MEBIBYTE,
+        ),
+        vcpu_allocated=allocation.cpu_milli / 1000,
+        load=usage.load if usage is not None else 0,
+        domains_count=host.status.num_instances,
+        degrading=host.status.degrading is not None,
+    )

@@ -28,6 +28,7 @@ from outlive.node.vm.states import (
     active_move,
     assigned_to,
     fence_of,
+    order_here,
     state_of,
     wanted,
 )
@@ -254,9 +255,8 @@ async def turn_of(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Star
 
 
 def _order(node: VmContext, vm: VirtualMachine, answer: StartOrderResult) -> StartOrder:
-    before = vm.status.start_order
-    mine = before is not None and (before.hypervisor, before.fence) == (node.host, fence_of(vm))
-    goes_on = before is not None and mine and (before.waits_for != () or before.without == answer.without)
+    before = order_here(vm)
+    goes_on = before is not None and (before.waits_for != () or before.without == answer.without)
     since = before.since if before is not None and goes_on else None
     return StartOrder(
         hypervisor=node.host,
@@ -380,8 +380,8 @@ def _why_coming(vm: VirtualMachine) -> str:
         return f"was stopped when {assigned_to(vm)} was emptied"
     if status.recovery is not None and status.recovery.phase is RecoveryPhase.HELD:
         return f"is held: {status.recovery.reason}: {status.recovery.message}"
-    said = status.start_order
-    if said is not None and said.waits_for and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm)):
+    said = order_here(vm)
+    if said is not None and said.waits_for:
         return f"waits itself for {', '.join(said.waits_for)}"
     if status.holders:
         return f"is with {status.holders[0].hypervisor}, and was not seen running there"

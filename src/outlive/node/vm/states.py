@@ -18,7 +18,7 @@ from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.reasons import Message, Reason, VmReason, render
-from outlive.resources.vms import Migration, MigrationPhase, VirtualMachineStatus
+from outlive.resources.vms import Migration, MigrationPhase, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
 _replace = msgspec.structs.replace
@@ -124,6 +124,12 @@ def assigned_to(vm: VirtualMachine) -> str:
 def fence_of(vm: VirtualMachine) -> str:
     """The fence that brought it where it is assigned."""
     return vm.status.assigned.fence if vm.status.assigned is not None else ""
+
+
+def order_here(vm: VirtualMachine) -> StartOrder | None:
+    """What the host that it is assigned to says of those that it starts after."""
+    said = vm.status.start_order
+    return said if said is not None and (said.hypervisor, said.fence) == (assigned_to(vm), fence_of(vm)) else None
 
 
 def active_move(vm: VirtualMachine) -> Migration | None:
