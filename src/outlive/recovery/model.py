@@ -45,6 +45,11 @@ class HostState(Part, frozen=True, kw_only=True):
     """Silent for long, and no coordinator lives who could condemn it."""
 
     @property
+    def lost(self) -> bool:
+        """Whether it was condemned, whether or not a proof was found yet."""
+        return self.health in (HostHealth.REVOKED, HostHealth.DEAD)
+
+    @property
     def schedulable(self) -> bool:
         """Whether a VM may be sent there."""
         return self.health is HostHealth.LIVE and not self.refuses

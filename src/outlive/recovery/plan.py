@@ -166,7 +166,7 @@ class _Planner:
             return None
         if host.health is HostHealth.RELEASED:
             return _action(vm, ActionKind.HOLD, HoldReason.HOST_STOPPED, host=host.name)
-        if host.health in (HostHealth.REVOKED, HostHealth.DEAD):
+        if host.lost:
             return None
         if host.health is HostHealth.UNKNOWN and vm.waited_s >= limit_s:
             return _action(vm, ActionKind.HOLD, HoldReason.HOST_NOT_JOINED, host=host.name)
@@ -208,9 +208,7 @@ class _Planner:
     def _is_affected(self, name: str) -> bool:
         """Whether the VM has lost its host, or is about to: it may need its slots as well."""
         vm = self._vms.get(name)
-        if vm is None or not vm.wanted:
-            return False
-        return self._host(vm.assigned).health in (HostHealth.REVOKED, HostHealth.DEAD)
+        return vm is not None and vm.wanted and self._host(vm.assigned).lost
 
     def _elsewhere(self, vm: VmState) -> Action:
         """No slot is left: any host with room."""
@@ -219,8 +217,7 @@ class _Planner:
         target = self._chosen(vm, vm.offers)
         if target is not None:
             return _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
-        lost = (HostHealth.REVOKED, HostHealth.DEAD)
-        refused = tuple(name for name in vm.avoid if self._host(name).health not in lost)
+        refused = tuple(name for name in vm.avoid if not self._host(name).lost)
         if refused:
             why = f" ({vm.refusal})" if vm.refusal else ""
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
