@@ -8,7 +8,7 @@ falls to the others; a slot without any known member is nobody's. A report only:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ import msgspec
 from outlive.failover.analysis.coverage import CoverageResult, Reserved
 from outlive.failover.analysis.tolerance import tolerances
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.portions import SLOTS, Portions, portioned, whole
 from outlive.failover.snapshot import Snapshot
 
 
@@ -104,71 +103,68 @@ class _Sum:
 
 def costs(given: CostInput) -> CostResult:
     """Add up the state."""
-    return whole(costing(given))
+    sums = CostSums(given)
+    sums.add_vms(given.vms)
+    sums.add_slots(given.slots)
+    return sums.result()
 
 
-def costing(given: CostInput) -> Portions[CostResult]:
-    """The same in portions."""
-    by_level = {name: _Sum() for name in given.priorities}
-    by_flavor: dict[str, _Sum] = {}
-    rows: dict[str, tuple[_Sum, _Sum]] = {}
-    views: dict[str, VmView] = {}
-    covered = frozenset(given.covered)
-    for portion in portioned(given.vms):
-        for vm in portion:
-            views[vm.id] = vm
-            level = by_level.setdefault(given.levels.get(vm.id, ""), _Sum())
-            rows[vm.id] = (level, by_flavor.setdefault(vm.flavor, _Sum()))
-            for row in rows[vm.id]:
-                _count(row, vm, given, covered)
-        yield
-    cpu = memory = 0
-    held: dict[str, list[int]] = {}
-    for some in portioned(given.slots, SLOTS):
-        for slot in some:
-            known = [views[member] for member in slot.members if member in views]
+class CostSums:
+    """The sums, for whoever adds up a large fleet a part at a time: all VMs, and then all slots."""
+
+    def __init__(self, given: CostInput) -> None:
+        self._given = given
+        self._covered = frozenset(given.covered)
+        self._by_level = {name: _Sum() for name in given.priorities}
+        self._by_flavor: dict[str, _Sum] = {}
+        self._rows: dict[str, tuple[_Sum, _Sum]] = {}
+        self._views: dict[str, VmView] = {}
+        self._members: set[str] = set()
+        self._nobody = [0, 0]
+
+    def add_vms(self, vms: Iterable[VmView]) -> None:
+        """Count these in the rows of their level and flavor."""
+        given = self._given
+        for vm in vms:
+            self._views[vm.id] = vm
+            level = self._by_level.setdefault(given.levels.get(vm.id, ""), _Sum())
+            self._rows[vm.id] = (level, self._by_flavor.setdefault(vm.flavor, _Sum()))
+            for row in self._rows[vm.id]:
+                row.vms += 1
+                if given.required.get(vm.id, 0) > 0:
+                    row.required += 1
+                    row.covered += vm.id in self._covered
+                    row.tolerances += [given.tolerances[vm.id]] if vm.id in given.tolerances else []
+
+    def add_slots(self, slots: Iterable[SlotView]) -> None:
+        """Give each known member its part of these slots."""
+        for slot in slots:
+            known = [self._views[member] for member in slot.members if member in self._views]
             if not known:
-                cpu, memory = cpu + slot.cpu_milli, memory + slot.memory_bytes
-                continue
-            _share(slot, known, held)
-            for row in {row for one in known for row in rows[one.id]}:
+                self._nobody[0] += slot.cpu_milli
+                self._nobody[1] += slot.memory_bytes
+            cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
+            memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
+            for vm, cpu, memory in zip(known, cpus, memories, strict=True):
+                for row in self._rows[vm.id]:
+                    row.cpu_milli += cpu
+                    row.memory_bytes += memory
+                    row.protected_bytes += vm.memory_bytes if vm.id not in self._members else 0
+                self._members.add(vm.id)
+            for row in {row for one in known for row in self._rows[one.id]}:
                 row.slots += 1
-        yield
-    for members in portioned(held.items()):
-        for member, (cpu_share, memory_share) in members:
-            for row in rows[member]:
-                row.cpu_milli += cpu_share
-                row.memory_bytes += memory_share
-                row.protected_bytes += views[member].memory_bytes
-        yield
-    names = sorted(by_level, key=lambda name: (-given.priorities.get(name, 0), name))
-    return CostResult(
-        levels=tuple(
-            LevelCost(level=name, priority=given.priorities.get(name, 0), **by_level[name].figures()) for name in names
-        ),
-        flavors=tuple(FlavorCost(flavor=name, **by_flavor[name].figures()) for name in sorted(by_flavor)),
-        nobody=Reserved(cpu_milli=cpu, memory_bytes=memory),
-    )
 
-
-def _count(row: _Sum, vm: VmView, given: CostInput, covered: frozenset[str]) -> None:
-    row.vms += 1
-    if given.required.get(vm.id, 0) <= 0:
-        return
-    row.required += 1
-    row.covered += vm.id in covered
-    if vm.id in given.tolerances:
-        row.tolerances.append(given.tolerances[vm.id])
-
-
-def _share(slot: SlotView, known: Sequence[VmView], held: dict[str, list[int]]) -> None:
-    """Give each known member its part of the slot, cpu and memory."""
-    cpus = shares(slot.cpu_milli, [vm.cpu_milli for vm in known])
-    memories = shares(slot.memory_bytes, [vm.memory_bytes for vm in known])
-    for vm, cpu, memory in zip(known, cpus, memories, strict=True):
-        mine = held.setdefault(vm.id, [0, 0])
-        mine[0] += cpu
-        mine[1] += memory
+    def result(self) -> CostResult:
+        """What they come to."""
+        priorities, by_level, by_flavor = self._given.priorities, self._by_level, self._by_flavor
+        names = sorted(by_level, key=lambda name: (-priorities.get(name, 0), name))
+        return CostResult(
+            levels=tuple(
+                LevelCost(level=name, priority=priorities.get(name, 0), **by_level[name].figures()) for name in names
+            ),
+            flavors=tuple(FlavorCost(flavor=name, **by_flavor[name].figures()) for name in sorted(by_flavor)),
+            nobody=Reserved(cpu_milli=self._nobody[0], memory_bytes=self._nobody[1]),
+        )
 
 
 def shares(amount: int, weights: Sequence[int]) -> list[int]:

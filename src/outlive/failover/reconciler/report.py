@@ -14,11 +14,10 @@ from outlive.base.batches import batches
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.failover.analysis.costs import CostInput, costing
+from outlive.failover.analysis.costs import CostInput, CostSums
 from outlive.failover.analysis.coverage import left_of, status_of
 from outlive.failover.analysis.tolerance import Tolerating, judge_broken
 from outlive.failover.planner.actions import Fail
-from outlive.failover.portions import in_portions
 from outlive.failover.protection import LevelSettings
 from outlive.failover.reconciler.cache import FleetCache
 from outlive.failover.reconciler.coverage import CoverageWriter
@@ -31,6 +30,8 @@ from outlive.runtime.faults import ActiveFault, FaultRecorder
 
 TOGETHER = 200
 """VMs whose coverage is reported in one turn."""
+VMS_ADDED, SLOTS_ADDED = 1_000, 20
+"""VMs, and slots, whose costs are added up in one turn; slots have many members."""
 FAULT_AFTER_S = 60.0
 """How long the location of a VM must be unknown before that is a fault: a move takes a while."""
 FAULTS = 50
@@ -200,7 +201,14 @@ class CoverageReport:
             priorities={name: level.priority for name, level in levels.items()},
             covered=tuple(covered),
         )
-        self._reporter.levels(await in_portions(costing(given), self._clock))
+        sums = CostSums(given)
+        for listed in batches(given.vms, VMS_ADDED):
+            sums.add_vms(listed)
+            await self._clock.sleep(0)
+        for held in batches(given.slots, SLOTS_ADDED):
+            sums.add_slots(held)
+            await self._clock.sleep(0)
+        self._reporter.levels(sums.result())
 
     async def _forget(self, *, braked: bool) -> None:
         """Correct or delete what was published of VMs that are neither listed nor to run any more."""
