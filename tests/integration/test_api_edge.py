@@ -386,6 +386,27 @@ def test_with_mtls_only_a_believed_certificate_may_place(tmp_path: Path) -> None
 
 
 @pytest.mark.component("openssl")
+def test_handshakes_that_are_never_finished_keep_nobody_out(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "server")
+    settings = ApiSettings(tls_certificate=cert, tls_key=key, connections=64)
+    trusted = ssl.create_default_context(cafile=cert)
+
+    async def claim() -> None:
+        async with api(settings=settings) as server:
+            port = int(server.url.rpartition(":")[2])
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+            async with asyncio.timeout(10), aiohttp.ClientSession() as session:
+                for _ in range(3):
+                    answer = await session.get(f"{server.url}/healthz", ssl=trusted)
+                    assert answer.status == 200
+            assert sum(reader.at_eof() for reader, _ in strangers) >= 40
+            for _, writer in strangers:
+                writer.close()
+
+    run_real(claim(), limit_s=60.0)
+
+
+@pytest.mark.component("openssl")
 def test_broken_tls_files_are_named(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "one")
     _, other = certificate(tmp_path, "two")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +141,33 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     assert state_digest(decode_state(after.out.encode()).objects) == state_digest(decode_state(before.encode()).objects)
     with up(directory) as again:
         assert "600 VMs" in "".join(again.said)
+
+
+def test_a_server_whose_disk_is_full_is_not_ready_and_not_healthy_until_it_can_write_again(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    manifest = tmp_path / "vm.json"
+
+    def write(name: str) -> int:
+        document = {"apiVersion": "outlive.dev/v1alpha1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        manifest.write_text(json.dumps(document))
+        return outlive("apply", "-f", manifest, "--state-dir", directory).code
+
+    with up(directory) as server:
+        assert write("before") == 0
+        health = json.loads(outlive("status", "--state-dir", directory, "-o", "json").out)["health"]
+        number, unlimited = server.process.pid, resource.RLIM_INFINITY
+        resource.prlimit(number, resource.RLIMIT_FSIZE, (4096, unlimited))  # no file of it may grow: a full disk
+        assert write("lost") == 6
+        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+            get(server, "/readyz")
+        assert "the store cannot write" in refused.value.read().decode()
+        assert get(server, "/healthz")[0] == 200
+        status = json.loads(outlive("status", "--state-dir", directory, "-o", "json").out)
+        assert status["health"] <= health - 50
+        assert outlive("get", "vm", "before", "--state-dir", directory).code == 0
+        resource.prlimit(number, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+        assert within(LIMIT_S, lambda: write("after") == 0)
+        assert get(server, "/readyz") == (200, "ok\n")
 
 
 def test_an_interrupted_server_says_so_with_its_exit_code(covered: Path) -> None:

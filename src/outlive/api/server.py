@@ -5,18 +5,20 @@ ends all watches, gives running requests ``SHUTDOWN_SECONDS``, and removes ``ser
 uvicorn has no limit on the size of request headers and none on the time that a client takes to send them, and answers
 503 to everybody once its limit of connections is reached, however idle they are; ``_Protocol`` adds both limits, closes
 the connection that has been idle for longest for a new one, and says whether a client certificate was verified.
+asyncio has no limit on TLS handshakes that were begun and not finished; ``_Listener`` adds one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import os
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +42,10 @@ from outlive.base.logging import get_logger
 BACKLOG: Final = 2048
 OTHER_DESCRIPTORS: Final = 128
 """Descriptors that are kept free of connections: for files, watches of our own, and children."""
+HANDSHAKES_SHARE: Final = 4
+"""One connection of so many may be one whose TLS handshake is not finished."""
+HANDSHAKE_SECONDS: Final = 0.5
+"""How long a handshake may take when others wait for its place."""
 SERVER_FILE: Final = "server.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 KUBECONFIG_FILE: Final = "kubeconfig"
@@ -106,7 +112,10 @@ async def serving(
     settings = settings or ApiSettings()
     context = tls_context(settings)
     sockets = listen(host, port)
-    server = _Server(_config(app, settings, context), app)
+    limit = _connections_limit(settings.connections)
+    if context is not None:
+        sockets = [_Listener(each, max(1, limit // HANDSHAKES_SHARE)) for each in sockets]
+    server = _Server(_config(app, _protocol(limit, sockets), context), app)
     url = address(sockets[0], tls=context is not None)
     task = asyncio.create_task(server.serve(sockets=sockets), name="api")
     started = asyncio.create_task(server.started_event.wait())
@@ -251,13 +260,13 @@ def read_server_file(path: Path) -> ServerFile | None:
         return None
 
 
-def _config(app: Starlette, settings: ApiSettings, context: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: Starlette, protocol: type[_Protocol], context: ssl.SSLContext | None) -> uvicorn.Config:
     options: dict[str, Any] = {}
     if context is not None:
         options["ssl_context_factory"] = lambda _config, _default: context
     return uvicorn.Config(
         app,
-        http=_protocol(_connections_limit(settings.connections)),
+        http=protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -277,11 +286,12 @@ def _connections_limit(wanted: int) -> int:
     return max(1, wanted if descriptors == resource.RLIM_INFINITY else min(wanted, descriptors - OTHER_DESCRIPTORS))
 
 
-def _protocol(limit: int) -> type[_Protocol]:
-    """The protocol of a server that serves so many connections at once."""
+def _protocol(limit: int, sockets: Sequence[socket.socket]) -> type[_Protocol]:
+    """The protocol of a server that serves so many connections at once, which come from these sockets."""
 
     class Protocol(_Protocol):
         connections_limit = limit
+        listeners = tuple(each for each in sockets if isinstance(each, _Listener))
 
     return Protocol
 
@@ -310,10 +320,48 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
 
+class _Listener(socket.socket):
+    """A listening socket that keeps few connections open whose TLS handshake is not finished.
+
+    When there are ``limit`` of them, the oldest is closed for a new one; if it is younger than ``HANDSHAKE_SECONDS``,
+    new ones wait. So those who never finish keep nobody out, and many who come at once are served one after the other.
+    """
+
+    def __init__(self, listening: socket.socket, limit: int) -> None:
+        super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
+        self.setblocking(False)
+        self._limit = limit
+        self._begun: dict[int, tuple[socket.socket, float]] = {}
+        """Descriptor -> connection, and since when, in the order in which they came."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection; ``BlockingIOError`` if there is none, or no room for it yet."""
+        now = asyncio.get_running_loop().time()
+        if len(self._begun) >= self._limit:
+            self._begun = {number: each for number, each in self._begun.items() if each[0].fileno() == number}
+        if len(self._begun) >= self._limit:
+            number, (oldest, since) = next(iter(self._begun.items()))
+            if now - since >= HANDSHAKE_SECONDS:
+                del self._begun[number]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            raise BlockingIOError
+        connection, peer = super().accept()
+        self._begun.pop(connection.fileno(), None)
+        self._begun[connection.fileno()] = (connection, now)
+        return connection, peer
+
+    def finished(self, number: int) -> None:
+        """The handshake of the connection with this descriptor is finished."""
+        self._begun.pop(number, None)
+
+
 class _Protocol(HttpToolsProtocol):
     """One connection, with limits on its head."""
 
     connections_limit = 1024
+    listeners: tuple[_Listener, ...] = ()
+    """Those that wait for the end of its handshake."""
     idle_since = 0.0
     """When it was opened, or its last answer was complete."""
     _head_bytes = 0
@@ -326,6 +374,8 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
         self.idle_since = self.loop.time()
+        for listener in self.listeners:
+            listener.finished(transport.get_extra_info("socket").fileno())
         self._make_room()
         self._watch_head()
         if self.scheme == "https" and transport.get_extra_info("peercert"):

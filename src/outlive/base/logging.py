@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TextIO, cast
 
 import structlog
 
@@ -183,6 +183,18 @@ def _short(value: object) -> str:
     return repr(error if error is not None else value)[:200]
 
 
+class _Output:
+    """Standard error. A line that cannot be written, for example on a full disk, is lost; whoever logs goes on."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure_logging(*, level: str = "info", form: Literal["console", "json"] = "console") -> None:
     """Send all events to standard error, as text for people or one JSON document a line."""
     renderer: structlog.typing.Processor = (
@@ -199,7 +211,7 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _Output())),
         cache_logger_on_first_use=False,
     )
 
