@@ -15,8 +15,8 @@ from tests.support.small_clouds import GIB, SmallCloud, reservation, small_cloud
 
 from outlive.base.random import Random
 from outlive.failover.analysis.explain.fleet import explain_fleet
-from outlive.failover.analysis.explain.model import Explanation, Kind, Reason
-from outlive.failover.analysis.explain.placement import explain_input, explainer_of
+from outlive.failover.analysis.explain.model import ExplainInput, Explanation, Kind, Reason, State
+from outlive.failover.analysis.explain.placement import EngineAnswers, explainer_of, state_of
 from outlive.failover.calls import Caller
 from outlive.failover.config import FailoverUpkeepSettings
 from outlive.failover.decisions import DECISIONS
@@ -509,9 +509,12 @@ def test_the_decision_says_the_same_as_the_command(runner: asyncio.Runner) -> No
     small.vm("v", "h1", 1)
     small.slot("s", "h2", 1, gone="h1")
     gathered = small.cloud().gathered()
-    given = encode(explain_input(gathered, "v"))
-    answer = DecisionTable(DECISIONS).decide("failover.explain", given)
-    assert answer == encode(explainer_of(gathered).explain("v"))
+    state = state_of(gathered)
+    answer = EngineAnswers(gathered).of({one.id: one for one in state.vms}["v"], gathered.sizes["v"])
+    fields = {name: getattr(state, name) for name in State.__struct_fields__}
+    given = encode(ExplainInput(vm="v", answers={"": answer}, **fields))
+    decided = DecisionTable(DECISIONS).decide("failover.explain", given)
+    assert decided == encode(explainer_of(gathered).explain("v"))
 
 
 def test_only_the_closest_are_shown_where_not_all_are_wanted(runner: asyncio.Runner) -> None:

@@ -8,7 +8,7 @@ import pytest
 from outlive.base.errors import BadInput
 from outlive.failover.model import VmView
 from outlive.failover.protection import Demands, ProtectionSettings
-from outlive.failover.report.views import VIEWS, Inventory, ViewOptions, inventory_of, make_view, make_views
+from outlive.failover.report.views import VIEWS, Inventory, Table, ViewOptions, inventory_of, make_views
 from outlive.failover.topology import TopologyChoice
 from outlive.resources import (
     RESERVATION_TYPE_LABEL,
@@ -102,8 +102,13 @@ INVENTORY = inventory_of(
 )
 
 
+def view_of(name: str, inventory: Inventory) -> Table:
+    (table,) = make_views(inventory, ViewOptions(views=(name,)))
+    return table
+
+
 def records(view: str, inventory: Inventory = INVENTORY, **options: Any) -> list[dict[str, Any]]:
-    return make_view(view, inventory, ViewOptions(**options)).records()
+    return make_views(inventory, ViewOptions(views=(view,), **options))[0].records()
 
 
 def column(view: str, name: str, **options: Any) -> list[Any]:
@@ -127,11 +132,11 @@ def test_views_are_chosen_and_hidden_by_name():
     with pytest.raises(BadInput, match="no view 'vmz'"):
         make_views(INVENTORY, ViewOptions(hide=("vmz",)))
     with pytest.raises(BadInput, match="no view 'vmz'"):
-        make_view("vmz", INVENTORY)
+        make_views(INVENTORY, ViewOptions(views=("vmz",)))
 
 
 def test_hosts_come_by_building_block_and_the_sums_add_up():
-    table = make_view("hypervisor-summary", INVENTORY)
+    table = view_of("hypervisor-summary", INVENTORY)
     rows = table.records()
     assert [row["host"] for row in rows] == ["n1-bb002", "n2-bb002", "n1-bb010", "other"]
     first = rows[0]
@@ -294,11 +299,11 @@ def test_filters_choose_hosts_and_what_is_on_them():
 
 def test_a_source_that_cannot_be_read_disables_only_its_columns():
     blind = msgspec.structs.replace(INVENTORY, servers=None)
-    table = make_view("vms", blind)
+    table = view_of("vms", blind)
     assert "could not be read" in table.note
     assert {row["inDatabase"] for row in table.records()} == {None}
-    assert make_view("not-in-db", blind).rows == ()
-    assert len(make_view("reservations", blind).rows) == 5
+    assert view_of("not-in-db", blind).rows == ()
+    assert len(view_of("reservations", blind).rows) == 5
 
 
 def test_a_vm_of_unknown_size_or_without_a_host_is_known_all_the_same():
@@ -307,12 +312,12 @@ def test_a_vm_of_unknown_size_or_without_a_host_is_known_all_the_same():
         VmView(id="noflavor", host="h1", flavor="gone", cpu_milli=0, memory_bytes=0),
     )
     inventory = Inventory(hypervisors=(host("h1", "nohost", "noflavor"),), servers=servers)
-    status = {row["vm"]: row["status"] for row in make_view("all-servers", inventory).records()}
+    status = {row["vm"]: row["status"] for row in view_of("all-servers", inventory).records()}
     assert status == {"nohost": "PG_NO_HOST", "noflavor": "OK"}
-    assert make_view("not-in-db", inventory).records() == []
-    size = {row["vm"]: (row["cpu"], row["memoryBytes"]) for row in make_view("vms", inventory).records()}
+    assert view_of("not-in-db", inventory).records() == []
+    size = {row["vm"]: (row["cpu"], row["memoryBytes"]) for row in view_of("vms", inventory).records()}
     assert size == {"nohost": (1.0, GIB), "noflavor": (None, None)}
-    flavors = {row["flavor"]: row["cpu"] for row in make_view("flavor-summary", inventory).records()}
+    flavors = {row["flavor"]: row["cpu"] for row in view_of("flavor-summary", inventory).records()}
     assert flavors == {"std": 1.0, "gone": None}
 
 

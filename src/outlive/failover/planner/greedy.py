@@ -32,13 +32,14 @@ class Greedy:
         *,
         reuse: Mapping[str, Offer],
         new: Mapping[str, Offer],
-        free: Mapping[str, tuple[int, int]],
+        free: Mapping[str, tuple[int, int]] | None = None,
         hosts: Iterable[str] = (),
         one_new_per_host: bool = False,
         key_prefix: str = "new-",
         most_members: int = 0,
     ) -> None:
-        """``hosts``: all of them, for the numbers in reasons; read when one is needed.
+        """``free``: what hosts have, if not what the fleet says. ``hosts``: all, for the numbers in reasons; read
+        when one is needed.
 
         ``most_members``: nobody joins a slot that has so many; 0: no limit. Only for planning from a snapshot.
         """
@@ -62,14 +63,15 @@ class Greedy:
         *,
         reuse: Mapping[str, Offer],
         new: Mapping[str, Offer],
-        free: Mapping[str, tuple[int, int]] | FreeAmounts,
+        free: Mapping[str, tuple[int, int]] | FreeAmounts | None = None,
         hosts: Iterable[str],
     ) -> None:
         """Take fresh answers of placement and what is free; nothing counts as opened any more."""
         self._reuse_offers, self._new_offers = reuse, new
         self._reuse: dict[str, ReuseHosts] = {}
         self._new: dict[str, NewHosts] = {}
-        self.fleet.set_free(free if isinstance(free, FreeAmounts) else FreeAmounts.of(free))
+        if free is not None:
+            self.fleet.set_free(free if isinstance(free, FreeAmounts) else FreeAmounts.of(free))
         self.opened.clear()
         self._new_on.clear()
         self._hosts = hosts

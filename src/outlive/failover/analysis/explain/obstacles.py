@@ -19,7 +19,7 @@ from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.analysis.explain.model import Answer, Reason, State, Tally
 from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import NEW_SLOT
-from outlive.failover.fleet import Fleet
+from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.rules import serves
 from outlive.failover.separation import groups_of
@@ -38,6 +38,7 @@ class Ground:
         self.slots = {slot.name: slot for slot in sorted(slots, key=lambda slot: slot.name)}
         self.index = Fleet(state.topology)
         self.hosts = self.index.hosts(sorted(host.name for host in state.hosts))
+        self.index.set_free(FreeAmounts.of(state.free))
         for vm in state.vms:
             self.index.add_vm(vm, state.required.get(vm.id, 0))
         self.index.separation.take(groups_of(state.vms, state.required))
@@ -175,10 +176,10 @@ class Against:
             kinds.put_rest(Finding(Obstacle.PLACEMENT_ERROR))
         for refusal, hosts in self._by_refusal(answer.against_new).items():
             kinds.put(refusal, _set(hosts))
-        offered = index.hosts(answer.new.hosts)
-        fitting = [host for host in offered if self._fits(index.host_names[host])]
-        kinds.put(Finding(self.whole), _set(fitting))
-        kinds.put(Finding(Obstacle.NO_CAPACITY), _set(offered))
+        offered = np.array(index.hosts(answer.new.hosts), dtype=np.int64)
+        fitting = offered[index.room(offered, self.size.cpu_milli, self.size.memory_bytes)]
+        kinds.put(Finding(self.whole), _set(fitting.tolist()))
+        kinds.put(Finding(Obstacle.NO_CAPACITY), _set(offered.tolist()))
         kinds.put_rest(Finding(Obstacle.PLACEMENT))
         return kinds
 
@@ -234,12 +235,6 @@ class Against:
         if refusal.code == Obstacle.ZERO_SIZE.value:
             return Finding(Obstacle.ZERO_SIZE)
         return Finding(Obstacle.NO_CAPACITY if refusal.is_capacity else Obstacle.PLACEMENT, refusal=number)
-
-    def _fits(self, host: str) -> bool:
-        if not self.state.free:
-            return True
-        free = self.state.free.get(host, (0, 0))
-        return free[0] >= self.size.cpu_milli and free[1] >= self.size.memory_bytes
 
     # Room.
 

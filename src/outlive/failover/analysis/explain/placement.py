@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from outlive.base.errors import OutliveError
-from outlive.failover.analysis.explain.model import Answer, Answers, ExplainInput, NewHost, Refusal, State
+from outlive.failover.analysis.explain.model import Answer, Answers, NewHost, Refusal, State
 from outlive.failover.analysis.explain.vm import Explainer
 from outlive.failover.calls import Caller, pins_projects, placement_class
 from outlive.failover.model import VmView
@@ -319,12 +319,3 @@ def state_of(gathered: Snapshot, *, now: float = 0.0) -> State:
 def explainer_of(gathered: Snapshot, *, now: float = 0.0) -> Explainer:
     """Explains VMs of what was gathered."""
     return Explainer(state_of(gathered, now=now), EngineAnswers(gathered))
-
-
-def explain_input(gathered: Snapshot, vm: str, *, now: float = 0.0) -> ExplainInput:
-    """The same about one VM as plain data, for ``outlive decide failover.explain``; ``KeyError`` for another name."""
-    state = state_of(gathered, now=now)
-    view = {one.id: one for one in state.vms}[vm]
-    answer = EngineAnswers(gathered).of(view, gathered.sizes[vm])
-    fields = {name: getattr(state, name) for name in State.__struct_fields__}
-    return ExplainInput(vm=vm, answers={"": answer}, **fields)

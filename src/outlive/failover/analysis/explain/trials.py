@@ -15,15 +15,13 @@ import msgspec
 
 from outlive.failover.analysis.explain.model import Answer, State
 from outlive.failover.analysis.explain.obstacles import Ground
-from outlive.failover.fleet import FreeAmounts
 from outlive.failover.model import VmView
-from outlive.failover.planner.actions import Action, Fail, Need, Offer, Open
+from outlive.failover.planner.actions import Action, Fail, Need, Offer
 from outlive.failover.planner.cleanup import CleanInput, clean
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.sizing import ResolvedSize
 from outlive.failover.slotsets import bits
-from outlive.resources import CPU, MEMORY
 
 _CLASS = ""
 Wishes = Sequence[tuple[VmView, Need]]
@@ -51,9 +49,7 @@ class Model:
         self.state = state
         self.ground = _cleaned(state, ground)
         self.slots, self.index = self.ground.slots, self.ground.index
-        self._free = FreeAmounts.of(state.free)
-        self._opened: list[Open] = []
-        self._greedy = Greedy(self.index, reuse={}, new={}, free={})
+        self._greedy = Greedy(self.index, reuse={}, new={})
 
     @cached_property
     def order(self) -> dict[str, int]:
@@ -92,11 +88,7 @@ class Model:
         with self.index.trial():
             greedy = self._planner(answers, Change())
             found = {vm.id: greedy.serve(vm, need) for vm, need in wishes if need.needed > 0}
-            self._opened = [one for actions in found.values() for one in actions if isinstance(one, Open)]
-            try:
-                yield {one.vm: one for actions in found.values() for one in actions if isinstance(one, Fail)}
-            finally:
-                self._opened = []
+            yield {one.vm: one for actions in found.values() for one in actions if isinstance(one, Fail)}
 
     def count_served(self, wishes: Wishes, answers: Mapping[str, Answer], change: Change) -> int:
         """How many of these VMs would get all that they miss, one after the other; nothing stays of it."""
@@ -122,19 +114,16 @@ class Model:
             return actions, index.holds_for(vm.id)
 
     def _planner(self, answers: Mapping[str, Answer], change: Change) -> Greedy:
-        """The planner, as if hosts were so; whoever is served now keeps the room that it got."""
-        greedy, index = self._greedy, self.index
+        """The planner, as if hosts were so."""
+        greedy = self._greedy
         greedy.renew(
             reuse={key: _with_hosts(answer.reuse, change.reuse_hosts) for key, answer in answers.items()},
             new={key: _with_hosts(answer.new, change.new_hosts) for key, answer in answers.items()},
-            free=self._free,
             hosts=[host.name for host in self.state.hosts],
         )
         greedy.name_new_slots("try-")
         for host, (cpu, memory) in change.free.items():
-            index.grant(host, cpu, memory)
-        for one in self._opened:
-            index.take(one.host, {CPU: one.cpu_milli, MEMORY: one.memory_bytes})
+            self.index.grant(host, cpu, memory)
         return greedy
 
 

@@ -1,6 +1,6 @@
 """The views: tables that show hosts, VMs and slots as they are, for people and programs (read only).
 
-``make_view(name, inventory, options)`` gives any of ``VIEWS`` as a ``Table`` of plain values
+``make_views(inventory, options)`` gives those of ``VIEWS`` that are asked for, each as a ``Table`` of plain values
 (docs/reference/failover.md#views). Nothing here reads a store or a database, and nothing is decided from a view.
 """
 
@@ -14,7 +14,7 @@ from outlive.base.errors import BadInput
 from outlive.failover.report.views import hosts, slots, vms
 from outlive.failover.report.views.data import Cell, Inventory, Table, ViewData, ViewOptions, inventory_of
 
-__all__ = ["VIEWS", "Cell", "Inventory", "Table", "ViewOptions", "inventory_of", "make_view", "make_views"]
+__all__ = ["VIEWS", "Cell", "Inventory", "Table", "ViewOptions", "inventory_of", "make_views"]
 
 VIEWS: Final[Mapping[str, Callable[[ViewData], Table]]] = MappingProxyType(
     {
@@ -35,14 +35,6 @@ VIEWS: Final[Mapping[str, Callable[[ViewData], Table]]] = MappingProxyType(
     }
 )
 """Every view by its name, in the order in which they are shown."""
-
-
-def make_view(name: str, inventory: Inventory, options: ViewOptions | None = None) -> Table:
-    """One view; ``BadInput`` for a name that is none."""
-    view = VIEWS.get(name)
-    if view is None:
-        raise BadInput(f"there is no view {name[:80]!r}", remedy=f"one of {', '.join(VIEWS)}")
-    return view(ViewData(inventory, options or ViewOptions()))
 
 
 def make_views(inventory: Inventory, options: ViewOptions | None = None) -> list[Table]:
