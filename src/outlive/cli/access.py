@@ -8,7 +8,7 @@ names, the store in the state directory itself, which is locked for as long as t
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
+    from outlive.resources import Resource
     from outlive.store import Store
+    from outlive.store.memory import MemoryStore
 
 SERVER_FILE = "server.json"
 TOKEN_FILE = "token"  # noqa: S105 - the name of a file
@@ -78,11 +80,15 @@ class Access:
 
     def _offline(self, path: Path) -> Store:
         from outlive.resources.state import decode_state
+
+        return self.in_memory(decode_state(read_input(path), str(path)).objects)
+
+    def in_memory(self, objects: Iterable[Resource] = ()) -> MemoryStore:
+        """A store of its own with these objects."""
         from outlive.store.memory import MemoryStore
 
-        state = decode_state(read_input(path), str(path))
         store = MemoryStore(self.clock, SystemIds())
-        store.load(state.objects)
+        store.load(objects)
         return store
 
     def _remote(self, address: str) -> Store:
@@ -100,9 +106,7 @@ class Access:
         check_store_there(directory)
         if not write and not (directory / DATABASE_FILE).exists():
             if or_empty:
-                from outlive.store.memory import MemoryStore
-
-                return MemoryStore(self.clock, SystemIds())
+                return self.in_memory()
             raise NotFound(
                 "no state here, and no server runs on it",
                 place=str(directory),
@@ -131,6 +135,14 @@ class Access:
         if self.token is None and not path.exists():
             return ""
         return read_input(path, limit=TOKEN_BYTES).decode("utf-8", "replace").strip()
+
+
+async def all_objects(store: Store) -> list[Resource]:
+    """Everything that a state file has."""
+    from outlive.resources.state import DUMPED
+    from outlive.store import list_all
+
+    return [item for kind in DUMPED async for item in list_all(store, kind)]
 
 
 def check_store_there(directory: Path) -> None:

@@ -7,30 +7,28 @@ everything else is worked out from there. The check reads files and knows nothin
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from outlive.base.errors import ExitCode, Refused
 from outlive.base.garbage import collector_paused
-from outlive.base.ids import SystemIds
 from outlive.base.wording import count_of
-from outlive.cli.access import Access
+from outlive.cli.access import Access, all_objects
 from outlive.cli.output import Report, and_more, progress, table
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import pattern_and_count
 from outlive.drivers.files import check_output, open_output, read_input, write_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from outlive.failover.certificate.certify import CertifyResult
     from outlive.failover.verify.cases import Landing
     from outlive.failover.verify.check import Verdict
-    from outlive.resources import Resource
-    from outlive.store import Store
 
 NAMED = 10
 """VMs or violations that are named to people; JSON names more."""
@@ -80,13 +78,11 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
     from outlive.failover.analysis.questions import units_by
     from outlive.failover.certificate.certify import certify as decide
     from outlive.failover.certificate.certify import certify_input
-    from outlive.store.memory import MemoryStore
 
     async with access.open() as store:
-        objects = await _read(store)
-    kept = MemoryStore(access.clock, SystemIds())
-    kept.load(objects)
-    gathered = await look(access, kept, config, k)
+        with progress("reading the cluster"):
+            objects = await all_objects(store)
+    gathered = await look(access, access.in_memory(objects), config, k)
     if gathered.settings.upkeep.vm_source != "resources":
         raise Refused(
             "the VMs come from a database, so that there is no state for a certificate to be about",
@@ -96,14 +92,6 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
         units_by(gathered.observation.hosts, gathered.settings.topology_choice.unit)
     with progress("certifying"):
         return decide(certify_input(gathered, objects, partial=partial))
-
-
-async def _read(store: Store) -> list[Resource]:
-    from outlive.resources.state import DUMPED
-    from outlive.store import list_all
-
-    with progress("reading the cluster"):
-        return [item for kind in DUMPED async for item in list_all(store, kind)]
 
 
 def _refusal(result: CertifyResult) -> list[Any]:
@@ -175,25 +163,20 @@ async def verify(
     stated = read_certificate(read_input(certificate), str(certificate))
     if access.state is None:
         async with access.open() as store:
-            facts = state_facts(await _read(store))
+            with progress("reading the cluster"):
+                facts = state_facts(await all_objects(store))
     else:
         facts = read_facts(read_input(access.state), str(access.state))
-    with collector_paused():
-        verdict = _checked(lambda report: check(facts, stated, options, report=report), landings)
+    with collector_paused(), progress("checking"), ExitStack() as closing:
+        file = closing.enter_context(open_output(landings)) if landings is not None else None
+
+        def report(landing: Landing) -> None:
+            if file is not None:
+                file.write(msgspec.json.encode(landing) + b"\n")
+
+        verdict = check(facts, stated, options, report=report if file is not None else None)
     output.show(verdict, lambda: _told(verdict))
     return None if verdict.accepted else ExitCode.NO
-
-
-def _checked(checking: Callable[[Callable[[Landing], None] | None], Verdict], landings: Path | None) -> Verdict:
-    with progress("checking"):
-        if landings is None:
-            return checking(None)
-        with open_output(landings) as file:
-            return checking(lambda landing: _write_line(file, msgspec.json.encode(landing)))
-
-
-def _write_line(file: BinaryIO, line: bytes) -> None:
-    file.write(line + b"\n")
 
 
 def _required(texts: Sequence[str]) -> dict[str, int]:

@@ -102,24 +102,6 @@ UNKNOWN_SHOWN = 5
 """Unknown levels that are named."""
 
 
-def levels_document(result: CostResult) -> list[dict[str, Any]]:
-    """The member ``levels`` for programs, highest priority first."""
-    return [
-        {
-            "level": one.level,
-            "priority": one.priority,
-            "vms": one.vms,
-            "required": one.required,
-            "covered": one.covered,
-            "tolerance": one.tolerance,
-            "slots": one.slots,
-            "cpuMilli": one.cpu_milli,
-            "memoryBytes": one.memory_bytes,
-        }
-        for one in result.levels
-    ]
-
-
 def levels_lines(result: CostResult, unknown: Mapping[str, str], *, wide: bool) -> list[Any]:
     """The same for people: where there are levels, or in the wide form, which has flavors as well.
 

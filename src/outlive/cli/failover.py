@@ -11,7 +11,7 @@ from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
-from outlive.cli.coverage import coverage_document, coverage_lines, levels_document, levels_lines
+from outlive.cli.coverage import coverage_document, coverage_lines, levels_lines
 from outlive.cli.explain import explain
 from outlive.cli.output import Output, progress, table
 from outlive.cli.plan import make_plan
@@ -41,7 +41,7 @@ async def coverage(
             result = coverage_of(gathered, gathered.observation.slots, await refusals(gathered))
             costs = costs_of(gathered, result)
     unit = gathered.settings.topology_choice.unit
-    document = {**coverage_document(result), "levels": levels_document(costs)}
+    document = {**coverage_document(result), "levels": costs.levels}
 
     def lines() -> list[Any]:
         levels = levels_lines(costs, gathered.unknown_levels, wide=output.wide)

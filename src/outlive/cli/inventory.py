@@ -15,8 +15,7 @@ import typer
 
 from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import Usage
-from outlive.base.ids import SystemIds
-from outlive.cli.access import Access
+from outlive.cli.access import Access, all_objects
 from outlive.cli.commands import command, group
 from outlive.cli.coverage import level_costs_lines
 from outlive.cli.example import example_files
@@ -31,10 +30,7 @@ from outlive.inventory.places import place_vms
 from outlive.inventory.plan import after, notices, plan_import
 from outlive.inventory.records import Inventory
 from outlive.inventory.write import apply_import, read_existing
-from outlive.resources import Hypervisor, VirtualMachine
 from outlive.resources.reasons import render
-from outlive.resources.state import DUMPED
-from outlive.store import list_all
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.levels import LevelCost
@@ -184,24 +180,23 @@ async def _import(
             with progress("objects written", len(plan.writes)) as bar:
                 await apply_import(store, plan, bar.at)
         ours = settings.upkeep.vm_source == "resources"
-        costs, vms = await _level_costs(access, store, plan, existing) if ours else ((), 0)
+        costs, vms = await _level_costs(access, store, plan, existing, dry_run=dry_run) if ours else ((), 0)
     _report(output, inventory, plan, landing, found, dry_run=dry_run, costs=costs, vms=vms)
 
 
 async def _level_costs(
-    access: Access, store: Store, plan: ImportPlan, existing: Existing
+    access: Access, store: Store, plan: ImportPlan, existing: Existing, *, dry_run: bool
 ) -> tuple[tuple[LevelCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
     from outlive.failover.analysis.levels import AT_ONCE_VMS, level_costs
-    from outlive.store.memory import MemoryStore
 
     hosts, vms = after(plan, existing)
     if len(vms) > AT_ONCE_VMS or not hosts:
         return (), len(vms)
-    besides = [kind for kind in DUMPED if kind not in (Hypervisor, VirtualMachine)]
-    kept = MemoryStore(access.clock, SystemIds())
-    kept.load([*hosts.values(), *vms.values(), *[one for kind in besides async for one in list_all(store, kind)]])
-    snapshot = await look(access, kept, None, None)
+    if dry_run:
+        store = access.in_memory(await all_objects(store))
+        await apply_import(store, plan)
+    snapshot = await look(access, store, None, None)
     with progress("pricing levels"):
         return await level_costs(snapshot), len(vms)
 

@@ -18,7 +18,7 @@ import typer
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
-from outlive.cli.access import Access
+from outlive.cli.access import Access, all_objects
 from outlive.cli.commands import single
 from outlive.cli.output import Output, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
@@ -321,16 +321,12 @@ async def _delete(store: Store, item: Resource, *, force: bool) -> None:
 
 async def dump(access: Access) -> None:
     """Write the whole state to standard output, as one file for --state."""
-    from outlive.resources.state import DUMPED, State, encode_state
+    from outlive.resources.state import State, encode_state
 
-    objects: list[Resource] = []
     async with access.open() as store:
-        with progress("objects read") as bar:
-            for kind in DUMPED:
-                async for item in list_all(store, kind):
-                    objects.append(item)
-                    bar.at(len(objects))
-    raw = encode_state(State(taken_at=as_datetime(access.clock.now()), objects=tuple(objects)))
+        with progress("reading the cluster"):
+            objects = tuple(await all_objects(store))
+    raw = encode_state(State(taken_at=as_datetime(access.clock.now()), objects=objects))
     sys.stdout.buffer.write(raw)
     sys.stdout.buffer.flush()
 

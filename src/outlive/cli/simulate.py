@@ -18,6 +18,7 @@ from outlive.base.duration import duration_of_flag
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.cli.access import all_objects
 from outlive.cli.commands import log_little, single
 from outlive.cli.output import Form, Output, Report, progress
 from outlive.cli.why import why_lines
@@ -151,13 +152,11 @@ def _objects(inventory: str) -> tuple[Resource, ...]:
 async def example_objects() -> tuple[Resource, ...]:
     """The shipped example, imported."""
     from outlive.cli.inventory import import_example
-    from outlive.resources.state import DUMPED
-    from outlive.store import list_all
     from outlive.store.memory import MemoryStore
 
     store = MemoryStore(SystemClock(), SeededIds(Random(0)))
     await import_example(store)
-    return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
+    return tuple(await all_objects(store))
 
 
 def _play(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +16,11 @@ from outlive.cli.settings import config_file, settings_for
 from outlive.drivers.files import check_output, write_output
 
 if TYPE_CHECKING:
+    from outlive.drivers.synced_tables import SyncedTables
     from outlive.failover.analysis.coverage import CoverageResult
     from outlive.failover.analysis.questions import Question
     from outlive.failover.analysis.survival import FailuresInput, FailuresResult
+    from outlive.failover.config import FailoverSettings
     from outlive.failover.snapshot import Snapshot
     from outlive.store import Store
 
@@ -39,13 +43,20 @@ async def look(access: Access, store: Store, config: Path | None, k: int | None)
     with progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
             return await gather(store, StoreVMs(store, access.clock), settings, k=k, in_flight=in_flight)
-        from outlive.drivers.synced_tables import SyncedTables
-
-        source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
-        try:
+        async with synced_tables(settings) as source:
             return await gather(store, source, settings, k=k, in_flight=in_flight)
-        finally:
-            await source.close()
+
+
+@asynccontextmanager
+async def synced_tables(settings: FailoverSettings) -> AsyncIterator[SyncedTables]:
+    """The database that VMs come from, by the settings."""
+    from outlive.drivers.synced_tables import SyncedTables
+
+    source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
+    try:
+        yield source
+    finally:
+        await source.close()
 
 
 def check_picture(path: Path | None) -> None:

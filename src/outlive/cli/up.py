@@ -23,6 +23,7 @@ from outlive.cli.access import TOKEN_FILE, check_store_there, default_state_dir
 from outlive.cli.commands import single
 from outlive.cli.output import write
 from outlive.cli.settings import config_file, keep_settings, load, with_remembered_slots
+from outlive.cli.snapshot import synced_tables
 from outlive.cli.status import reported_coverage
 from outlive.drivers.files import read_input
 
@@ -146,7 +147,7 @@ async def _serve(
     role = UpRole(
         store,
         settings,
-        _ports(settings, closing),
+        await _ports(settings, closing),
         identity=f"{os.uname().nodename}-{os.getpid()}",
         clock=clock,
         random=system_random(),
@@ -183,7 +184,7 @@ async def _serve(
         role.stop()
 
 
-def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
+async def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
     from outlive.drivers.child import ChildComputer
     from outlive.roles.up import Ports
@@ -192,10 +193,7 @@ def _ports(settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     closing.push_async_callback(computer.close)
     source = placement = None
     if settings.upkeep.vm_source == "database":
-        from outlive.drivers.synced_tables import SyncedTables
-
-        source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
-        closing.push_async_callback(source.close)
+        source = await closing.enter_async_context(synced_tables(settings))
     if settings.upkeep.placement == "http":
         from outlive.drivers.scheduler_client import SchedulerClient
 

@@ -13,6 +13,7 @@ from outlive.base.quantity import format_bytes
 from outlive.cli.access import Access
 from outlive.cli.output import Output, table, write
 from outlive.cli.settings import config_file, settings_for
+from outlive.cli.snapshot import synced_tables
 from outlive.cli.values import words
 from outlive.drivers.files import read_input
 
@@ -105,16 +106,12 @@ async def _inventory(access: Access, store: Store) -> Inventory:
     choice = settings.topology_choice
     if settings.upkeep.vm_source == "resources":
         return inventory_of(hosts, reservations, [vm async for vm in list_all(store, VirtualMachine)], demands, choice)
-    from outlive.drivers.synced_tables import SyncedTables
-
-    source = SyncedTables(settings.database_address, timeout_s=settings.upkeep.database_timeout_s)
     servers = None
     try:
-        servers = await source.list_servers()
+        async with synced_tables(settings) as source:
+            servers = await source.list_servers()
     except OutliveError as error:
         print(f"outlive: {error}; columns of the database are left out", file=sys.stderr)
-    finally:
-        await source.close()
     return Inventory(
         hypervisors=tuple(hosts),
         reservations=tuple(reservations),
