@@ -15,6 +15,7 @@ from tests.support.command import COMMAND, Result, environment, outlive, spawned
 HOSTS = "name,cpu,memory\nh0,32,128Gi\nh1,32,128Gi\n"
 VMS = "id,cpu,memory,host\nv0,4,8Gi,h0\nv1,4,8Gi,h1\n"
 HYPERVISOR = "apiVersion: outlive.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: a}\n"
+VM = "apiVersion: outlive.dev/v1alpha1\nkind: VirtualMachine\nmetadata: {name: v1}\n"
 
 
 @pytest.fixture
@@ -127,6 +128,7 @@ def test_a_missing_file_is_exit_code_4(tmp_path: Path) -> None:
         ("apiVersion: v1\nkind: Pod\n", ("m.yaml:1", "apiVersion", "outlive.dev/v1alpha1")),
         ("apiVersion: outlive.dev/v1alpha1\nkind: Pod\n", ("m.yaml:1", "'Pod' is not known")),
         ("apiVersion: outlive.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: A_1}\n", ("m.yaml:1", "DNS name")),
+        (VM + "spec: {startAfter: [v1]}\n", ("m.yaml:1", "start after itself")),
         ("- just a list\n", ("m.yaml:1", "a resource is a map")),
         ('{"kind": ', ("m.yaml:1", "not JSON")),
         ("", ("no documents",)),

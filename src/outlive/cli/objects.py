@@ -185,7 +185,8 @@ class Wanted(NamedTuple):
 
 
 def read_resources(files: Iterable[Path]) -> list[Wanted]:
-    """Every resource of the files; raises ``BadInputs`` with every problem."""
+    """Every resource of the files, checked as the server does; raises ``BadInputs`` with every problem."""
+    from outlive.api.admission import admitted
     from outlive.resources.codec import decode_document
     from outlive.resources.documents import Problems, parse_documents
     from outlive.resources.validity import check_object
@@ -198,7 +199,7 @@ def read_resources(files: Iterable[Path]) -> list[Wanted]:
             try:
                 item = decode_document(document.value, KINDS)
                 check_object(item)
-                _admit(item)
+                admitted(item)
             except BadInput as error:
                 problems.take(document.place, error, "see docs/reference/resources.md")
                 continue
@@ -218,18 +219,6 @@ def _unversioned(item: Resource) -> Resource:
     return msgspec.structs.replace(item, metadata=meta)
 
 
-def _admit(item: Resource) -> None:
-    """Refuse what the server would refuse: a pipeline that cannot be built."""
-    from outlive.resources import Pipeline
-
-    if isinstance(item, Pipeline):
-        from outlive.placement.pipelines import admit
-
-        admission = admit(item)
-        if admission.errors:
-            raise BadInput(str(admission.errors[0]), remedy="see docs/reference/placement.md")
-
-
 async def _apply(store: Store, item: Resource, *, status: bool) -> str:
     for attempt in range(ATTEMPTS):
         try:
@@ -245,8 +234,7 @@ async def _apply_once(store: Store, item: Resource, *, status: bool) -> str:
     try:
         old = await store.get(type(item), item.name, fresh=True)
     except NotFound:
-        meta = msgspec.structs.replace(item.metadata, uid="", resource_version="")
-        written = await store.create(msgspec.structs.replace(item, metadata=meta))
+        written = await store.create(_unversioned(item))
         if status and has_status:
             await store.replace_status(msgspec.structs.replace(item, metadata=written.metadata))
         return "created"
