@@ -41,7 +41,7 @@ class Ranker(Protocol):
     """The placement service of this process."""
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
-        """The hosts, best first, under the lock that keeps two placements apart."""
+        """The hosts, best first."""
         ...
 
 

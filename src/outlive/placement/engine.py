@@ -103,27 +103,6 @@ class Engine:
             seconds=self._now() - started,
         )
 
-    def explain(self, request: PlacementRequest, hosts: tuple[str, ...]) -> dict[str, tuple[Reason, ...]]:
-        """Every reason of every filter against each of these hosts, not only the first; none means it may stay."""
-        pipeline = self.pipeline(request)
-        run = self.start(request, pipeline)
-        found: dict[str, list[Reason]] = {host: [] for host in hosts}
-        for bound in self.filters(request, pipeline):
-            if bound.step.skips(run):
-                continue
-            try:
-                bound.step.mask(run)
-            except StepFailed as error:
-                if bound.on_error == "reject":
-                    reason = Reason(bound.step.name, error.code, str(error))
-                    found = {host: [*reasons, reason] for host, reasons in found.items()}
-                continue
-            for host, reasons in found.items():
-                reason_here = bound.step.check(run, host)
-                if reason_here is not None:
-                    reasons.append(reason_here)
-        return {host: tuple(reasons) for host, reasons in found.items()}
-
     # -- before the steps ------------------------------------------------------------------------------
 
     def pipeline(self, request: PlacementRequest) -> BuiltPipeline:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar
 import msgspec
 
 from outlive.base import limits
-from outlive.base.errors import LimitExceeded, OutliveError, Unavailable
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.placement import shipped
 from outlive.placement.errors import BadRequest, RunRefused
 from outlive.placement.ranking import Ranking
@@ -148,8 +148,6 @@ _TYPES: Final[tuple[ReservationType, ...]] = (
 )
 _KVM: Final = frozenset({"qemu", "ch"})
 _VMWARE: Final = "vmware vcenter server"
-_LATER: Final = (Unavailable, LimitExceeded)
-"""Errors that may be gone when the caller asks again."""
 _host_name: Final = attrgetter("host")
 _request_decoder: Final = msgspec.json.Decoder(WireRequest)
 _hosts_decoder: Final = msgspec.json.Decoder(list[WireHost] | None)
@@ -339,7 +337,7 @@ def answer(ranking: Ranking, hosts: bytes) -> ExternalAnswer:
 
 def refusal(error: OutliveError) -> ExternalAnswer:
     """The answer to a call that could not be carried out."""
-    status = error.status if isinstance(error, RunRefused) else 503 if isinstance(error, _LATER) else 500
+    status = error.status if isinstance(error, RunRefused) else 500
     message = error.message if status != 500 else f"failed to process scheduling decision: {error.message}"
     document = {"code": error.code, "message": message}
     if error.remedy:

@@ -15,7 +15,6 @@ _KVM: Final = frozenset({"qemu", "ch"})
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9.-]+")
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _NAME_LENGTH: Final = 200
-_GIB_IN_MIB: Final = 1024
 
 
 def flavor_groups(
@@ -42,26 +41,6 @@ def is_valid(group: FlavorGroupSpec) -> bool:
     else:
         consistent = low is not None and high is not None and low < high
     return consistent and group.smallest_flavor.memory_mb > 0
-
-
-def group_of(flavor_name: str, groups: Iterable[FlavorGroupSpec]) -> FlavorGroupSpec | None:
-    """The group that has a flavor of that name."""
-    return next((group for group in groups if any(f.name == flavor_name for f in group.flavors)), None)
-
-
-def unit_mib(group: FlavorGroupSpec) -> int:
-    """MiB of one declared unit of memory: the smallest flavor of a fixed ratio, if it has any, else one GiB."""
-    return (group.ram_core_ratio is not None and group.smallest_flavor.memory_mb) or _GIB_IN_MIB
-
-
-def units_to_gib(units: int, group: FlavorGroupSpec) -> int:
-    """Whole GiB of so many units."""
-    return units * unit_mib(group) // _GIB_IN_MIB
-
-
-def gib_to_units(gib: int, group: FlavorGroupSpec) -> int:
-    """Whole units of so many GiB."""
-    return gib * _GIB_IN_MIB // unit_mib(group)
 
 
 def object_name(group_name: str) -> str:

@@ -1,24 +1,18 @@
-"""Placement as the rest of the process uses it: one fleet kept current, one engine, one lock.
+"""Placement as the rest of the process uses it: one fleet kept current, one engine.
 
-Calls that change nothing run together, every other call runs alone, which is what keeps two placements of one process
-from taking the same room (docs/reference/placement.md#concurrency). Several processes are not kept apart by this; then
-only the elected one may place.
+A run gives nobody else a turn, so every call sees the fleet of one moment (docs/reference/placement.md#concurrency).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import LimitExceeded, OutliveError
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, request_context
 from outlive.base.random import Random
-from outlive.placement.capacity import CapacityTable, CapacityView, HostCapacity
 from outlive.placement.engine import Engine
 from outlive.placement.external import ExternalAnswer, HostLists, answer, decode_request, refusal
 from outlive.placement.fleet import Fleet
@@ -26,7 +20,6 @@ from outlive.placement.metrics import PlacementMetrics
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
 from outlive.placement.request import SILENT, Intent, PlacementRequest
-from outlive.placement.steps import Reason
 from outlive.placement.weighers import own_slot_rows, slots_of_vm_on
 from outlive.resources import Hypervisor, Pipeline, Reservation
 from outlive.runtime.informer import Informer
@@ -45,71 +38,8 @@ def shuffled(hosts: Sequence[str], own: Collection[str], *, first: int, random: 
     return result
 
 
-class ReadWriteLock:
-    """See the module."""
-
-    def __init__(self, waiting_limit: int) -> None:
-        self._waiting_limit = waiting_limit
-        self._readers = 0
-        self._writing = False
-        self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
-
-    @asynccontextmanager
-    async def hold(self, *, shared: bool) -> AsyncIterator[None]:
-        """Have the lock, alone or with other sharers; ``LimitExceeded`` when too many wait."""
-        await self._take(shared)
-        try:
-            yield
-        finally:
-            self._give(shared)
-
-    async def _take(self, shared: bool) -> None:
-        if not self._waiting and self._fits(shared):
-            self._enter(shared)
-            return
-        if len(self._waiting) >= self._waiting_limit:
-            raise LimitExceeded(
-                f"{self._waiting_limit} placement calls are waiting", remedy="ask again later, or raise waitingCalls"
-            )
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((shared, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give(shared)
-            else:
-                self._waiting.remove((shared, turn))
-                self._wake()
-            raise
-
-    def _fits(self, shared: bool) -> bool:
-        return not self._writing and (shared or not self._readers)
-
-    def _enter(self, shared: bool) -> None:
-        if shared:
-            self._readers += 1
-        else:
-            self._writing = True
-
-    def _give(self, shared: bool) -> None:
-        if shared:
-            self._readers -= 1
-        else:
-            self._writing = False
-        self._wake()
-
-    def _wake(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            shared, turn = self._waiting.popleft()
-            self._enter(shared)
-            turn.set_result(None)
-
-
 API_PATH = "/scheduler/nova/external"
 _log = get_logger("placement")
-_YIELD_EVERY = 256
-"""Hosts of a capacity table after which others get their turn."""
 _API_LABELS = ("method", "path", "status", "error")
 
 
@@ -132,7 +62,6 @@ class PlacementService:
         self._clock = clock
         self._random = random
         self._lists = HostLists()
-        self._lock = ReadWriteLock(self.settings.waiting_calls)
         self._figures = PlacementMetrics(self.settings, metrics)
         self._durations = (
             metrics.histogram("scheduler_api_request_duration_seconds", "Time of a scheduler call", _API_LABELS)
@@ -180,23 +109,9 @@ class PlacementService:
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
         """The hosts for a request, best first; ``RunRefused`` when it cannot be answered as a whole."""
-        async with self._lock.hold(shared=request.options.read_only):
-            ranking = self.engine.rank(request, why=why)
+        ranking = self.engine.rank(request, why=why)
         self._figures.observe(ranking)
         return ranking
-
-    async def capacity(self, request: PlacementRequest) -> CapacityTable:
-        """What each host has, holds and could give to the request. Each host is of its own moment."""
-        rows: list[HostCapacity] = []
-        async with self._lock.hold(shared=True):
-            view = CapacityView(self.fleet, request)
-            for count, name in enumerate(self.fleet.names, 1):
-                row = view.host(name)
-                if row is not None:
-                    rows.append(row)
-                if count % _YIELD_EVERY == 0:
-                    await self._clock.sleep(0)
-        return CapacityTable(hosts=tuple(rows))
 
     async def external(self, body: bytes) -> ExternalAnswer:
         """Answer Nova's call; never raises for what is in the body."""
@@ -233,11 +148,6 @@ class PlacementService:
         except OutliveError as error:
             return refusal(error)
         return ExternalAnswer(status=200, body=msgspec.json.encode(ranking.document()))
-
-    async def why_not(self, request: PlacementRequest, hosts: tuple[str, ...]) -> dict[str, tuple[Reason, ...]]:
-        """Every reason of every filter against these hosts."""
-        async with self._lock.hold(shared=True):
-            return self.engine.explain(request, hosts)
 
     def _log_answer(self, request: PlacementRequest, target: str, hosts: int) -> None:
         """One event a call; that of an evacuation names the slot that its first host consumes."""

@@ -34,8 +34,6 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """Every n-th run is looked at in detail (shift origin, impact, weight modification)."""
     mask_cache: Positive = 512
     """Remembered results of filters whose answer depends on slow facts only."""
-    waiting_calls: Positive = 1000
-    """Calls that may wait for the lock; further ones are refused."""
 
 
 MIB = 2**20

@@ -36,23 +36,6 @@ def test_rank_answers_with_reasons() -> None:
     }  # fmt: skip
 
 
-def test_filter_answers_with_hosts_by_name() -> None:
-    assert decide("placement.filter")["kept"] == ["a"]
-
-
-def test_weigh_takes_a_weight_apart() -> None:
-    found = decide("placement.weigh")
-    parts = found["contributions"]["a"]
-    assert sum(part["added"] for part in parts) == found["weights"]["a"]
-    assert [part["multiplier"] for part in parts if part["weigher"] == "kvm_binpack"] == [-1.0]
-
-
-def test_capacity_shows_what_is_left() -> None:
-    row = decide("placement.capacity")["hosts"][0]
-    assert (row["host"], row["free"], row["fits"]) == ("a", {"cpu": "12", "memory": "48Gi"}, 3)
-    assert row["held"] == [{"reservation": "s", "verdict": "blocks", "amounts": {"cpu": "4", "memory": "16Gi"}}]
-
-
 def test_bad_input_is_an_error_code() -> None:
     assert "error" in decide("placement.rank", request={"pipeline": "none"})
     assert "error" in decide("placement.rank", hosts=[to_builtins(host("a"))] * 2)

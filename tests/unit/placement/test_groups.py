@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.placement.groups import flavor_groups, gib_to_units, group_of, object_name, unit_mib, units_to_gib
+from outlive.placement.groups import flavor_groups, object_name
 from outlive.resources import Amounts, Flavor, FlavorSpec, ObjectMeta, check_name
 
 
@@ -60,17 +59,7 @@ def test_the_key_of_older_clouds_is_accepted_when_configured() -> None:
     old = flavor("a", 1, 1024, key="hw_version")
     assert flavor_groups([old]) == ()
     (group,) = flavor_groups([old], keys=("quota:hw_version", "hw_version"))
-    assert group_of("a", [group]) is group
-    assert group_of("z", [group]) is None
-
-
-def test_units_are_smallest_flavors_or_gib() -> None:
-    fixed = flavor_groups([flavor("a", 1, 2048), flavor("b", 2, 4096)])[0]
-    assert (unit_mib(fixed), units_to_gib(3, fixed), gib_to_units(7, fixed)) == (2048, 6, 3)
-    mixed = flavor_groups([flavor("a", 1, 2048), flavor("b", 1, 4096)])[0]
-    assert unit_mib(mixed) == 1024
-    empty = msgspec.structs.replace(fixed, smallest_flavor=msgspec.structs.replace(fixed.smallest_flavor, memory_mb=0))
-    assert (unit_mib(empty), gib_to_units(3, empty)) == (1024, 3)
+    assert [one.name for one in group.flavors] == ["a"]
 
 
 @given(st.text(min_size=1, max_size=300))
