@@ -1,8 +1,8 @@
-"""The node daemon: keeps the host's membership, and its virtual machines as they should be, and says what is there.
+"""The node daemon: holds the membership of its host, keeps its virtual machines as they should be, and reports.
 
-Parts are put together here and in ``outlive.roles.node``; each of them runs by itself and learns of the others by being
-poked. The daemon enters its membership before anything else and starts nothing while it does not hold it. When it dies
-its virtual machines run on, and the next daemon takes them over.
+Parts are put together here and in ``outlive.roles.node``; each of them runs by itself and is notified of what the
+others changed. The daemon joins before anything else and starts nothing while it does not hold its membership. When it
+dies its virtual machines run on, and the next daemon takes them over.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import DesiredState
 from outlive.node.drain import DrainController
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.membership.join import JoinResult
-from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.registration import Registration
 from outlive.node.status import HostReporter
 from outlive.node.vm.context import VmContext
-from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.reconciler import VmReconciler
 from outlive.node.vm.start import end_former_creates
 from outlive.resources import ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
 
@@ -44,18 +39,13 @@ class Daemon:
     """See the module."""
 
     shared: VmContext
-    keeper: LeaseRenewer
-    cleaner: Registration
-    here: LocalDomains
-    desired: DesiredState
-    informer: Informer[VirtualMachine]
+    registration: Registration
     workers: VmReconciler
     reporter: HostReporter
     drainer: DrainController
     health: HealthMonitor
-    clock: Clock
     swept: JoinResult | None = None
-    """The entrance after which entries without a domain are, or were, looked for."""
+    """The join after which entries without a domain are, or were, looked for."""
     sweep_due_s: float | None = None
     """When that is due (monotonic)."""
     looked_in: str = ""
@@ -65,65 +55,58 @@ class Daemon:
 
     def connect(self) -> None:
         """Let the parts tell each other what changed."""
-        self.here.listen(self._domain_changed)
-        self.keeper.on_renewed(self.health.renewed)
-        self.here.on_look(self.health.looked)
-        self.keeper.on_epoch(self._entered)
-        self.keeper.on_lost(self._lost)
+        self.shared.here.listen(self._domain_changed)
+        self.shared.keeper.on_renewed = self.health.renewed
+        self.shared.here.on_look(self.health.looked)
+        self.shared.keeper.on_entered = self._entered
+        self.shared.keeper.on_lost = self._lost
 
     def _domain_changed(self, vm: str) -> None:
         self.workers.enqueue(vm)
-        self.reporter.poke()
+        self.reporter.notify()
 
     def _entered(self) -> None:
-        entered = self.keeper.entered
+        entered = self.shared.keeper.entered
         if entered is not None and entered is not self.swept:
             if entered.row in ("J2", "J3"):
-                self.sweep_due_s = self.clock.monotonic()
+                self.sweep_due_s = self.shared.clock.monotonic()
             if entered.restored:  # what was read before was another store's
                 self.shared.read_in.clear()
         self.swept = entered
-        self.shared.cleaned = not self.cleaner.needed
+        self.shared.cleaned = not self.registration.needed
         self.wake.set()
         self.workers.enqueue_all()
-        self.reporter.poke()
+        self.reporter.notify()
 
     def _lost(self) -> None:
         self.shared.cleaned = False
         self.wake.set()
-        self.reporter.poke()
-
-    def cleaned(self, done: bool) -> None:
-        """Told by the cleaner when it begins and ends."""
-        self.shared.cleaned = done
-        if done:
-            self.workers.enqueue_all()
-            self.reporter.poke()
+        self.reporter.notify()
 
     async def enter(self) -> None:
         """Read what is wanted of this host and enter the membership, however long the store is away."""
         while True:
             try:
-                await self.desired.look()
+                await self.shared.desired.look()
                 break
             except OutliveError as error:
-                _log.warning("daemon.waits", host=self.desired.host, error=str(error))
+                _log.warning("daemon.waits", host=self.shared.host, error=str(error))
                 if isinstance(error, NotFound):
                     self.shared.faults.activate(FaultCode.HOST_UNKNOWN, self._subject)
-                    await self.keeper.speak()
-            await self.clock.sleep(float(self.shared.settings.look))
+                    await self.shared.keeper.report_forgotten()
+            await self.shared.clock.sleep(float(self.shared.settings.look))
         self.shared.faults.clear(FaultCode.HOST_UNKNOWN, self._subject)
-        await self.keeper.enter()
+        await self.shared.keeper.enter()
 
     @property
     def _subject(self) -> ObjectRef:
-        return ObjectRef(kind="Hypervisor", name=self.desired.host)
+        return ObjectRef(kind="Hypervisor", name=self.shared.host)
 
     def serve(self, group: OrderedTaskGroup) -> list[asyncio.Task[None]]:
         """Start all parts in the group."""
         tasks = [
-            group.create_task(self.keeper.run(), name="membership"),
-            group.create_task(self.informer.run(), name="informer vms"),
+            group.create_task(self.shared.keeper.run(), name="membership"),
+            group.create_task(self.shared.informer.run(), name="informer vms"),
         ]
         for name, part in (
             ("vms", self._work),
@@ -135,7 +118,7 @@ class Daemon:
         return tasks
 
     async def _work(self) -> None:
-        await self.informer.wait_synced()
+        await self.shared.informer.wait_synced()
         await self.workers.run()
 
     async def _looks(self) -> None:
@@ -151,63 +134,68 @@ class Daemon:
 
     async def _look(self) -> None:
         try:
-            await self.desired.look()
+            await self.shared.desired.look()
         except OutliveError as error:
-            _log.warning("daemon.desired_state_not_read", host=self.desired.host, error=str(error))
-        if self.desired.incarnation != self.looked_in:
+            _log.warning("daemon.desired_state_not_read", host=self.shared.host, error=str(error))
+        if self.shared.desired.incarnation != self.looked_in:
             if self.looked_in:  # a backup may hold entries that this host has taken back since
-                self.sweep_due_s = self.clock.monotonic()
-            self.looked_in = self.desired.incarnation
+                self.sweep_due_s = self.shared.clock.monotonic()
+            self.looked_in = self.shared.desired.incarnation
             self.shared.faults.forget()
             self.workers.enqueue_all()
-        went_back = self.keeper.entered is not None and self.keeper.entered.unannounced
-        if went_back and self.desired.cluster is not None and self.desired.cluster.paused:
+        went_back = self.shared.keeper.entered is not None and self.shared.keeper.entered.unannounced
+        if went_back and self.shared.desired.cluster is not None and self.shared.desired.cluster.paused:
             self.shared.faults.activate(FaultCode.STORE_WENT_BACK, self._subject)
         else:
             self.shared.faults.clear(FaultCode.STORE_WENT_BACK, self._subject)
-        await self.keeper.write_down()
-        if not self.keeper.held:
+        await self.shared.keeper.remember()
+        if not self.shared.keeper.held:
             return
-        if self.cleaner.needed:
-            await self.cleaner.clean()
+        if self.registration.needed:
+            self.shared.cleaned = False
+            await self.registration.register()
+            self.shared.cleaned = self.shared.keeper.held
+            if self.shared.cleaned:
+                self.workers.enqueue_all()
+                self.reporter.notify()
         try:
-            await self.here.look()
+            await self.shared.here.look()
         except OutliveError as error:
-            _log.warning("daemon.domains_not_listed", host=self.desired.host, error=str(error))
+            _log.warning("daemon.domains_not_listed", host=self.shared.host, error=str(error))
             await self._revive()
         await self._end_former_creates()
-        if self.sweep_due_s is not None and self.clock.monotonic() >= self.sweep_due_s and self.shared.cleaned:
+        if self.sweep_due_s is not None and self.shared.clock.monotonic() >= self.sweep_due_s and self.shared.cleaned:
             await self._sweep()
         if await self.health.look():
             self.reporter.figures_due()
-            self.reporter.poke()
+            self.reporter.notify()
         self.drainer.notify()
         await self.reporter.figures()
 
     async def _end_former_creates(self) -> None:
         try:
-            await end_former_creates(self.shared.guard, self.here, self.shared.creates)
+            await end_former_creates(self.shared.guard, self.shared.here, self.shared.creates)
         except OutliveError as error:
-            _log.warning("daemon.former_creates_not_ended", host=self.desired.host, error=str(error))
+            _log.warning("daemon.former_creates_not_ended", host=self.shared.host, error=str(error))
 
     async def _sweep(self) -> None:
         """Look for entries of this host, on virtual machines that it is not told of, whose domain is not here."""
         self.sweep_due_s = None
-        host, uid = self.keeper.me.host, self.keeper.me.uid
+        host, uid = self.shared.keeper.me.host, self.shared.keeper.me.uid
         try:
             for name in await _with_entries(self.shared.daemon, host, uid):
-                if name not in self.here.domains:
+                if name not in self.shared.here.domains:
                     self.workers.enqueue(name)
         except OutliveError as error:
             _log.warning("daemon.not_swept", host=host, error=str(error))
-            self.sweep_due_s = self.clock.monotonic()
+            self.sweep_due_s = self.shared.clock.monotonic()
 
     async def _revive(self) -> None:
         """The hypervisor service may have been stopped by the guard; this host holds its membership again."""
         try:
-            await self.here.start_service()
+            await self.shared.here.start_service()
         except OutliveError as error:
-            _log.error("daemon.no_hypervisor", host=self.desired.host, error=str(error))
+            _log.error("daemon.no_hypervisor", host=self.shared.host, error=str(error))
 
     async def keep(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part, and after a failure again."""
@@ -221,7 +209,7 @@ class Daemon:
                 raise
             except Exception:  # noqa: BLE001 - logged; the membership must not end with a part
                 _log.exception("daemon.part_failed", part=name)
-            await self.clock.sleep(RESTART_S)
+            await self.shared.clock.sleep(RESTART_S)
 
 
 async def _with_entries(store: Store, host: str, uid: str) -> list[str]:

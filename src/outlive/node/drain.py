@@ -120,7 +120,7 @@ class Evacuation:
 
     def _say(self, *, go: bool, why: str = "") -> None:
         if self._health.leave(go=go, why=why):
-            self._reporter.poke()
+            self._reporter.notify()
 
     def _wait(self, why: str) -> None:
         now, settle_s = self._clock.monotonic(), self._health.policy.settle_s
@@ -313,7 +313,7 @@ class DrainController:
             _log.info("drain.state", host=self._shared.host, state=state)
             self._state = state
             self._reporter.domain_state = state
-            self._reporter.poke()
+            self._reporter.notify()
 
     async def _cancelled(self, draining: bool) -> bool:
         """Whether the wish is another one by now, read again."""

@@ -108,8 +108,8 @@ def _cycle_time(collectors: Mapping[str, Collected], budget: Number) -> Number:
 
 TRIES: Final = 2
 """Writes of the figures before they wait for the next interval."""
-GATHER_S: Final = 0.05
-"""How long changes are gathered before they are published together."""
+COLLECT_S: Final = 0.05
+"""How long changes are collected before they are published together."""
 RETRY_S: Final = 1.0
 """The wait after a report that did not get through."""
 MEBIBYTE: Final = 1 << 20
@@ -132,14 +132,14 @@ KEEPALIVE_CYCLE: Final = Decision(
 
 
 class HostReporter:
-    """See the module. ``poke`` says that something may have changed."""
+    """See the module. ``notify`` says that something may have changed."""
 
     def __init__(
         self,
         store: Store,
-        here: LocalDomains,
+        domains: LocalDomains,
         machine: MachinePort,
-        keeper: LeaseRenewer,
+        lease: LeaseRenewer,
         desired: DesiredState,
         informer: Informer[VirtualMachine],
         health: HealthMonitor,
@@ -155,9 +155,9 @@ class HostReporter:
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
         self._store = store
-        self._here = here
+        self._domains = domains
         self._machine = machine
-        self._keeper = keeper
+        self._lease = lease
         self._desired = desired
         self._informer = informer
         self._health = health
@@ -176,7 +176,7 @@ class HostReporter:
         """What was here at the look for the latest figures; ``None``: the hypervisor did not say."""
         self._changed = asyncio.Event()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Publish soon, if anything differs."""
         self._changed.set()
 
@@ -186,7 +186,7 @@ class HostReporter:
         try:
             while True:
                 await self._changed.wait()
-                await self._clock.sleep(GATHER_S)
+                await self._clock.sleep(COLLECT_S)
                 self._changed.clear()
                 if not await self.report():
                     await self._clock.sleep(RETRY_S)
@@ -196,7 +196,7 @@ class HostReporter:
 
     async def report(self) -> bool:
         """Publish what differs from what is published; whether that is done."""
-        if not self._here.looked:
+        if not self._domains.looked:
             return True
 
         def change(found: Hypervisor | None) -> Hypervisor | None:
@@ -213,7 +213,7 @@ class HostReporter:
         return found is not None
 
     def _status(self, found: Hypervisor) -> HypervisorStatus:
-        present = self._here.present()
+        present = self._domains.present()
         capacity = self._machine.capacity()
         status = _replace(
             found.status,
@@ -238,7 +238,7 @@ class HostReporter:
             return Condition(
                 type="Ready", status="False", reason="Stopping", message=self.stopping, last_transition_time=now
             )
-        if not self._keeper.held:
+        if not self._lease.held:
             return Condition(
                 type="Ready",
                 status="False",
@@ -261,7 +261,7 @@ class HostReporter:
 
     def _vm_changed(self, old: VirtualMachine | None, new: VirtualMachine | None) -> None:
         if self._asked_s(old) != self._asked_s(new):
-            self.poke()
+            self.notify()
 
     def _name(self, vm: str) -> str:
         known = self._informer.get(vm)
@@ -293,8 +293,8 @@ class HostReporter:
         began_s = now_s
         self._present = None
         try:
-            await self._here.look()
-            self._present = self._here.names()
+            await self._domains.look()
+            self._present = self._domains.names()
             collected = Collected(
                 start="ok", duration=max(0.0, self._clock.monotonic() - began_s), values=self._account()
             )
@@ -321,7 +321,7 @@ class HostReporter:
 
     def _account(self) -> dict[str, Any]:
         """Memory in bytes, CPU in milli-cores."""
-        domains = self._here.domains
+        domains = self._domains.domains
         names = sorted({*domains, *(vm.name for vm in self._informer.items() if assigned_to(vm) == self._host)})
         given = AccountInput(
             node=self._host,
@@ -338,7 +338,7 @@ class HostReporter:
         }
 
     def _accounted(self, name: str) -> AccountedVm:
-        domain, vm = self._here.domains.get(name), self._informer.get(name)
+        domain, vm = self._domains.domains.get(name), self._informer.get(name)
         need = vm.spec.resources if vm is not None else self._needs.get(name, Amounts())
         active = domain is not None and domain.state is not DomainState.OFF
         memory = domain.memory_bytes if domain is not None and domain.memory_bytes else need.memory_bytes

@@ -103,19 +103,19 @@ _log = get_logger("node.stopping")
 
 def refusal(daemon: Daemon, *, leave_vms: bool, going_down: bool) -> str:
     """Why the daemon must not stop now; empty if it may."""
-    left = daemon.here.names()
+    left = daemon.shared.here.names()
     if leave_vms or going_down or not left:
         return ""
     named = ", ".join(left[:LISTED])
-    return f"{len(left)} virtual machines run on {daemon.desired.host} ({named}): drain it first, or leave them"
+    return f"{len(left)} virtual machines run on {daemon.shared.host} ({named}): drain it first, or leave them"
 
 
 async def stop(daemon: Daemon, *, nonce: str, going_down: bool) -> None:
     """Everything up to the moment at which the parts are cancelled."""
     given = ShutdownInput(flush_active=daemon.drainer.active, primary=False, node_count=1, reason="signal")
-    result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.desired.host)
+    result = daemon.shared.decisions.use(LIFECYCLE_SHUTDOWN, given, subject=daemon.shared.host)
     for step in result.steps:
-        _log.info("daemon.stopping", host=daemon.desired.host, step=step.value)
+        _log.info("daemon.stopping", host=daemon.shared.host, step=step.value)
         try:
             await _take(daemon, step, nonce)
             if step is ShutdownStep.STOP_KEEPALIVE and going_down and daemon.shared.settings.going_down == "shutdown":
@@ -138,7 +138,7 @@ async def _take(daemon: Daemon, step: ShutdownStep, nonce: str) -> None:
             async with asyncio.timeout(WRITE_S):
                 await _leave(daemon, nonce)
         case ShutdownStep.STATE_STOP:
-            left = daemon.here.names()
+            left = daemon.shared.here.names()
             if left:
                 daemon.reporter.stopping = f"the daemon stopped; unsupervised: {', '.join(left)}"
             else:
@@ -152,9 +152,9 @@ async def _take(daemon: Daemon, step: ShutdownStep, nonce: str) -> None:
 async def _close(daemon: Daemon) -> None:
     """No new work; what is being done may end."""
     daemon.workers.close()
-    deadline_s = daemon.clock.monotonic() + JOBS_S
-    while daemon.workers.busy and daemon.clock.monotonic() < deadline_s:
-        await daemon.clock.sleep(0.1)
+    deadline_s = daemon.shared.clock.monotonic() + JOBS_S
+    while daemon.workers.busy and daemon.shared.clock.monotonic() < deadline_s:
+        await daemon.shared.clock.sleep(0.1)
 
 
 async def _shut_guests(daemon: Daemon) -> None:
@@ -162,7 +162,7 @@ async def _shut_guests(daemon: Daemon) -> None:
 
     Of each that has ended its document says so at once: others may start after it.
     """
-    here, limit_s = daemon.here, float(daemon.shared.settings.shutdown_limit)
+    here, limit_s = daemon.shared.here, float(daemon.shared.settings.shutdown_limit)
     await here.look()
     running = [domain.vm for domain in here.present()]
     for domain in here.present():
@@ -171,19 +171,19 @@ async def _shut_guests(daemon: Daemon) -> None:
                 await here.hypervisor.shutdown(domain.vm)
         except (OutliveError, TimeoutError) as error:
             _log.warning("vm.shutdown_not_asked", vm=domain.vm, error=str(error) or "no answer in time")
-    deadline_s = daemon.clock.monotonic() + limit_s
-    while here.present() and daemon.clock.monotonic() < deadline_s:
-        await daemon.clock.sleep(GUESTS_S)
+    deadline_s = daemon.shared.clock.monotonic() + limit_s
+    while here.present() and daemon.shared.clock.monotonic() < deadline_s:
+        await daemon.shared.clock.sleep(GUESTS_S)
         await here.look()
         running = await _still_said_to_run(daemon, running)
     left = [domain.vm for domain in here.present()]
     if left:
-        _log.warning("daemon.guests_left", host=daemon.desired.host, left=left[:LISTED], count=len(left))
+        _log.warning("daemon.guests_left", host=daemon.shared.host, left=left[:LISTED], count=len(left))
 
 
 async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
     """Those that are here, and those of which their document could not be told yet that they have ended."""
-    here, me = {domain.vm for domain in daemon.here.present()}, daemon.keeper.me
+    here, me = {domain.vm for domain in daemon.shared.here.present()}, daemon.shared.keeper.me
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:
         ours = mine(now, me)
@@ -208,8 +208,8 @@ async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
 
 async def _leave(daemon: Daemon, nonce: str) -> None:
     """Out of the membership, if nothing is held; else a last renewal."""
-    await daemon.here.look()
-    me = daemon.keeper.me
+    await daemon.shared.here.look()
+    me = daemon.shared.keeper.me
     holds = [vm.name async for vm in list_all(daemon.shared.daemon, VirtualMachine) if of_host(vm, me)]
 
     def change(record: MemberRecord) -> MemberRecord | None:
@@ -217,12 +217,12 @@ async def _leave(daemon: Daemon, nonce: str) -> None:
             host=me.host,
             record=record,
             nonce=nonce,
-            domains=daemon.here.names(),
+            domains=daemon.shared.here.names(),
             holds=tuple(holds),
-            under_way=len(daemon.here.creating) + daemon.workers.busy,
-            incarnation=daemon.desired.incarnation,
+            under_way=len(daemon.shared.here.creating) + daemon.workers.busy,
+            incarnation=daemon.shared.desired.incarnation,
         )
         return daemon.shared.decisions.use(_LEAVE, view, subject=me.host).record
 
-    left = await daemon.keeper.leave(change)
+    left = await daemon.shared.keeper.leave(change)
     _log.info("daemon.left" if left else "daemon.stays_member", host=me.host, holds=len(holds))

@@ -108,7 +108,7 @@ class NodeRole:
         self._going_down = False
         self._nonce = ids.uuid()
         self.daemon = self._daemon()
-        self.keeper = self.daemon.keeper
+        self.lease = self.daemon.shared.keeper
 
     async def run(self) -> None:
         """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run."""
@@ -150,7 +150,7 @@ class NodeRole:
 
     async def _fence(self) -> None:
         """Watch the other hosts, where this one is a coordinator."""
-        if self.daemon.desired.spec.mode != "coordinator":
+        if self.daemon.shared.desired.spec.mode != "coordinator":
             return
         await self.daemon.keep("fencer", lambda: self._fencer().run())
 
@@ -158,7 +158,7 @@ class NodeRole:
         return Fencer(
             self._stores,
             host=self.host,
-            observer=self.keeper,
+            observer=self.lease,
             power=self._ports.power,
             cut=self._ports.cut,
             clock=self._clock,
@@ -194,7 +194,7 @@ class NodeRole:
         async def isolated(epoch: int) -> bool:
             return isolation is not None and await isolation.isolates(self.host, epoch)
 
-        entrance = JoinProcedure(
+        procedure = JoinProcedure(
             stores.daemon,
             here,
             ports.machine,
@@ -209,7 +209,7 @@ class NodeRole:
         )
         keeper = LeaseRenewer(
             stores.daemon,
-            entrance,
+            procedure,
             ports.guard,
             GuardArming(ports.guard, desired, limit_s=write_limit_s),
             desired,
@@ -260,39 +260,17 @@ class NodeRole:
             clock=clock,
             ids=self._ids,
             starts=asyncio.Semaphore(settings.starts),
-            reported=reporter.poke,
+            reported=reporter.notify,
         )
         workers = VmReconciler(shared, random=self._random.fork("workers"))
 
-        def cleaned(done: bool) -> None:
-            daemon.cleaned(done)
-
-        cleaner = Registration(
-            stores.daemon,
-            here,
-            keeper,
-            desired,
-            host=self.host,
-            nonce=nonce,
-            clock=clock,
-            decisions=self.decisions,
-            faults=self.faults,
-            isolated=isolated,
-            done=cleaned,
-            known=shared.known,
-        )
         daemon = Daemon(
             shared=shared,
-            keeper=keeper,
-            cleaner=cleaner,
-            here=here,
-            desired=desired,
-            informer=informer,
+            registration=Registration(shared, nonce=nonce, isolated=isolated),
             workers=workers,
             reporter=reporter,
             drainer=DrainController(stores.flush, shared, reporter, health, clock=clock, ids=self._ids),
             health=health,
-            clock=clock,
         )
         daemon.connect()
         return daemon
@@ -306,7 +284,7 @@ class NodeRole:
         if speed is not None:
             async for _ in list_all(self._stores.daemon, Hypervisor):
                 hosts += 1
-        profile = self.daemon.desired.profile
+        profile = self.daemon.shared.desired.profile
         limit_s = float(self.settings.write_limit)
         given = ProfileInput(profile=profile, hosts=hosts, store_cas_per_s=speed, write_limit_s=limit_s)
         result = self.decisions.use(VALIDATE_PROFILE, given, subject=self.host)

@@ -31,7 +31,7 @@ class Hanging:
 
 def _hang(world: World, *names: str) -> Hanging:
     role: Any = world.hosts["kvm-1"].daemon.role
-    here = role.daemon.here
+    here = role.daemon.shared.here
     hanging = here.hypervisor = Hanging(here.hypervisor, *names)
     return hanging
 
@@ -82,12 +82,12 @@ class DeafOnce:
 def test_wishes_are_read_again_though_one_reading_was_never_answered() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-1"].daemon.role
-        wishes = role.daemon.desired
-        wishes._store = DeafOnce(wishes._store)
+        desired = role.daemon.shared.desired
+        desired._store = DeafOnce(desired._store)
         await at(world, 10)
         await world.do("drain", {"host": "kvm-1"})
         await at(world, 30)
-        assert wishes.spec.drain
+        assert desired.spec.drain
 
     tell(story, vms=VMS)
 

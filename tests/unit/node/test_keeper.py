@@ -82,7 +82,7 @@ def test_host_that_nobody_asks_to_have_fenced_any_more_comes_back() -> None:
 def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role
-        keeper: LeaseRenewer = role.keeper
+        keeper: LeaseRenewer = role.lease
         await world.do("store-outage", {"for": 4.0})
         left = await keeper.leave(
             lambda now: LEAVE.attempt(LeaveView(host="kvm-2", record=now, nonce=now.nonce)).record
@@ -100,7 +100,7 @@ def test_daemon_that_has_sent_that_it_leaves_holds_nothing_any_more() -> None:
 def test_silent_hosts_are_published_with_the_next_renewal_which_may_be_brought_forward() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-2"].daemon.role
-        keeper: LeaseRenewer = role.keeper
+        keeper: LeaseRenewer = role.lease
         silent = (SilentPeer(host="kvm-1", epoch=1, seq=7, silent_s=31.0),)
         before = record(world, "kvm-2").seq
         await world.clock.sleep(max(0.0, 0.5 - keeper.own_age_s))

@@ -233,7 +233,7 @@ def test_run_that_ends_while_its_host_registers_it_gets_no_entry() -> None:
         assert holders(world) == []
         await at(world, 34.9)  # it was listed, and its document is being read
         role: Any = world.hosts["kvm-1"].daemon.role
-        assert await role.daemon.here.destroy("vm-1")
+        assert await role.daemon.shared.here.destroy("vm-1")
         before = len(told_of(world, "vm-1", "hold"))
         await at(world, 80)
         assert told_of(world, "vm-1", "hold")[before:] == []
@@ -274,7 +274,7 @@ def test_host_that_is_isolated_while_it_registers_what_it_runs_stays_out_until_i
         await world.do("laggy-hypervisor", {"hosts": ["kvm-1"], "by": 4.0})
         await _says(world, "another")
         for _ in range(200):
-            if role.daemon.cleaner.needed:
+            if role.daemon.registration.needed:
                 break
             await world.clock.sleep(0.1)
         await world.clock.sleep(0.2)  # its domains are being listed
@@ -305,7 +305,7 @@ def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs() -> No
         await _says(world, "another")
         world.hosts["kvm-1"].hypervisor.stop_service()
         await world.clock.sleep(20.0)
-        assert (record(world).incarnation, role.daemon.cleaner.needed) == ("another", False)
+        assert (record(world).incarnation, role.daemon.registration.needed) == ("another", False)
 
     tell(story)
 

@@ -96,7 +96,7 @@ class JoinProcedure:
     def __init__(
         self,
         store: Store,
-        here: LocalDomains,
+        domains: LocalDomains,
         machine: MachinePort,
         guard: GuardPort,
         pause: PauseGate,
@@ -111,7 +111,7 @@ class JoinProcedure:
         """``isolated``: whether storage or network isolates an epoch of this host now."""
         self._store = store
         self._clock = clock
-        self._here = here
+        self._domains = domains
         self._machine = machine
         self._guard = guard
         self._pause = pause
@@ -164,7 +164,7 @@ class JoinProcedure:
             raise _refusal(outcome, view)
         assert outcome.record is not None
         if outcome.row == "J3" and not (nobodys or restored):
-            await self._heed_order(view.record, view.uid)
+            await self._check_order(view.record, view.uid)
         record = emptied(outcome.record, remembered, self._host) if nobodys else outcome.record
         incarnation = record.incarnation or says
         written = await self._write(found, record)
@@ -253,11 +253,11 @@ class JoinProcedure:
             ) from error
 
     async def _view(self, found: Membership | None, remembered: Remembered | None) -> JoinView:
-        await self._here.look_once_started()
+        await self._domains.look_once_started()
         report = await self._guard.report()
         record = found.record if found is not None else None
         if record is not None and record.epoch not in self._ran:
-            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._here.domains.values())
+            self._ran[record.epoch] = any(one.epoch <= record.epoch for one in self._domains.domains.values())
         return JoinView(
             trust_word=await self._trust_word(record),
             host=self._host,
@@ -267,7 +267,7 @@ class JoinProcedure:
             boot_id=self._machine.boot_id(),
             nonce=self._nonce,
             remembered=remembered,
-            domains=self._here.names(),
+            domains=self._domains.names(),
             gate_closed=record is not None and record.epoch in report.closed_epochs,
             was_running=record is not None and self._ran[record.epoch],
             guard=record_of(report),
@@ -279,9 +279,9 @@ class JoinProcedure:
         if record is None or record.machine_id != view.machine_id:
             return False
         # Domains end with their boot, so one of an epoch that the backup does not know was begun in this boot.
-        return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._here.domains.values())
+        return record.boot_id == view.boot_id or any(one.epoch > record.epoch for one in self._domains.domains.values())
 
-    async def _heed_order(self, record: MemberRecord | None, uid: str) -> None:
+    async def _check_order(self, record: MemberRecord | None, uid: str) -> None:
         """``Unavailable`` while somebody asks to have this host fenced in the epoch that was condemned.
 
         A host that lives sees that it is condemned before anybody can have switched it off, and would be back, with all
@@ -319,22 +319,22 @@ class JoinProcedure:
 
     async def _empty(self) -> None:
         """Destroy what is here; creates under way are waited for by looking again."""
-        for vm in sorted(self._here.domains):
+        for vm in sorted(self._domains.domains):
             _log.warning("membership.destroying", host=self._host, vm=vm)
-            await self._here.destroy(vm)
-        await self._here.look()
-        if not self._here.names():
+            await self._domains.destroy(vm)
+        await self._domains.look()
+        if not self._domains.names():
             self._emptied = 0
             return
         self._emptied += 1
         if self._emptied >= EMPTYING_ROUNDS:
-            left = self._here.names()
+            left = self._domains.names()
             raise Blocked(
                 NOT_EMPTY,
                 f"{self._host} cannot be emptied: {len(left)} domains are left, such as {left[0]}",
                 "destroy them by hand, or reboot the host",
             )
-        raise Unavailable(f"{len(self._here.names())} domains are still on {self._host}")
+        raise Unavailable(f"{len(self._domains.names())} domains are still on {self._host}")
 
 
 def _goes_back(view: JoinView) -> bool:

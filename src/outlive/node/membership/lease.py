@@ -1,4 +1,4 @@
-"""Keeps the host's membership: enters it, renews it, and comes back into it.
+"""Holds the host's membership: joins, renews it, and joins again where it was lost.
 
 The only writer of ``Membership`` on the daemon's side; one write at a time. Each renewal has a number that no other
 write of this process has, so that after a lost answer it is known which of them arrived, and the guard is told of the
@@ -60,7 +60,7 @@ class LeaseRenewer:
     def __init__(
         self,
         store: Store,
-        entrance: JoinProcedure,
+        procedure: JoinProcedure,
         guard: GuardPort,
         arming: GuardArming,
         desired: DesiredState,
@@ -72,9 +72,15 @@ class LeaseRenewer:
         write_limit_s: float,
     ) -> None:
         self.entered: JoinResult | None = None
-        """How the host came in last."""
+        """How the host joined last."""
+        self.on_lost: Callable[[], None] = _ignore
+        """Called when the membership is lost."""
+        self.on_entered: Callable[[], None] = _ignore
+        """Called when the host has joined, for the first time or again, and when the store is back after a while."""
+        self.on_renewed: Callable[[Renewed], None] = _ignore
+        """Called with how each renewal went."""
         self._store = store
-        self._entrance = entrance
+        self._procedure = procedure
         self._guard = guard
         self._arming = arming
         self._desired = desired
@@ -97,17 +103,14 @@ class LeaseRenewer:
         self._beaten = False
         self._registered = ""
         self._silent: tuple[SilentPeer, ...] = ()
-        self._wishing: Change | None = None
-        self._wished: asyncio.Future[bool] | None = None
+        self._change: Change | None = None
+        self._changed: asyncio.Future[bool] | None = None
         self._resting: asyncio.Future[None] | None = None
         """Until the next turn."""
         self._swap_s: float | None = None
         """How long the write of the present turn took."""
         self._due_s = clock.monotonic()
         """When the present turn was due (monotonic)."""
-        self._renewed: list[Callable[[Renewed], None]] = []
-        self._lost: list[Callable[[], None]] = []
-        self._epochs: list[Callable[[], None]] = []
         self._blocked = ""
         """Faults that are over since the host entered; whoever looks after the host ends them, renewals do not wait."""
 
@@ -144,18 +147,6 @@ class LeaseRenewer:
         """Whether a renewal was acknowledged that was sent after ``moment_s`` (monotonic): the store is the same."""
         return self._held and self._beat_at is not None and self._beat_at > moment_s
 
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Tell when the membership is lost."""
-        self._lost.append(callback)
-
-    def on_epoch(self, callback: Callable[[], None]) -> None:
-        """Tell when the host has entered, for the first time or again, and when the store is back after a while."""
-        self._epochs.append(callback)
-
-    def on_renewed(self, callback: Callable[[Renewed], None]) -> None:
-        """Tell how each renewal went."""
-        self._renewed.append(callback)
-
     def registered(self, incarnation: str) -> None:
         """All local virtual machines are registered under this incarnation of the store: say so from now on."""
         self._registered = incarnation
@@ -176,15 +167,15 @@ class LeaseRenewer:
 
         ``change`` gets that renewal's record, and may answer ``None``: not now.
         """
-        if self._wished is not None or not self._held:
+        if self._changed is not None or not self._held:
             return False
-        self._wishing = change
-        self._wished = asyncio.get_running_loop().create_future()
+        self._change = change
+        self._changed = asyncio.get_running_loop().create_future()
         self.renew_soon()
         try:
-            return await self._wished
+            return await self._changed
         finally:
-            self._wishing = self._wished = None
+            self._change = self._changed = None
 
     async def leave(self, change: Change) -> bool:
         """As ``write``, for good: once it is sent nothing is held or created any more, whatever becomes of it.
@@ -201,7 +192,7 @@ class LeaseRenewer:
 
     async def stands(self) -> bool:
         """Read fresh whether the membership is still the very one that was last acknowledged (or a later one)."""
-        found = await self._entrance.read()
+        found = await self._procedure.read()
         if not self.held or found is None or self._member is None:
             return False
         same = found.metadata.uid == self._member.metadata.uid and found.record.nonce == self._nonce
@@ -215,9 +206,9 @@ class LeaseRenewer:
         while True:
             try:
                 known = self._member.record.incarnation if self._member is not None else ""
-                entered = await self._entrance.enter(restored=restored, known=known)
+                entered = await self._procedure.enter(restored=restored, known=known)
             except Blocked as blocked:
-                self._say(blocked)
+                self._report_blocked(blocked)
             except Refused:
                 raise
             except OutliveError as error:
@@ -229,10 +220,10 @@ class LeaseRenewer:
                 continue
             await self._clock.sleep(float(self._desired.profile.renew_s))
 
-    async def speak(self) -> None:
-        """Say, where that is so, that a restored store does not know this host, which cannot enter yet."""
+    async def report_forgotten(self) -> None:
+        """Have the cluster paused where a restored store does not know this host, which cannot join yet."""
         try:
-            await self._entrance.gone_with_a_backup()
+            await self._procedure.gone_with_a_backup()
         except Blocked as blocked:
             _log.warning("membership.blocked", host=self._host, code=blocked.code, why=blocked.message)
         except OutliveError as error:
@@ -244,14 +235,14 @@ class LeaseRenewer:
         while True:
             began_s = self._clock.monotonic()
             self._due_s, self._swap_s = min(self._due_s, began_s), None
-            wish, wished = self._wishing, self._wished
-            acknowledged = await self._turn(wish)
-            if wished is not None and not wished.done():
-                wished.set_result(acknowledged)
+            change, changed = self._change, self._changed
+            acknowledged = await self._turn(change)
+            if changed is not None and not changed.done():
+                changed.set_result(acknowledged)
             pace_s = self._arming.pace_s(self._limit_s)
             ended_s = self._clock.monotonic()
-            for callback in self._renewed if self._held else ():
-                callback(Renewed(ended_s - self._due_s, pace_s, self._swap_s))
+            if self._held:
+                self.on_renewed(Renewed(ended_s - self._due_s, pace_s, self._swap_s))
             left_s = pace_s - (ended_s - began_s)
             self._due_s = ended_s + max(0.0, left_s)
             if left_s > 0:
@@ -270,7 +261,7 @@ class LeaseRenewer:
     async def _begin(self, entered: JoinResult) -> None:
         record = entered.membership.record
         _log.info("membership.entered", host=self._host, row=entered.row, epoch=record.epoch)
-        self._unblock()
+        self._clear_blocked()
         self.entered = entered
         self._member = entered.membership
         self._acknowledged_seq = self._sent_seq = record.seq
@@ -280,11 +271,10 @@ class LeaseRenewer:
         if entered.unannounced:
             _log.error("membership.store_went_back", host=self._host)
         self._held = True
-        for callback in self._epochs:
-            callback()
+        self.on_entered()
 
-    async def _turn(self, wish: Change | None) -> bool:
-        """One renewal; whether what was wished was written with it."""
+    async def _turn(self, change: Change | None) -> bool:
+        """One renewal; whether the change was written with it."""
         assert self._member is not None
         if not self._held:  # the record is gone, or this daemon has left
             if self._member.record.state == "Held":
@@ -296,7 +286,7 @@ class LeaseRenewer:
             _log.warning("membership.not_renewed", host=self._host, why=record.why)
             await self._look_again(self._member.record)
             return False
-        changed = wish(record) if wish is not None else None
+        changed = change(record) if change is not None else None
         if changed is not None:
             changed = _replace(changed, guard=guard, seq=record.seq)
             changed = dated(changed, self._member.record, as_datetime(self._clock.now()))
@@ -347,7 +337,7 @@ class LeaseRenewer:
     async def _look_again(self, sent: MemberRecord) -> bool:
         """What became of a write without an answer, and of the membership; whether that write was applied."""
         try:
-            found = await self._entrance.read()
+            found = await self._procedure.read()
         except OutliveError as error:
             _log.warning("membership.not_read", host=self._host, error=str(error))
             return False
@@ -381,10 +371,9 @@ class LeaseRenewer:
     async def _go_on(self, found: Membership) -> None:
         """The membership is mine; which of my writes arrived last says from when it counts."""
         if not self._held:
-            self._unblock()
+            self._clear_blocked()
             self._held = True
-            for callback in self._epochs:
-                callback()
+            self.on_entered()
         if found.record.seq in self._sends:
             await self._acknowledge(found)
         else:
@@ -402,8 +391,8 @@ class LeaseRenewer:
         self._sends = {each: when for each, when in self._sends.items() if each > seq}
         was_away = self._beat_at is not None and not self.connected
         self._beat_at = ours_s
-        for callback in self._epochs if was_away else ():
-            callback()  # what waited for the store need not wait for its back-off
+        if was_away:
+            self.on_entered()  # what waited for the store need not wait for its back-off
         try:
             with deadline(self._limit_s):
                 await self._guard.beat(sent_at_s, written.record.epoch)
@@ -415,9 +404,9 @@ class LeaseRenewer:
         """A backup that does not know this host is no reason to stay away; else somebody deleted its membership."""
         self._lose()
         try:
-            forgotten = await self._entrance.gone_with_a_backup()
+            forgotten = await self._procedure.gone_with_a_backup()
         except Blocked as blocked:
-            self._say(blocked)
+            self._report_blocked(blocked)
             return
         except OutliveError as error:
             _log.warning("membership.not_read", host=self._host, error=str(error))
@@ -426,30 +415,30 @@ class LeaseRenewer:
             await self.enter(restored=True)
             return
         why = f"Membership/{self._host} is gone, and {self._host} starts no virtual machine any more"
-        self._say(Blocked(GONE, why, gone_remedy(self._host)))
+        self._report_blocked(Blocked(GONE, why, gone_remedy(self._host)))
 
     def _lose(self) -> None:
         was, self._held = self._held, False
-        for callback in self._lost if was else ():
-            callback()
+        if was:
+            self.on_lost()
 
-    async def write_down(self) -> None:
-        """Keep on the host's own disk in which store it is registered."""
+    async def remember(self) -> None:
+        """Write down on the host's own disk in which store it is registered."""
         if self._member is None or not self.held:
             return
         try:
-            await self._entrance.note(self._member)
+            await self._procedure.note(self._member)
         except Blocked as blocked:
             _log.warning("membership.not_written_down", host=self._host, why=blocked.message)
 
-    def _unblock(self) -> None:
+    def _clear_blocked(self) -> None:
         if self._blocked:
             self._faults.clear(FaultCode(self._blocked), self._subject)
         self._blocked = ""
 
-    def _say(self, blocked: Blocked) -> None:
+    def _report_blocked(self, blocked: Blocked) -> None:
         if self._blocked != blocked.code:
-            self._unblock()
+            self._clear_blocked()
             _log.error(
                 "membership.blocked", host=self._host, code=blocked.code, why=blocked.message, remedy=blocked.remedy
             )
@@ -459,6 +448,10 @@ class LeaseRenewer:
     @property
     def _subject(self) -> ObjectRef:
         return ObjectRef(kind="Hypervisor", name=self._host)
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
 
 
 def _end(waiting: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""What follows an entrance: domains of earlier epochs are taken over into the new one or destroyed, and that is proven.
+"""What follows a join: domains of earlier epochs are taken over into the new one or destroyed, and that is proven.
 
 After J3 each local domain whose entry is still this host's is re-held in the new epoch, all others are destroyed, and
 once nothing of the old epoch is left, the host proves it dead itself. After a restored backup each running domain is
@@ -14,22 +14,17 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import DesiredState
 from outlive.node.membership.holders import REHOLD, Me, ReholdView, is_mine
-from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.steps import SELF_CLEAN, CleanedView, isolated_why
 from outlive.node.ports.hypervisor import Domain, DomainState
-from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.context import VmContext
 from outlive.node.vm.records import change_vm
 from outlive.resources import Holder, MemberRecord, ObjectRef, VirtualMachine
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import VirtualMachineStatus
-from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
-from outlive.store import Store
 
 RETRY_S: Final = 1.0
 """The wait between two rounds."""
@@ -44,48 +39,29 @@ _log = get_logger("node.membership")
 
 
 class Registration:
-    """See the module. ``needed`` is told of each entrance and of each new incarnation; ``run`` does the work."""
+    """See the module. ``needed``: whether there is something to do; ``register`` does it."""
 
-    def __init__(
-        self,
-        store: Store,
-        here: LocalDomains,
-        keeper: LeaseRenewer,
-        desired: DesiredState,
-        *,
-        host: str,
-        nonce: str,
-        clock: Clock,
-        decisions: DecisionLog,
-        faults: FaultSet,
-        isolated: Callable[[int], Awaitable[bool]],
-        done: Callable[[bool], None],
-        known: Callable[[str], bool],
-    ) -> None:
-        """``isolated``: whether storage or network isolates an epoch of this host now.
-
-        ``known``: whether the store as it is now has had a document of that virtual machine.
-        """
-        self._store = store
-        self._here = here
-        self._keeper = keeper
-        self._desired = desired
-        self._host = host
+    def __init__(self, shared: VmContext, *, nonce: str, isolated: Callable[[int], Awaitable[bool]]) -> None:
+        """``isolated``: whether storage or network isolates an epoch of this host now."""
+        self._store = shared.daemon
+        self._domains = shared.here
+        self._lease = shared.keeper
+        self._desired = shared.desired
+        self._host = shared.host
         self._nonce = nonce
-        self._clock = clock
-        self._decisions = decisions
-        self._faults = faults
+        self._clock = shared.clock
+        self._decisions = shared.decisions
+        self._faults = shared.faults
+        self._known = shared.known
         self._isolated = isolated
-        self._done = done
-        self._known = known
         self._whole_since: int | None = None
         """Number of the last renewal when everything here was seen to be taken over."""
 
     @property
     def needed(self) -> bool:
         """Whether something of an earlier epoch, or of an earlier incarnation of the store, may be left."""
-        record = self._keeper.record
-        if record is None or not self._keeper.held:
+        record = self._lease.record
+        if record is None or not self._lease.held:
             return False
         return self._old_epoch(record) > 0 or self._unregistered(record)
 
@@ -96,9 +72,8 @@ class Registration:
     def _unregistered(self, record: MemberRecord) -> bool:
         return self._desired.incarnation not in ("", record.incarnation)
 
-    async def clean(self) -> None:
+    async def register(self) -> None:
         """Until nothing is left. Errors of the store are waited out; a lost membership ends it, to be begun again."""
-        self._done(False)
         self._whole_since = None
         while self.needed:
             try:
@@ -107,21 +82,20 @@ class Registration:
             except OutliveError as error:
                 _log.warning("membership.not_cleaned", host=self._host, error=str(error))
             await self._clock.sleep(RETRY_S)
-            await self._look_at_wishes()
-        self._done(self._keeper.held)
+            await self._read_desired_state()
 
-    async def _look_at_wishes(self) -> None:
+    async def _read_desired_state(self) -> None:
         """The store may go back once more while something here does not end, and nobody else looks meanwhile."""
         try:
             await self._desired.look()
         except OutliveError as error:
-            _log.warning("membership.wishes_not_read", host=self._host, error=str(error))
+            _log.warning("membership.desired_state_not_read", host=self._host, error=str(error))
 
     async def _round(self) -> bool:
         """One look at everything; whether nothing is left to do."""
-        record, me = self._keeper.record, self._keeper.me
+        record, me = self._lease.record, self._lease.me
         assert record is not None
-        entered = self._keeper.entered
+        entered = self._lease.entered
         incarnation = self._desired.incarnation
         paused = self._desired.cluster is not None and self._desired.cluster.paused
         register = (entered is not None and entered.restored) or (
@@ -133,12 +107,12 @@ class Registration:
             self._faults.activate(FaultCode.HOST_ISOLATED, subject, why=isolated_why(self._host))
             return False
         self._faults.clear(FaultCode.HOST_ISOLATED, subject)
-        await self._here.look_once_started()
-        left = sorted(self._here.creating)
-        for vm, domain in sorted(self._here.domains.items()):
+        await self._domains.look_once_started()
+        left = sorted(self._domains.creating)
+        for vm, domain in sorted(self._domains.domains.items()):
             if not await self._take_over(vm, domain, me, record, register=register):
                 left.append(vm)
-        if self._keeper.me != me:
+        if self._lease.me != me:
             return False
         old_epoch = self._old_epoch(record)
         if old_epoch and not left and not self._is_on_record():
@@ -146,11 +120,11 @@ class Registration:
         if left or (old_epoch and not await self._prove(old_epoch, tuple(left))):
             self._whole_since = None
             return False
-        if self._keeper.me != me:
+        if self._lease.me != me:
             return False  # entered anew while that was written: what was found was found for another epoch
         if incarnation:
-            self._keeper.registered(incarnation)
-            self._keeper.renew_soon()
+            self._lease.registered(incarnation)
+            self._lease.renew_soon()
         return True
 
     def _is_on_record(self) -> bool:
@@ -159,14 +133,14 @@ class Registration:
         The word that nothing is left is a swap on it, and must fail if the store goes back behind what it rests on. The
         first renewal that is acknowledged may have been sent before that; the one after it was not.
         """
-        now = self._keeper.record
-        if now is None or not self._here.domains:
+        now = self._lease.record
+        if now is None or not self._domains.domains:
             return now is not None
         if self._whole_since is None:
             self._whole_since = now.seq
         if now.seq >= self._whole_since + RENEWALS:
             return True
-        self._keeper.renew_soon()
+        self._lease.renew_soon()
         return False
 
     async def _take_over(self, name: str, domain: Domain, me: Me, record: MemberRecord, *, register: bool) -> bool:
@@ -178,7 +152,7 @@ class Registration:
 
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
             nonlocal refused, passed
-            refused, passed = "", self._keeper.me != me or not self._is_here(name, domain.run_id)
+            refused, passed = "", self._lease.me != me or not self._is_here(name, domain.run_id)
             if passed:
                 return None
             entry = _entry(now, me, domain.run_id)
@@ -208,18 +182,18 @@ class Registration:
         if passed:
             return False  # what this round began with: the run has gone, or the host has entered anew meanwhile
         if vm is None and (register or not self._known(name)):
-            tell_unknown(self._faults, self._host, name)
+            report_unknown(self._faults, self._host, name)
             return True
         if vm is not None and not refused:
             return True
         if refused == "membership-held":
             return False
         _log.warning("membership.destroying", host=self._host, vm=name, run_id=domain.run_id, why=refused or "gone")
-        return await self._here.destroy(name, run_id=domain.run_id)
+        return await self._domains.destroy(name, run_id=domain.run_id)
 
     def _is_here(self, vm: str, run_id: str) -> bool:
         """Whether that run is here still: an entry that is written for one that has gone would say that it runs."""
-        domain = self._here.domains.get(vm)
+        domain = self._domains.domains.get(vm)
         return domain is not None and domain.run_id == run_id
 
     async def _prove(self, old_epoch: int, left: tuple[str, ...]) -> bool:
@@ -233,15 +207,15 @@ class Registration:
                 record=record,
                 nonce=self._nonce,
                 old_epoch=old_epoch,
-                left=left + tuple(sorted(self._here.creating)),
+                left=left + tuple(sorted(self._domains.creating)),
                 fence=record.fence.id,
             )
             return self._decisions.use(_SELF_CLEAN, view, subject=self._host).record
 
-        return await self._keeper.write(change)
+        return await self._lease.write(change)
 
 
-def tell_unknown(faults: FaultSet, host: str, vm: str) -> None:
+def report_unknown(faults: FaultSet, host: str, vm: str) -> None:
     """A domain runs on without a document of which anybody knows that it was deleted."""
     faults.activate(FaultCode.UNKNOWN_VM, ObjectRef(kind="VirtualMachine", name=vm), host=host)
 

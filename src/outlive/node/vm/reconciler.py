@@ -19,7 +19,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
-from outlive.node.membership.registration import tell_unknown
+from outlive.node.membership.registration import report_unknown
 from outlive.node.migration import migration
 from outlive.node.migration.record import adopt, keep, tidy
 from outlive.node.ports.hypervisor import Domain, DomainState
@@ -190,7 +190,7 @@ async def _orphan(node: VmContext, name: str, memory: VmMemory) -> float | None:
     await node.desired.look()  # whether it is still the same store
     if not node.known(name):
         memory.unknown = True
-        tell_unknown(node.faults, node.host, name)
+        report_unknown(node.faults, node.host, name)
         return UNKNOWN_S
     _log.warning("vm.orphan_destroyed", vm=name, host=node.host)
     return None if await destroy(node, name) else ORPHAN_S
