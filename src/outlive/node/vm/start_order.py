@@ -33,7 +33,7 @@ from outlive.node.vm.states import (
     wanted,
 )
 from outlive.resources import Holder, Hypervisor, Membership, VirtualMachine
-from outlive.resources.reasons import VmReason
+from outlive.resources.reasons import OrderReason, Value, VmReason, reason, render
 from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPhase, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.store import read
@@ -99,18 +99,20 @@ def start_order(given: StartOrderInput) -> StartOrderResult:
             without.append((name, one.why))
         elif first and name in circle:
             around = listing(sorted(circle), most=NAMED)
-            without.append((name, f"starts after it as well: {around} wait for each other, and the first by name goes"))
+            without.append((name, _said(OrderReason.CIRCLE, around=around)))
         elif given.limit <= 0:
-            without.append((name, "is not waited for: the limit is 0"))
+            without.append((name, _said(OrderReason.NO_LIMIT)))
         elif given.waited >= limit:
-            without.append((name, f"was not seen running within {limit:g} s{f' (it {one.why})' if one.why else ''}"))
+            why = f" (it {one.why})" if one.why else ""
+            without.append((name, _said(OrderReason.LATE, limit_s=f"{limit:g}", why=why)))
         else:
             coming.append(name)
     left_out = tuple(name for name, _ in without)
     if not coming:
-        return StartOrderResult(start=True, without=left_out, detail=_listed("starts without", without), limit=limit)
+        detail = _said(OrderReason.STARTS_WITHOUT, others=_listed(without)) if without else ""
+        return StartOrderResult(start=True, without=left_out, detail=detail, limit=limit)
     waits = [(name, known[name].why if name in known else "") for name in coming]
-    detail = f"{_listed('starts after', waits)}; it waits for at most {limit:g} s"
+    detail = _said(OrderReason.STARTS_AFTER, others=_listed(waits), limit_s=f"{limit:g}")
     return StartOrderResult(start=False, waits_for=tuple(coming), without=left_out, detail=detail, limit=limit)
 
 
@@ -194,11 +196,13 @@ def _height(vm: str, edges: Mapping[str, tuple[str, ...]]) -> int:
     return max(1, heights[vm] - 1)
 
 
-def _listed(how: str, whom: list[tuple[str, str]]) -> str:
-    if not whom:
-        return ""
+def _listed(whom: list[tuple[str, str]]) -> str:
     named = [f"{name}, which {why}" if why else name for name, why in whom[:NAMED]]
-    return f"{how} {'; '.join(named)}{', …' if len(whom) > NAMED else ''}"
+    return f"{'; '.join(named)}{', …' if len(whom) > NAMED else ''}"
+
+
+def _said(code: OrderReason, **fields: Value) -> str:
+    return render(reason(code, **fields)).text
 
 
 LOOKED_AT: Final = 64
@@ -315,7 +319,7 @@ async def _known(
 async def _look(node: VmContext, name: str, memory: OrderMemory) -> NamedVm:
     vm = await node.read(name)
     if vm is None:
-        return NamedVm(vm=name, state="missing", why="does not exist")
+        return NamedVm(vm=name, state="missing", why=_said(OrderReason.MISSING))
     if not wanted(vm) and not _comes_back(vm):
         return NamedVm(vm=name, state="stopped", why=_why_not(vm))
     if await _runs(node, vm, memory):
@@ -369,20 +373,19 @@ def _comes_back(vm: VirtualMachine) -> bool:
 
 def _why_not(vm: VirtualMachine) -> str:
     if state_of(vm) == VmState.FAIL:
-        return f"has failed{f': {vm.status.message}' if vm.status.message else ''}"
-    return "is not wanted to run"
+        return _said(OrderReason.FAILED, why=vm.status.message or "its host did not report why")
+    return _said(OrderReason.NOT_WANTED)
 
 
 def _why_coming(vm: VirtualMachine) -> str:
     """What a reader wants to know of one that does not run: what its recovery says, what its host says, where it is."""
-    status = vm.status
+    status, order, host = vm.status, order_here(vm), assigned_to(vm)
     if _comes_back(vm):
-        return f"was stopped when {assigned_to(vm)} was emptied"
+        return _said(OrderReason.DRAINED, host=host)
     if status.recovery is not None and status.recovery.phase is RecoveryPhase.HELD:
-        return f"is held: {status.recovery.reason}: {status.recovery.message}"
-    said = order_here(vm)
-    if said is not None and said.waits_for:
-        return f"waits itself for {', '.join(said.waits_for)}"
+        return _said(OrderReason.HELD, code=status.recovery.reason, why=status.recovery.message)
+    if order is not None and order.waits_for:
+        return _said(OrderReason.WAITS, others=order.waits_for)
     if status.holders:
-        return f"is with {status.holders[0].hypervisor}, and was not seen running there"
-    return f"is to start on {assigned_to(vm)}" if assigned_to(vm) else "has no host yet"
+        return _said(OrderReason.NOT_SEEN, host=status.holders[0].hypervisor)
+    return _said(OrderReason.TO_START, host=host) if host else _said(OrderReason.NO_HOST)

@@ -19,7 +19,7 @@ from outlive.resources.reasons import coverage, inventory, recovery, vm
 from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
-from outlive.resources.reasons.vm import MigrationReason, VmReason
+from outlive.resources.reasons.vm import MigrationReason, OrderReason, VmReason
 
 __all__ = [
     "TABLE",
@@ -28,6 +28,7 @@ __all__ = [
     "HoldReason",
     "Message",
     "MigrationReason",
+    "OrderReason",
     "PlanReason",
     "Reason",
     "SlotReason",

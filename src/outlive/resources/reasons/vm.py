@@ -31,6 +31,25 @@ class VmReason(enum.StrEnum):
     START_FAILED = "start-failed"
 
 
+class OrderReason(enum.StrEnum):
+    """Whether a VM starts after others, or without them; and what is known of one of these, to follow "which"."""
+
+    STARTS_AFTER = "starts-after"
+    STARTS_WITHOUT = "starts-without"
+    MISSING = "other-missing"
+    NOT_WANTED = "other-not-wanted"
+    FAILED = "other-failed"
+    DRAINED = "other-drained"
+    HELD = "other-held"
+    WAITS = "other-waits"
+    NOT_SEEN = "other-not-seen"
+    TO_START = "other-to-start"
+    NO_HOST = "other-without-host"
+    CIRCLE = "other-in-circle"
+    NO_LIMIT = "other-not-waited-for"
+    LATE = "other-late"
+
+
 class MigrationReason(enum.StrEnum):
     """Why a migration did not end at its target."""
 
@@ -68,6 +87,20 @@ TABLE: Final[Table] = {
     VmReason.START_FAILED: Template(
         "{host} could not start it in {tries} tries: {problem}", "remove the cause, then request its start"
     ),
+    OrderReason.STARTS_AFTER: Template("starts after {others}; it waits for at most {limit_s} s"),
+    OrderReason.STARTS_WITHOUT: Template("starts without {others}"),
+    OrderReason.MISSING: Template("does not exist"),
+    OrderReason.NOT_WANTED: Template("is not wanted to run"),
+    OrderReason.FAILED: Template("has failed: {why}"),
+    OrderReason.DRAINED: Template("was stopped when {host} was emptied"),
+    OrderReason.HELD: Template("is held: {code}: {why}"),
+    OrderReason.WAITS: Template("waits itself for {others}"),
+    OrderReason.NOT_SEEN: Template("is with {host}, and was not seen running there"),
+    OrderReason.TO_START: Template("is to start on {host}"),
+    OrderReason.NO_HOST: Template("has no host yet"),
+    OrderReason.CIRCLE: Template("starts after it as well: {around} wait for each other, and the first by name goes"),
+    OrderReason.NO_LIMIT: Template("is not waited for: the limit is 0"),
+    OrderReason.LATE: Template("was not seen running within {limit_s} s{why}"),
     MigrationReason.SELF_TARGET: Template("its target is its source"),
     MigrationReason.PEER_TIMEOUT: Template("the other side did not go on in time"),
     MigrationReason.TARGET_CHANGED: Template("it is meant for another host by now"),
