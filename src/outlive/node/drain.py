@@ -13,9 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError
-from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.node.health import LEAVE_HOST, Answer, LeaveInput, Leaver, LeaveResult, Peer, stays
 from outlive.node.health_monitor import HealthMonitor, PeerHealth
@@ -61,21 +59,17 @@ class Evacuation:
 
     def __init__(
         self,
-        store: Store,
-        shared: VmContext,
+        node: VmContext,
         reporter: HostReporter,
         health: HealthMonitor,
         relocations: Relocations,
-        *,
-        clock: Clock,
     ) -> None:
-        self._store = store
-        self._shared = shared
+        self._node = node
         self._reporter = reporter
         self._health = health
         self._relocations = relocations
-        self._clock = clock
-        self._others = PeerHealth(shared.daemon, shared.host)
+        self._clock = node.clock
+        self._others = PeerHealth(node.daemon, node.host)
         self._not_before_s = 0.0
         self._wait_s = EVACUATE_AGAIN_S
         self._failures = 0
@@ -98,13 +92,13 @@ class Evacuation:
         """Ask whether they leave; if so, let them, one after the other, until something says no."""
         answer = await self._ask(fresh=True)
         if not answer.go:
-            nobody = answer.why in EMPTY_RATHER and not self._shared.here.present()
+            nobody = answer.why in EMPTY_RATHER and not self._node.here.present()
             self._wait(answer.why)
             self._say(go=False, why=Answer.LEFT if nobody else answer.why)
             return
         self._leaves = True
         self._say(go=True)
-        _log.info("host.left", host=self._shared.host)
+        _log.info("host.left", host=self._node.host)
         try:
             why = await self._all()
         finally:
@@ -152,10 +146,10 @@ class Evacuation:
         return self._answer
 
     def _decide(self, peers: tuple[Peer, ...]) -> LeaveResult:
-        shared, policy = self._shared, self._health.policy
-        now, spec = self._clock.now(), shared.desired.spec
+        node, policy = self._node, self._health.policy
+        now, spec = self._clock.now(), node.desired.spec
         given = LeaveInput(
-            host=shared.host,
+            host=node.host,
             action=policy.action,
             degrading_for=self._health.degrading_for_s,
             settle=max(0.0, policy.settle_s),
@@ -166,11 +160,11 @@ class Evacuation:
             scores=self._health.figures()[0],
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
-            maintenance=cluster_maintenance(shared.desired.cluster_spec, now) or host_maintenance(spec.fencing, now),
+            maintenance=cluster_maintenance(node.desired.cluster_spec, now) or host_maintenance(spec.fencing, now),
             failures=self._failures,
             peers=peers,
         )
-        return shared.decisions.use(LEAVE_HOST, given, subject=shared.host)
+        return node.decisions.use(LEAVE_HOST, given, subject=node.host)
 
     # Leaving
 
@@ -179,10 +173,10 @@ class Evacuation:
         refused = False
         for name in await self._order():
             try:
-                await self._shared.desired.look()
+                await self._node.desired.look()
             except OutliveError as error:
-                _log.warning("host.wish_not_read", host=self._shared.host, error=str(error))
-            if not self._shared.keeper.held or self._relocations.stopped:
+                _log.warning("host.desired_state_not_read", host=self._node.host, error=str(error))
+            if not self._node.keeper.held or self._relocations.stopped:
                 return Answer.UNSETTLED
             answer = await self._ask()
             if not answer.go:
@@ -206,20 +200,20 @@ class Evacuation:
 
     async def _order(self) -> list[str]:
         """Those that are here, the ones that restart first first."""
-        here = [one.vm for one in self._shared.here.present() if one.vm not in self._tried]
-        vms = {name: await self._shared.find(name) for name in here}
+        here = [one.vm for one in self._node.here.present() if one.vm not in self._tried]
+        vms = {name: await self._node.find(name) for name in here}
         priorities = {name: vm.spec.restart_priority or 0 for name, vm in vms.items() if vm is not None}
         return sorted(priorities, key=lambda name: (-priorities[name], name))
 
     async def _one(self, name: str) -> Departure:
         vm = await self._relocations.settled(name)
-        if vm is None or name not in self._shared.here.domains or assigned_to(vm) != self._shared.host:
+        if vm is None or name not in self._node.here.domains or assigned_to(vm) != self._node.host:
             return Departure.STAYS
         return Departure.STAYS if stays(await self._leaver(vm)) else await self._relocations.leave(vm, evacuate=True)
 
     async def _leaver(self, vm: VirtualMachine) -> Leaver:
         try:
-            required: int | None = (await self._shared.daemon.get(Coverage, vm.name)).status.required
+            required: int | None = (await self._node.daemon.get(Coverage, vm.name)).status.required
         except NotFound:
             required = None
         return Leaver(
@@ -237,27 +231,27 @@ _replace = msgspec.structs.replace
 
 
 class DrainController:
-    """See the module. ``notify`` when the wish may have changed."""
+    """See the module. ``notify`` when what is wanted may have changed."""
 
-    def __init__(
-        self, store: Store, shared: VmContext, reporter: HostReporter, health: HealthMonitor, *, clock: Clock, ids: Ids
-    ) -> None:
-        self.active = False
-        """Whether a job runs."""
+    def __init__(self, store: Store, node: VmContext, reporter: HostReporter, health: HealthMonitor) -> None:
         self._store = store
-        self._shared = shared
+        self._node = node
         self._reporter = reporter
-        self._clock = clock
-        self._relocations = Relocations(store, shared, clock=clock, ids=ids)
-        self._evacuation = Evacuation(store, shared, reporter, health, self._relocations, clock=clock)
+        self._relocations = Relocations(store, node)
+        self._evacuation = Evacuation(node, reporter, health, self._relocations)
         self._state: DomainState = ""
         self._stopped = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def active(self) -> bool:
+        """Whether a job runs."""
+        return not self._idle.is_set()
+
     def notify(self) -> None:
-        """Look at the wish."""
+        """Look at what is wanted."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -267,29 +261,27 @@ class DrainController:
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Follow the wish until cancelled."""
+        """Do what is wanted until cancelled."""
         while not self._stopped:
             await self._wake.wait()
             self._wake.clear()
-            if not self._shared.keeper.held or self._shared.desired.hypervisor is None or self._stopped:
+            if not self._node.keeper.held or self._node.desired.hypervisor is None or self._stopped:
                 continue
-            self._state = self._state or self._shared.desired.hypervisor.status.domain_state
+            self._state = self._state or self._node.desired.hypervisor.status.domain_state
             job = self._job()
             if job is None:
                 continue
-            self.active = True
             self._idle.clear()
             try:
                 await self._run(job)
             except OutliveError as error:
-                _log.warning("drain.failed", host=self._shared.host, job=job, error=str(error))
-            self.active = False
+                _log.warning("drain.failed", host=self._node.host, job=job, error=str(error))
             self._idle.set()
             await self._rest()
 
     def _job(self) -> Literal["flush", "unflush", "start", "leave"] | None:
-        """What is to be done to get to what is wished; ``None``: nothing."""
-        if self._shared.desired.spec.drain:
+        """What is to be done to get to what is wanted; ``None``: nothing."""
+        if self._node.desired.spec.drain:
             return None if self._state == "flushed" and not self._left() else "flush"
         if self._state in ("flush", "flushed", "unflush"):
             return "unflush"
@@ -299,7 +291,7 @@ class DrainController:
         return "leave" if self._evacuation.due() else None
 
     async def _rest(self) -> None:
-        """After a job that left something; the wish is looked at meanwhile."""
+        """After a job that left something; what is wanted is looked at meanwhile."""
         if self._job() in (None, "start", "leave"):
             return
         try:
@@ -310,18 +302,18 @@ class DrainController:
 
     def _say(self, state: DomainState) -> None:
         if self._state != state or self._reporter.domain_state != state:
-            _log.info("drain.state", host=self._shared.host, state=state)
+            _log.info("drain.state", host=self._node.host, state=state)
             self._state = state
             self._reporter.domain_state = state
             self._reporter.notify()
 
     async def _cancelled(self, draining: bool) -> bool:
-        """Whether the wish is another one by now, read again."""
+        """Whether something else is wanted by now, read again."""
         try:
-            await self._shared.desired.look()
+            await self._node.desired.look()
         except OutliveError as error:
-            _log.warning("drain.wish_not_read", host=self._shared.host, error=str(error))
-        return self._stopped or self._shared.desired.spec.drain != draining or not self._shared.keeper.held
+            _log.warning("drain.desired_state_not_read", host=self._node.host, error=str(error))
+        return self._stopped or self._node.desired.spec.drain != draining or not self._node.keeper.held
 
     async def _run(self, job: Literal["flush", "unflush", "start", "leave"]) -> None:
         if job == "start":
@@ -332,37 +324,37 @@ class DrainController:
             await self._evacuation.run()
             return
         self._say(job)
-        subject = ObjectRef(kind="Hypervisor", name=self._shared.host)
+        subject = ObjectRef(kind="Hypervisor", name=self._node.host)
         if job == "unflush":
             if await self._take_back():
                 self._say("ready")
-            self._shared.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
+            self._node.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
             return
         if not await self._empty():
             return
-        await self._shared.here.look()
+        await self._node.here.look()
         left = self._left()
         if not left:
             self._say("flushed")
-            self._shared.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
+            self._node.faults.clear(FaultCode.DRAIN_INCOMPLETE, subject)
             return
-        self._shared.faults.activate(FaultCode.DRAIN_INCOMPLETE, subject, count=len(left), vm=left[0])
+        self._node.faults.activate(FaultCode.DRAIN_INCOMPLETE, subject, count=len(left), vm=left[0])
 
     # Emptying
 
     def _left(self) -> list[str]:
         """Virtual machines that are here, and those that come: by a move, or because recovery sent them."""
-        host, here = self._shared.host, self._shared.here.names()
-        coming = (vm.name for vm in self._shared.informer.items() if assigned_to(vm) == host and _on_its_way(vm))
+        host, here = self._node.host, self._node.here.names()
+        coming = (vm.name for vm in self._node.informer.items() if assigned_to(vm) == host and _on_its_way(vm))
         return sorted({*here, *coming})
 
     async def _empty(self) -> bool:
         """Every virtual machine here, once; ``False`` if that was cancelled."""
-        for name in [one.vm for one in self._shared.here.present()]:
+        for name in [one.vm for one in self._node.here.present()]:
             vm = await self._relocations.settled(name)
             if await self._cancelled(draining=True):
                 return False
-            if vm is None or name not in self._shared.here.domains or active_move(vm) is not None:
+            if vm is None or name not in self._node.here.domains or active_move(vm) is not None:
                 continue
             await self._relocations.leave(vm)
         return True
@@ -371,7 +363,7 @@ class DrainController:
 
     async def _take_back(self) -> bool:
         """Every virtual machine that belongs here, once; ``False`` if that was cancelled."""
-        host = self._shared.host
+        host = self._node.host
         after = {
             vm.name: vm.spec.start_after
             async for vm in list_all(self._store, VirtualMachine)
@@ -394,7 +386,7 @@ class DrainController:
     async def _take(self, vm: VirtualMachine, step: FlushStep) -> None:
         if step.do in ("migrate_home", "rehome"):
             self._say("unflush")
-            if await self._relocations.send(vm, self._shared.host, ""):
+            if await self._relocations.send(vm, self._node.host, ""):
                 await self._relocations.gone(vm.name)
             return
         if step.do == "start":
@@ -405,17 +397,17 @@ class DrainController:
 
         Also those that came to it since, or ended after it had taken the others back.
         """
-        host, known = self._shared.host, self._shared.informer.items()
+        host, known = self._node.host, self._node.informer.items()
         mine = [vm for vm in known if assigned_to(vm) == host and vm.status.reason == VmReason.STOPPED_BY_DRAIN]
         return [vm.name for vm in mine if state_of(vm) == VmState.STOP]
 
     async def _start_again(self, name: str) -> None:
         def change(now: VirtualMachine) -> VirtualMachineStatus | None:
-            if assigned_to(now) != self._shared.host or state_of(now) != VmState.STOP:
+            if assigned_to(now) != self._node.host or state_of(now) != VmState.STOP:
                 return None
-            return _replace(in_phase(now.status, VmState.START), home=self._shared.host)
+            return _replace(in_phase(now.status, VmState.START), home=self._node.host)
 
-        await change_vm(self._store, name, change, self._clock)
+        await change_vm(self._store, name, change, self._node.clock)
 
 
 def _on_its_way(vm: VirtualMachine) -> bool:

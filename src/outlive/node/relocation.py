@@ -15,8 +15,6 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outlive.base.clock import Clock
-from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.node.numbers import Count
 from outlive.node.vm.context import VmContext
@@ -189,13 +187,11 @@ class Departure(enum.Enum):
 class Relocations:
     """See the module."""
 
-    def __init__(self, store: Store, node: VmContext, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, store: Store, node: VmContext) -> None:
         self.stopped = False
         """Whether nothing more is waited for."""
         self._store = store
         self._node = node
-        self._clock = clock
-        self._ids = ids
         self._late: dict[str, tuple[str, VirtualMachine]] = {}
         """Virtual machines that are on their way longer than they were waited for: they stay booked."""
 
@@ -258,7 +254,7 @@ class Relocations:
 
     async def send(self, vm: VirtualMachine, target: str, home: str, *, live_only: bool = False) -> bool:
         """Begin its move; whether it is on its way. ``live_only``: it stays where it cannot move live."""
-        source, move_id = assigned_to(vm), self._ids.uuid()
+        source, move_id = assigned_to(vm), self._node.ids.uuid()
         self._late[vm.name] = (target, vm)
         moves = VmState.MIGRATE_LIVE if live_only else VmState.MIGRATE
 
@@ -268,7 +264,7 @@ class Relocations:
             phase = moves if state_of(now) == VmState.START else now.status.phase
             return relocated(now, target=target, home=home, phase=phase, move_id=move_id)
 
-        after = await assign_to(self._store, vm.name, target, change, self._clock)
+        after = await assign_to(self._store, vm.name, target, change, self._node.clock)
         return after is not None and assigned_to(after) == target
 
     async def shut_down(self, vm: VirtualMachine) -> bool:
@@ -279,7 +275,7 @@ class Relocations:
                 return None
             return in_phase(now.status, VmState.SHUTDOWN, reason(VmReason.STOPPED_BY_DRAIN))
 
-        return await change_vm(self._store, vm.name, change, self._clock) is not None
+        return await change_vm(self._store, vm.name, change, self._node.clock) is not None
 
     async def settled(self, name: str) -> VirtualMachine | None:
         """The virtual machine once nothing of it is on its way, or as it is after the limit."""
@@ -295,9 +291,9 @@ class Relocations:
         return vm
 
     async def _until(self, name: str, reached: Callable[[VirtualMachine], bool]) -> VirtualMachine | None:
-        deadline_s = self._clock.monotonic() + float(self._node.settings.drain_wait)
+        deadline_s = self._node.clock.monotonic() + float(self._node.settings.drain_wait)
         while True:
             vm = await read(self._store, VirtualMachine, name)
-            if vm is None or reached(vm) or self._clock.monotonic() >= deadline_s or self.stopped:
+            if vm is None or reached(vm) or self._node.clock.monotonic() >= deadline_s or self.stopped:
                 return vm
-            await self._clock.sleep(WATCH_S)
+            await self._node.clock.sleep(WATCH_S)

@@ -269,7 +269,7 @@ class NodeRole:
             registration=Registration(shared, nonce=nonce, isolated=isolated),
             workers=workers,
             reporter=reporter,
-            drainer=DrainController(stores.flush, shared, reporter, health, clock=clock, ids=self._ids),
+            drainer=DrainController(stores.flush, shared, reporter, health),
             health=health,
         )
         daemon.connect()
