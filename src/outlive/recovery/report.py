@@ -13,8 +13,9 @@ from outlive.base.clock import Clock
 from outlive.base.logging import get_logger
 from outlive.failover.report.reporter import Events
 from outlive.recovery.model import Action, ActionKind, RecoveryPlan, RecoveryView
+from outlive.recovery.states import summary_of
 from outlive.resources import Proof, VirtualMachine
-from outlive.resources.reasons import StepReason
+from outlive.resources.reasons import StepReason, render
 from outlive.runtime.metrics import Metrics
 
 SECONDS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -76,11 +77,8 @@ class RecoveryReporter:
         if vm.status.recovery is not None and before.status.recovery is not None:
             news = len(vm.status.recovery.rejected) - len(before.status.recovery.rejected)
             self._rejected.inc(max(0, news))
-        where = f"slot {action.slot} on {action.host}" if action.slot else action.host
-        by = "; ".join(f"{proof.kind}: {proof.evidence}" for proof in proofs)
-        self._events.emit(
-            vm.ref, "RecoveryAssigned", f"goes into {where}; {by}"[:1000], type="Normal", action="Recover"
-        )
+        said = "; ".join((render(summary_of(vm)).text, *(f"{proof.kind}: {proof.evidence}" for proof in proofs)))
+        self._events.emit(vm.ref, "RecoveryAssigned", said[:1000], type="Normal", action="Recover")
         _log.info(
             "recovery.assigned",
             vm=vm.name,
@@ -116,8 +114,7 @@ class RecoveryReporter:
         self._recovered.labels(into).inc()
         self._seconds.observe(took_s)
         self._from_proof.observe(from_proof_s)
-        where = f"slot {record.slot} on {record.host}" if record.slot else record.host
-        self._events.emit(vm.ref, "Recovered", f"runs in {where}", type="Normal", action="Recover")
+        self._events.emit(vm.ref, "Recovered", render(summary_of(vm)).text, type="Normal", action="Recover")
         _log.info(
             "recovery.done",
             vm=vm.name,

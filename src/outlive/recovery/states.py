@@ -17,6 +17,7 @@ import msgspec
 from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import PAUSED
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
+from outlive.node.vm.states import order_here
 from outlive.recovery.model import Action
 from outlive.resources import (
     Assigned,
@@ -30,7 +31,17 @@ from outlive.resources import (
     Rejection,
     VirtualMachine,
 )
-from outlive.resources.reasons import Message, PlanReason, Reason, StepReason, VmReason, reason, render
+from outlive.resources.reasons import (
+    Message,
+    PlanReason,
+    Reason,
+    StepReason,
+    StoryReason,
+    Value,
+    VmReason,
+    reason,
+    render,
+)
 from outlive.resources.vms import RECOVERY_STEPS, RecoveryPhase
 from outlive.runtime.decisions import Decision
 from outlive.runtime.steps import Outcome, Precondition, ProtocolStep
@@ -349,3 +360,42 @@ def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: dat
     record = with_step(record, at, reason(StepReason.DROPPED, why=action.message.text))
     phase = _to(record, RecoveryPhase.DROPPED)
     return _replace(record, phase=phase, **NO_REASON, proofs=proofs or record.proofs)
+
+
+def waits_for(vm: VirtualMachine) -> tuple[str, ...]:
+    """VMs for which it waits where it is assigned."""
+    said = order_here(vm)
+    return said.waits_for if said is not None else ()
+
+
+def summary_of(vm: VirtualMachine) -> Reason:
+    """What became of a VM that lost its host."""
+    recovery, waits = vm.status.recovery, waits_for(vm)
+    assert recovery is not None
+    lost: dict[str, Value] = {"vm": vm.name, "origin": recovery.origin or "its host", "fence": recovery.fence}
+    lost |= {"host": recovery.host, "slot": recovery.slot}
+    match recovery.phase:
+        case RecoveryPhase.RECOVERED:
+            return reason(_how_recovered(recovery), **lost)
+        case RecoveryPhase.HELD:
+            return reason(StoryReason.HELD, **lost, why=recovery.message)
+        case RecoveryPhase.ASSIGNED if waits:
+            return reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
+        case RecoveryPhase.ASSIGNED:
+            return reason(StoryReason.ASSIGNED, **lost)
+        case RecoveryPhase.DROPPED:
+            return reason(StoryReason.DROPPED, **lost)
+        case RecoveryPhase.WAITING:
+            return reason(StoryReason.WAITS_FOR_PROOF, **lost)
+
+
+def _how_recovered(recovery: Recovery) -> StoryReason:
+    if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
+        return StoryReason.BACK_ON_ITS_HOST
+    if recovery.moved_there:
+        return StoryReason.WHERE_IT_WAS_MOVED
+    if recovery.contested:
+        return StoryReason.IN_CONTESTED_SLOT
+    if recovery.promised:
+        return StoryReason.IN_PROMISED_SLOT
+    return StoryReason.IN_OTHER_SLOT if recovery.slot else StoryReason.PLACED

@@ -19,6 +19,7 @@ from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.fencing.policy import fence_order
 from outlive.node.fencing.states import CondemnView, FenceOutcome
 from outlive.node.vm.states import assigned_to, order_here
+from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
     DecisionRecord,
     FormerMembership,
@@ -29,8 +30,8 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.codec import decode_as
-from outlive.resources.reasons import Reason, StepReason, StoryReason, Value, reason, render
-from outlive.resources.vms import Recovery, RecoveryPhase
+from outlive.resources.reasons import render
+from outlive.resources.vms import RecoveryPhase
 from outlive.store import Store, list_all, read
 
 DECISIONS_LIMIT: Final = 200
@@ -86,7 +87,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     recovery = vm.status.recovery
     mine = [one for one in records if one.subject == vm.name]
     if recovery is None:
-        where, waits = assigned_to(vm) or "no host", _waits_for(vm)
+        where, waits = assigned_to(vm) or "no host", waits_for(vm)
         then = f"waits there for {', '.join(waits)}" if waits else "was never recovered from a dead one"
         summary = f"{vm.name} is assigned to {where}, and {then}"
         return Why(
@@ -123,49 +124,11 @@ def _start_order(vm: VirtualMachine) -> Iterator[Link]:
         yield Link(at=said.since, text=f"on {said.hypervisor} it {said.detail}")
 
 
-def _waits_for(vm: VirtualMachine) -> tuple[str, ...]:
-    said = order_here(vm)
-    return said.waits_for if said is not None else ()
-
-
 def _remedy_of_waiting(vm: VirtualMachine) -> str:
-    waits = _waits_for(vm)
+    waits = waits_for(vm)
     if not waits:
         return ""
     return f"see outlive why {waits[0]}; to start it now, take {', '.join(waits)} out of its spec.startAfter"
-
-
-def summary_of(vm: VirtualMachine) -> Reason:
-    """What became of a VM that lost its host."""
-    recovery, waits = vm.status.recovery, _waits_for(vm)
-    assert recovery is not None
-    lost: dict[str, Value] = {"vm": vm.name, "origin": recovery.origin or "its host", "fence": recovery.fence}
-    lost |= {"host": recovery.host, "slot": recovery.slot}
-    match recovery.phase:
-        case RecoveryPhase.RECOVERED:
-            return reason(_how_recovered(recovery), **lost)
-        case RecoveryPhase.HELD:
-            return reason(StoryReason.HELD, **lost, why=recovery.message)
-        case RecoveryPhase.ASSIGNED if waits:
-            return reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
-        case RecoveryPhase.ASSIGNED:
-            return reason(StoryReason.ASSIGNED, **lost)
-        case RecoveryPhase.DROPPED:
-            return reason(StoryReason.DROPPED, **lost)
-        case RecoveryPhase.WAITING:
-            return reason(StoryReason.WAITS_FOR_PROOF, **lost)
-
-
-def _how_recovered(recovery: Recovery) -> StoryReason:
-    if not any(step.what == StepReason.ASSIGNED for step in recovery.steps):
-        return StoryReason.BACK_ON_ITS_HOST
-    if recovery.moved_there:
-        return StoryReason.WHERE_IT_WAS_MOVED
-    if recovery.promised:
-        return StoryReason.IN_PROMISED_SLOT
-    if recovery.contested:
-        return StoryReason.IN_CONTESTED_SLOT
-    return StoryReason.IN_OTHER_SLOT if recovery.slot else StoryReason.PLACED
 
 
 async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:

@@ -136,6 +136,11 @@ def test_a_vm_that_never_lost_its_host_has_a_short_story() -> None:
     assert "never recovered" in answer.summary
 
 
+def test_a_vm_in_a_slot_to_which_others_had_a_claim_says_so_though_the_slot_lists_it() -> None:
+    assert "in slot slot-1, to which other VMs had a claim as well" in told("vm-1", recovery(contested=True)).summary
+    assert "in its promised slot slot-1" in told("vm-1", recovery()).summary
+
+
 def waiting(**how: Any) -> StartOrder:
     given = {"hypervisor": "h3", "waits_for": ("db",), "detail": "starts after db; it waits for at most 180 s"}
     return StartOrder(**{**given, **how})
