@@ -153,7 +153,7 @@ class PlacementRequest(Wire, frozen=True):
     user: str = ""
     zone: str = ""
     num_instances: int = 1
-    need: Amounts = Amounts()
+    need: Amounts = msgspec.field(default_factory=Amounts)
     """Per instance."""
     flavor_name: str = ""
     extra_specs: dict[str, str] = {}

@@ -23,127 +23,52 @@ from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
 from outlive.base.logging import get_logger, global_request_id
 from outlive.resources import Amounts
-from outlive.resources.codec import decode_as, encode, encode_canonical, to_builtins
-from outlive.resources.schema import field_docs, summary
+from outlive.resources.codec import decode_as, encode, encode_canonical
+from outlive.resources.schema import field_docs
 
 Schema = dict[str, Any]
-
-_LIMITS = {
-    "gt": "exclusiveMinimum",
-    "ge": "minimum",
-    "lt": "exclusiveMaximum",
-    "le": "maximum",
-    "multiple_of": "multipleOf",
-    "min_length": "minLength",
-    "max_length": "maxLength",
-    "pattern": "pattern",
+_AMOUNTS: Final[Schema] = {
+    "type": "object",
+    "description": 'Quantities by resource, such as {"cpu": "7500m", "memory": "16Gi"}.',
+    "additionalProperties": {"type": ["string", "number"]},
 }
-_ITEM_LIMITS = {"min_length": "minItems", "max_length": "maxItems"}
-_MAP_LIMITS = {"min_length": "minProperties", "max_length": "maxProperties"}
 
 
-class Schemas:
-    """Schemas that share one table of parts, ``parts``, by the structs' names."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, Schema] = {}
-        self._names: dict[type, str] = {}
-
-    def of(self, kind: Any) -> Schema:
-        """The schema of a type; ``TypeError`` for one that has no JSON form here."""
-        return self._schema(types.type_info(kind))
-
-    def _schema(self, info: types.Type) -> Schema:
-        match info:
-            case types.Metadata():
-                return self._schema(info.type) | (info.extra_json_schema or {})
-            case types.StructType():
-                return self._part(info)
-            case types.UnionType():
-                return {"anyOf": [self._schema(member) for member in info.types]}
-            case types.ListType() | types.VarTupleType() | types.SetType() | types.FrozenSetType():
-                return {"type": "array", "items": self._schema(info.item_type)} | _limits(info, _ITEM_LIMITS)
-            case types.TupleType():
-                items = [self._schema(item) for item in info.item_types]
-                return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-            case types.DictType():
-                values = {"type": "object", "additionalProperties": self._schema(info.value_type)}
-                return values | _limits(info, _MAP_LIMITS)
-            case types.LiteralType():
-                return {"enum": list(info.values)}
-            case types.EnumType():
-                return {"enum": [member.value for member in info.cls]}
-            case types.CustomType() if info.cls is Amounts:
-                return {
-                    "type": "object",
-                    "description": 'Quantities by resource, such as {"cpu": "7500m", "memory": "16Gi"}.',
-                    "additionalProperties": {"type": ["string", "number"]},
-                }
-            case _:
-                return _plain(info)
-
-    def _part(self, info: types.StructType) -> Schema:
-        name = self._names.get(info.cls)
-        if name is None:
-            name = _free_name(info.cls.__name__, self.parts)
-            self._names[info.cls] = name
-            self.parts[name] = {}
-            self.parts[name].update(self._struct(info))
-        return {"$ref": f"#/$defs/{name}"}
-
-    def _struct(self, info: types.StructType) -> Schema:
-        docs = field_docs(info.cls)
-        properties: Schema = {} if info.tag_field is None else {info.tag_field: {"enum": [info.tag]}}
-        required = list(properties)
-        # The fields are asked for again: where a struct holds itself, the inner description has none.
-        own = types.type_info(info.cls)
-        assert isinstance(own, types.StructType)
-        for field in own.fields:
-            schema = dict(self._schema(field.type))
-            if docs.get(field.name):
-                schema.setdefault("description", docs[field.name])
-            if field.required:
-                required.append(field.encode_name)
-            elif field.default is not msgspec.NODEFAULT:
-                schema["default"] = to_builtins(field.default)
-            properties[field.encode_name] = schema
-        result: Schema = {"type": "object", "description": summary(info.cls), "properties": properties}
-        if info.forbid_unknown_fields:
-            result["additionalProperties"] = False
-        return result | ({"required": required} if required else {})
+def _schemas(*kinds: Any) -> tuple[tuple[Schema, ...], dict[str, Schema]]:
+    """The schemas of these types, and of the structs in them by name, with what the code says of each field."""
+    schemas, parts = msgspec.json.schema_components(kinds, schema_hook=_schema_hook, ref_template="#/$defs/{name}")
+    found: dict[type, None] = {}
+    for kind in kinds:
+        _find_structs(types.type_info(kind), found)
+    for struct in found:
+        properties = parts.get(struct.__name__, {}).get("properties", {})
+        docs = field_docs(struct)
+        for field in msgspec.structs.fields(struct):
+            if docs.get(field.name) and field.encode_name in properties:
+                properties[field.encode_name].setdefault("description", docs[field.name])
+    return schemas, parts
 
 
-def _plain(info: types.Type) -> Schema:
-    match info:
-        case types.StrType():
-            return {"type": "string"} | _limits(info, _LIMITS)
-        case types.BoolType():
-            return {"type": "boolean"}
-        case types.IntType():
-            return {"type": "integer"} | _limits(info, _LIMITS)
-        case types.FloatType():
-            return {"type": "number"} | _limits(info, _LIMITS)
-        case types.NoneType():
-            return {"type": "null"}
-        case types.DateTimeType():
-            return {"type": "string", "format": "date-time"}
-        case types.AnyType() | types.RawType():
-            return {}
-        case _:
-            raise TypeError(f"{info} has no schema")
+def _schema_hook(kind: type) -> Schema:
+    if kind is Amounts:
+        return dict(_AMOUNTS)
+    raise NotImplementedError
 
 
-def _limits(info: types.Type, names: dict[str, str]) -> Schema:
-    found = {word: getattr(info, name, None) for name, word in names.items()}
-    return {word: value for word, value in found.items() if value is not None}
-
-
-def _free_name(name: str, taken: Iterable[str]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name}{number}"
-    return free
+def _find_structs(info: types.Type, found: dict[type, None]) -> None:
+    """Every struct in a type."""
+    if isinstance(info, types.StructType):
+        if info.cls in found:
+            return
+        found[info.cls] = None
+        for field in types.type_info(info.cls).fields:  # type: ignore[attr-defined]  # a struct within itself has none
+            _find_structs(field.type, found)
+    for name in ("type", "item_type", "value_type"):
+        inner = getattr(info, name, None)
+        if inner is not None:
+            _find_structs(inner, found)
+    for inner in (*getattr(info, "types", ()), *getattr(info, "item_types", ())):
+        _find_structs(inner, found)
 
 
 INPUT_BYTES: Final = limits.IMPORT_FILE_BYTES
@@ -207,9 +132,8 @@ class DecisionTable:
     def schema(self, name: str) -> dict[str, Any]:
         """``{name, doc, input, output, $defs}``: JSON schemas of input and output; ``NotFound``."""
         decision = self.get(name)
-        schemas = Schemas()
-        given, answer = schemas.of(decision.input), schemas.of(decision.output)
-        return {"name": name, "doc": decision.doc, "input": given, "output": answer, "$defs": schemas.parts}
+        (given, answer), parts = _schemas(decision.input, decision.output)
+        return {"name": name, "doc": decision.doc, "input": given, "output": answer, "$defs": parts}
 
     def decide(self, name: str, raw: bytes) -> bytes:
         """The answer to a JSON input as JSON; ``NotFound``, and what ``Decision.function`` raises on bad input."""
