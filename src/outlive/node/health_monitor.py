@@ -14,9 +14,8 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import as_datetime
 from outlive.base.errors import NotFound
-from outlive.node.desired_state import DesiredState
 from outlive.node.health import (
     BOUNDS,
     FULL,
@@ -41,11 +40,10 @@ from outlive.node.health import (
 from outlive.node.membership.lease import Renewed
 from outlive.node.membership.states import member_view
 from outlive.node.ports.machine import MachinePort
+from outlive.node.vm.context import VmContext
 from outlive.resources import Degrading, DegradingPolicy, Hypervisor, HypervisorUsage, Membership, ObjectRef
 from outlive.resources.hosts import refuses
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import DecisionLog
-from outlive.runtime.faults import FaultSet
 from outlive.store import Store
 
 SAMPLES_KEPT: Final = 512
@@ -63,25 +61,16 @@ _LOW: Final = {
 class HealthMonitor:
     """See the module."""
 
-    def __init__(
-        self,
-        machine: MachinePort,
-        desired: DesiredState,
-        *,
-        host: str,
-        clock: Clock,
-        decisions: DecisionLog,
-        faults: FaultSet,
-    ) -> None:
+    def __init__(self, shared: VmContext, machine: MachinePort) -> None:
         self.standing = Level()
         self.together = 1
         """How many hosts have its trouble, as was last looked at."""
         self._machine = machine
-        self._desired = desired
-        self._host = host
-        self._clock = clock
-        self._decisions = decisions
-        self._faults = faults
+        self._desired = shared.desired
+        self._host = shared.host
+        self._clock = shared.clock
+        self._decisions = shared.decisions
+        self._faults = shared.faults
         self._samples: dict[Part, deque[tuple[float, float]]] = {part: deque(maxlen=SAMPLES_KEPT) for part in Part}
         """When, and how much."""
         self._low_s: float | None = None

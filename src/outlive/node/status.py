@@ -14,17 +14,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import DesiredState
 from outlive.node.health_monitor import HealthMonitor
-from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.numbers import Amount, Number, Positive
 from outlive.node.ports.hypervisor import Domain, DomainState
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.accounting import ACCOUNT_NODE, AccountedVm, AccountInput
-from outlive.node.vm.domains import LocalDomains
+from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import assigned_to, state_of
 from outlive.resources import (
     Amounts,
@@ -40,10 +38,8 @@ from outlive.resources.hosts import DomainState as HostDomainState
 from outlive.resources.hosts import HostUsage, HypervisorStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.decisions import Decision, DecisionLog
-from outlive.runtime.faults import FaultSet
-from outlive.runtime.informer import Informer
-from outlive.store import Store, compare_and_swap
+from outlive.runtime.decisions import Decision
+from outlive.store import compare_and_swap
 
 RESERVE_S: Final = 1
 """Seconds before the next cycle in which collectors must have ended."""
@@ -134,40 +130,24 @@ KEEPALIVE_CYCLE: Final = Decision(
 class HostReporter:
     """See the module. ``notify`` says that something may have changed."""
 
-    def __init__(
-        self,
-        store: Store,
-        domains: LocalDomains,
-        machine: MachinePort,
-        lease: LeaseRenewer,
-        desired: DesiredState,
-        informer: Informer[VirtualMachine],
-        health: HealthMonitor,
-        *,
-        host: str,
-        clock: Clock,
-        decisions: DecisionLog,
-        faults: FaultSet,
-        usage_s: float,
-    ) -> None:
+    def __init__(self, shared: VmContext, machine: MachinePort, health: HealthMonitor) -> None:
         self.domain_state: HostDomainState = ""
         """Whether the host takes virtual machines, as its draining says; empty: leave what is there."""
         self.stopping = ""
         """Why the host is about to stop; empty while it is not."""
-        self._store = store
-        self._domains = domains
+        self._store = shared.daemon
+        self._domains = shared.here
         self._machine = machine
-        self._lease = lease
-        self._desired = desired
-        self._informer = informer
+        self._lease = shared.keeper
+        self._informer = shared.informer
         self._health = health
-        self._host = host
-        self._clock = clock
-        self._decisions = decisions
-        self._faults = faults
+        self._host = shared.host
+        self._clock = shared.clock
+        self._decisions = shared.decisions
+        self._faults = shared.faults
         self._stale_cycles = 0
         """Intervals one after the other in which the domains could not be asked."""
-        self._usage_s = usage_s
+        self._usage_s = float(shared.settings.usage)
         self._usage_due_s = 0.0
         self._needs: dict[str, Amounts] = {}
         """What each virtual machine here takes, kept while it is on its way to another host."""

@@ -226,23 +226,6 @@ class NodeRole:
             random=self._random.fork("informers"),
             selector=Selector.labels({HOST_LABEL: self.host}),
         )
-        health = HealthMonitor(
-            ports.machine, desired, host=self.host, clock=clock, decisions=self.decisions, faults=self.faults
-        )
-        reporter = HostReporter(
-            stores.daemon,
-            here,
-            ports.machine,
-            keeper,
-            desired,
-            informer,
-            health,
-            host=self.host,
-            clock=clock,
-            decisions=self.decisions,
-            faults=self.faults,
-            usage_s=float(settings.usage),
-        )
         shared = VmContext(
             host=self.host,
             daemon=stores.daemon,
@@ -260,8 +243,10 @@ class NodeRole:
             clock=clock,
             ids=self._ids,
             starts=asyncio.Semaphore(settings.starts),
-            reported=reporter.notify,
         )
+        health = HealthMonitor(shared, ports.machine)
+        reporter = HostReporter(shared, ports.machine, health)
+        shared.reported = reporter.notify
         workers = VmReconciler(shared, random=self._random.fork("workers"))
 
         daemon = Daemon(

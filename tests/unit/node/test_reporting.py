@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support.loops import run
@@ -11,11 +12,13 @@ from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.ports.hypervisor import Domain
+from outlive.node.settings import NodeSettings
 from outlive.node.status import STALE_CYCLES, HostReporter
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Amounts, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
+from outlive.runtime.units import Duration
 from outlive.simulation.field_writers import WriterStore
 from outlive.store.memory import MemoryStore
 
@@ -60,20 +63,18 @@ def test_service_that_does_not_answer_three_times_is_a_fault_until_it_answers() 
         service: Any = Service()
         nobody: Any = NoVms()
         faults = FaultSet(FaultRecorder(store, clock, "daemon", "h1"), clock)
-        reporter = HostReporter(
-            store,
-            LocalDomains(service, clock, limit_s=1.0),
-            service,
-            nobody,
-            nobody,
-            nobody,
-            nobody,
+        shared: Any = SimpleNamespace(
             host="h1",
+            daemon=store,
+            here=LocalDomains(service, clock, limit_s=1.0),
+            keeper=nobody,
+            informer=nobody,
             clock=clock,
             decisions=DecisionLog(clock),
             faults=faults,
-            usage_s=INTERVAL_S,
+            settings=NodeSettings(usage=Duration(INTERVAL_S)),
         )
+        reporter = HostReporter(shared, service, nobody)
         seen: list[list[str]] = []
 
         async def intervals(count: int) -> None:

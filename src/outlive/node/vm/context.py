@@ -108,7 +108,7 @@ class VmContext:
     clock: Clock
     ids: Ids
     starts: asyncio.Semaphore
-    reported: Callable[[], None]
+    reported: Callable[[], None] = lambda: None
     """The set of virtual machines here changed: publish it."""
     cleaned: bool = True
     """Whether nothing of an earlier epoch is left to be taken over; until then no foreign run is destroyed."""
