@@ -25,6 +25,7 @@ from outlive.resources import (
 )
 from outlive.resources.codec import convert
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
+from outlive.resources.reasons.failover_events import FULL_PROTECTION
 from outlive.runtime.faults import health
 from outlive.store import list_all
 
@@ -135,8 +136,6 @@ def reported_coverage(reported: list[Coverage]) -> dict[str, Any]:
 
 def _full_protection(events: list[Event], reported: list[Coverage]) -> str:
     """What failover last forecast; empty where every VM is covered, or it has said nothing."""
-    from outlive.failover.report.reporter import FULL_PROTECTION
-
     if all(one.status.covered for one in reported):
         return ""
     forecasts = [event for event in events if event.reason == FULL_PROTECTION]

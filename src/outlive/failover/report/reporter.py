@@ -23,7 +23,7 @@ from outlive.failover.planner.cleanup import Brake, Deletion
 from outlive.failover.reconciler.steps import Step
 from outlive.failover.report.forecast import FullProtection, Outlook
 from outlive.resources import CPU, MEMORY, ObjectRef
-from outlive.resources.reasons.failover_events import EVENTS, FailoverEvent
+from outlive.resources.reasons.failover_events import EVENTS, FULL_PROTECTION, FailoverEvent
 from outlive.resources.reasons.model import Value, fill
 from outlive.runtime.metrics import Metrics
 
@@ -36,8 +36,6 @@ LEVEL_EVENTS = 50
 """Events about unknown protection levels that one cycle writes."""
 VM_KIND = "VirtualMachine"
 SLOT_KIND = "Reservation"
-FULL_PROTECTION = "FullProtection"
-"""The reason of events on the cluster that say when everybody has all slots again."""
 CLUSTER = ObjectRef(kind="Cluster", name="default")
 
 

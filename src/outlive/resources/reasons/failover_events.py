@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 
 from outlive.resources.reasons.model import Value, fill
 
+FULL_PROTECTION: Final = "FullProtection"
+"""Reason of the event that says when every VM will have all its slots."""
+
 
 class FailoverEvent(enum.StrEnum):
     """All of them: of slots, of VMs, of the cluster."""
