@@ -201,7 +201,7 @@ def _listed(whom: list[tuple[str, str]]) -> str:
     return f"{'; '.join(named)}{', …' if len(whom) > NAMED else ''}"
 
 
-def _said(code: OrderReason, **fields: Value) -> str:
+def _said(code: OrderReason, /, **fields: Value) -> str:
     return render(reason(code, **fields)).text
 
 

@@ -47,7 +47,7 @@ TABLE: Final[Table] = MappingProxyType({**coverage.TABLE, **recovery.TABLE, **vm
 """Every code of every family."""
 
 
-def reason(code: enum.StrEnum, **fields: Value) -> Reason:
+def reason(code: enum.StrEnum, /, **fields: Value) -> Reason:
     """A code with its values."""
     return Reason(code.value, fields)
 
