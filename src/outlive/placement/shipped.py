@@ -20,163 +20,101 @@ VMWARE_GENERAL_PURPOSE: Final = "vmware-general-purpose-load-balancing"
 VMWARE_HANA: Final = "vmware-hana-bin-packing"
 
 
+_CUSTOMERS: Final = (Parameter(key="domainNamePrefixes", string_list_value=("iaas-",)),)
+_MEMORY_ONLY: Final = (Parameter(key="resourceWeights", float_map_value={"memory": 1.0}),)
+_UNLOCKED: Final = (Parameter(key="lockReserved", bool_value=False),)
+_LOCKED: Final = (Parameter(key="lockReserved", bool_value=True),)
+_EVER: Final = (
+    Parameter(key="ignoreAllocations", bool_value=True),
+    Parameter(key="ignoredReservationTypes", string_list_value=(COMMITTED, FAILOVER)),
+)
+_VM_FILTERS: Final = """
+    filter_status_conditions filter_correct_az filter_host_instructions filter_image_properties filter_capabilities
+    filter_has_requested_traits filter_external_customer filter_has_accelerators filter_instance_group_affinity
+    filter_instance_group_anti_affinity filter_has_enough_capacity filter_allowed_projects filter_aggregate_metadata
+    filter_live_migratable filter_requested_destination filter_quota_enforcement"""
+_NEW_SLOT_FILTERS: Final = """
+    filter_status_conditions filter_host_instructions filter_correct_az filter_has_enough_capacity
+    filter_has_requested_traits filter_has_accelerators filter_allowed_projects filter_capabilities
+    filter_instance_group_affinity filter_instance_group_anti_affinity filter_live_migratable
+    filter_requested_destination"""
+_REUSE_SLOT_FILTERS: Final = """
+    filter_status_conditions filter_host_instructions filter_correct_az filter_has_requested_traits
+    filter_has_accelerators filter_external_customer filter_allowed_projects filter_capabilities"""
+_ACKNOWLEDGE_FILTERS: Final = """
+    filter_status_conditions filter_host_instructions filter_correct_az filter_has_enough_capacity
+    filter_has_requested_traits filter_has_accelerators filter_external_customer filter_allowed_projects
+    filter_capabilities"""
+_REPORT_FILTERS: Final = """
+    filter_status_conditions filter_correct_az filter_has_enough_capacity filter_has_requested_traits
+    filter_capabilities"""
+
+
 def shipped_pipelines() -> tuple[Pipeline, ...]:
     """All of them, by name."""
+    spread, pack = "Ordinary VMs, spread by load.", "In-memory databases, packed tightly."
+    evacuation, commitments = Step(name="kvm_failover_evacuation"), Step(name="kvm_committed_resource_reservation")
+    spreading, packing = (
+        (*_size_weighers(-1.0), evacuation, commitments),
+        (*_size_weighers(1.0), evacuation, commitments),
+    )
+    steal = Step(
+        name="avoid_high_steal_pct", params=(Parameter(key="maxStealPctOverObservedTimeSpan", float_value=20.0),)
+    )
+    contention = (
+        Step(name="vmware_binpack", params=_MEMORY_ONLY, multiplier=-1.0),
+        Step(name="vmware_avoid_long_term_contended_hosts", params=_contention()),
+        Step(name="vmware_avoid_short_term_contended_hosts", params=_contention()),
+    )
     made = (
-        *_for_vms(),
-        *_for_slots(),
+        _pipeline(GENERAL_PURPOSE, spread, _filters(_VM_FILTERS), spreading),
+        _pipeline(HANA, pack, _filters(_VM_FILTERS), packing),
+        _pipeline(f"{GENERAL_PURPOSE}-no-history", spread, _filters(_VM_FILTERS, _UNLOCKED), spreading),
+        _pipeline(f"{HANA}-no-history", pack, _filters(_VM_FILTERS, _UNLOCKED), packing),
         _pipeline(
-            REPORT_CAPACITY,
-            "Hosts that could ever take a flavor, for capacity reports.",
-            filters=(
-                Step(name="filter_status_conditions"),
-                Step(name="filter_correct_az"),
-                Step(
-                    name="filter_has_enough_capacity",
-                    params=(
-                        Parameter(key="ignoreAllocations", bool_value=True),
-                        Parameter(key="ignoredReservationTypes", string_list_value=(COMMITTED, FAILOVER)),
-                    ),
-                ),
-                Step(name="filter_has_requested_traits"),
-                Step(name="filter_capabilities"),
-            ),
-        ),
-        _pipeline(
-            "kvm-descheduler",
-            "Finds VMs that should leave their host.",
-            detectors=(
-                Step(
-                    name="avoid_high_steal_pct",
-                    params=(Parameter(key="maxStealPctOverObservedTimeSpan", float_value=20.0),),
-                ),
-            ),
-        ),
-        *_for_vmware(),
-    )
-    return tuple(sorted(made, key=lambda pipeline: pipeline.name))
-
-
-def _for_vms() -> tuple[Pipeline, ...]:
-    unlocked = (Parameter(key="lockReserved", bool_value=False),)
-    balance, pack = "spread by load", "packed tightly"
-    return (
-        _pipeline(GENERAL_PURPOSE, f"Ordinary VMs, {balance}.", _vm_filters(()), _vm_weighers(-1.0)),
-        _pipeline(HANA, f"In-memory databases, {pack}.", _vm_filters(()), _vm_weighers(1.0)),
-        _pipeline(
-            f"{GENERAL_PURPOSE}-no-history", f"Ordinary VMs, {balance}.", _vm_filters(unlocked), _vm_weighers(-1.0)
-        ),
-        _pipeline(f"{HANA}-no-history", f"In-memory databases, {pack}.", _vm_filters(unlocked), _vm_weighers(1.0)),
-    )
-
-
-def _vm_filters(capacity: tuple[Parameter, ...]) -> tuple[Step, ...]:
-    return (
-        Step(name="filter_status_conditions"),
-        Step(name="filter_correct_az"),
-        Step(name="filter_host_instructions"),
-        Step(name="filter_image_properties"),
-        Step(name="filter_capabilities"),
-        Step(name="filter_has_requested_traits"),
-        _external_customer(),
-        Step(name="filter_has_accelerators"),
-        Step(name="filter_instance_group_affinity"),
-        Step(name="filter_instance_group_anti_affinity"),
-        Step(name="filter_has_enough_capacity", params=capacity),
-        Step(name="filter_allowed_projects"),
-        Step(name="filter_aggregate_metadata"),
-        Step(name="filter_live_migratable"),
-        Step(name="filter_requested_destination"),
-        Step(name="filter_quota_enforcement"),
-    )
-
-
-def _vm_weighers(bin_packing: float) -> tuple[Step, ...]:
-    return (
-        *_size_weighers(bin_packing),
-        Step(name="kvm_failover_evacuation"),
-        Step(name="kvm_committed_resource_reservation"),
-    )
-
-
-def _size_weighers(bin_packing: float) -> tuple[Step, ...]:
-    return (
-        Step(name="kvm_prefer_smaller_hosts", params=_memory_only()),
-        Step(name="kvm_instance_group_soft_affinity"),
-        Step(name="kvm_binpack", params=_memory_only(), multiplier=bin_packing),
-    )
-
-
-def _for_slots() -> tuple[Pipeline, ...]:
-    locked = (Parameter(key="lockReserved", bool_value=True),)
-    return (
-        _pipeline(
-            NEW_SLOT,
-            "A host for a new failover slot.",
-            filters=(
-                Step(name="filter_status_conditions"),
-                Step(name="filter_host_instructions"),
-                Step(name="filter_correct_az"),
-                Step(name="filter_has_enough_capacity", params=locked),
-                Step(name="filter_has_requested_traits"),
-                Step(name="filter_has_accelerators"),
-                Step(name="filter_allowed_projects"),
-                Step(name="filter_capabilities"),
-                Step(name="filter_instance_group_affinity"),
-                Step(name="filter_instance_group_anti_affinity"),
-                Step(name="filter_live_migratable"),
-                Step(name="filter_requested_destination"),
-            ),
-            weighers=_size_weighers(-1.0),
+            NEW_SLOT, "A host for a new failover slot.", _filters(_NEW_SLOT_FILTERS, _LOCKED), _size_weighers(-1.0)
         ),
         _pipeline(
             REUSE_SLOT,
             "Hosts whose slots a VM may share. The slot holds the space, so capacity is not asked.",
-            filters=(
-                Step(name="filter_status_conditions"),
-                Step(name="filter_host_instructions"),
-                Step(name="filter_correct_az"),
-                Step(name="filter_has_requested_traits"),
-                Step(name="filter_has_accelerators"),
-                _external_customer(),
-                Step(name="filter_allowed_projects"),
-                Step(name="filter_capabilities"),
-            ),
+            _filters(_REUSE_SLOT_FILTERS),
             gathers=False,
         ),
         _pipeline(
             ACKNOWLEDGE_SLOT,
             "Whether a VM could be evacuated into its slot now.",
-            filters=(
-                Step(name="filter_status_conditions"),
-                Step(name="filter_host_instructions"),
-                Step(name="filter_correct_az"),
-                Step(name="filter_has_enough_capacity"),
-                Step(name="filter_has_requested_traits"),
-                Step(name="filter_has_accelerators"),
-                _external_customer(),
-                Step(name="filter_allowed_projects"),
-                Step(name="filter_capabilities"),
-            ),
-            weighers=(Step(name="kvm_failover_evacuation"),),
+            _filters(_ACKNOWLEDGE_FILTERS),
+            (evacuation,),
             gathers=False,
         ),
-    )
-
-
-def _for_vmware() -> tuple[Pipeline, ...]:
-    return (
+        _pipeline(
+            REPORT_CAPACITY,
+            "Hosts that could ever take a flavor, for capacity reports.",
+            _filters(_REPORT_FILTERS, _EVER),
+        ),
+        _pipeline("kvm-descheduler", "Finds VMs that should leave their host.", detectors=(steal,)),
         _pipeline(
             VMWARE_GENERAL_PURPOSE,
             "VMware: re-weighs what Nova's own filters left.",
-            weighers=(
-                Step(name="vmware_binpack", params=_memory_only(), multiplier=-1.0),
-                Step(name="vmware_avoid_long_term_contended_hosts", params=_contention()),
-                Step(name="vmware_avoid_short_term_contended_hosts", params=_contention()),
-            ),
+            weighers=contention,
             gathers=False,
         ),
         _pipeline(VMWARE_HANA, "VMware: keeps Nova's order.", gathers=False),
+    )
+    return tuple(sorted(made, key=lambda pipeline: pipeline.name))
+
+
+def _filters(names: str, capacity: tuple[Parameter, ...] = ()) -> tuple[Step, ...]:
+    """The filters of these names; ``capacity`` are parameters of the filter on capacity."""
+    params = {"filter_external_customer": _CUSTOMERS, "filter_has_enough_capacity": capacity}
+    return tuple(Step(name=name, params=params.get(name, ())) for name in names.split())
+
+
+def _size_weighers(bin_packing: float) -> tuple[Step, ...]:
+    return (
+        Step(name="kvm_prefer_smaller_hosts", params=_MEMORY_ONLY),
+        Step(name="kvm_instance_group_soft_affinity"),
+        Step(name="kvm_binpack", params=_MEMORY_ONLY, multiplier=bin_packing),
     )
 
 
@@ -199,16 +137,6 @@ def _pipeline(
             weighers=weighers,
             detectors=detectors,
         ),
-    )
-
-
-def _memory_only() -> tuple[Parameter, ...]:
-    return (Parameter(key="resourceWeights", float_map_value={"memory": 1.0}),)
-
-
-def _external_customer() -> Step:
-    return Step(
-        name="filter_external_customer", params=(Parameter(key="domainNamePrefixes", string_list_value=("iaas-",)),)
     )
 
 
