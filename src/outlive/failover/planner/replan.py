@@ -7,7 +7,7 @@ with the room that the present slots hold, and then a way there is looked for (d
 * A VM joins at least as many new slots as it has, then leaves all old ones. New slots only have VMs that have switched
   and old ones only those that have not, so that at any time the rules hold for everybody: every part of a valid plan is
   one. While a VM is in both, its own old and new slots may clash with each other, which lowers nobody's tolerance.
-* A new slot is opened once its host has room, which old slots give back when nobody is left in them; what a VM gets
+* A new slot is opened once its host has room. Old slots are emptied in the order in which that works; what a VM gets
   beyond what it had comes last.
 
 Not promised: that everybody switches. Where room for the new slots is only found under old ones that cannot be emptied
@@ -31,7 +31,7 @@ from outlive.failover.rules import may_run_on
 from outlive.failover.separation import groups_of
 
 PASSES: Final = 50
-"""Times that all who have not switched are tried again, as long as anybody can."""
+"""Times that all old slots are looked at, until no pass empties another."""
 WORTH_SHARE: Final = 0.02
 """Where nobody gains, a plan is only changed if it holds so much less memory."""
 MISSING_SHARE: Final = 0.1
@@ -144,6 +144,7 @@ class _Switching:
         self._new = {slot.name: msgspec.structs.replace(slot, members={}) for slot in target.slots}
         self._members: dict[str, dict[str, str]] = {slot.name: dict(slot.members) for slot in kept}
         self._actions: list[Action] = []
+        self._switched: set[str] = set()
         self._target = ConflictIndex.build(target.slots, given.vms, given.required, given.topology)
         """Where everybody is once all have switched."""
         if given.topology.server_groups:
@@ -152,15 +153,16 @@ class _Switching:
 
     def result(self, missing: int) -> PlanResult | None:
         """Everything that can be switched is, and the rest is topped up; ``None`` where that is no plan."""
-        waiting = list(dict.fromkeys(vm for name in self._by_worth() for vm in sorted(self._old[name].members)))
         for _ in range(PASSES):
-            left = [vm for vm in waiting if not self._switch(vm)]
-            if len(left) == len(waiting):
+            self._empty_slots()
+            if not sum(map(self._switch_alone, sorted(self._had.keys() - self._switched))):
                 break
-            waiting = left
-        for vm in sorted(self._gets.keys() - set(waiting)):
+        waiting = {vm for vm in self._had if vm not in self._switched}
+        for vm in sorted(self._gets.keys() - waiting):
             for slot in self._gets[vm]:
-                if vm not in self._members.get(slot, ()) and self._fits(vm, [slot]):
+                if vm in self._members.get(slot, ()):
+                    continue
+                if self._fits([(vm, slot)]) or self._relocate(vm, slot, ()):
                     self._join(vm, slot)
         if not any(self._left.values()):
             for join in self._joins_kept:
@@ -173,31 +175,60 @@ class _Switching:
             return None
         return self._topped_up(slots, missing)
 
-    def _by_worth(self) -> list[str]:
-        """The old slots, those first that hold most for each member."""
-        return sorted(self._old, key=lambda name: (-self._old[name].memory_bytes / len(self._old[name].members), name))
+    def _empty_slots(self) -> None:
+        """Empty old slots, those first that hold most for each member, as long as one can be emptied."""
+        worth = {
+            name: slot.memory_bytes / max(1, len(slot.members)) for name, slot in self._old.items() if slot.members
+        }
+        waiting = sorted(worth, key=lambda name: (-worth[name], name))
+        for _ in range(PASSES):
+            left = [name for name in waiting if not self._switch(sorted(self._left[name]))]
+            if len(left) == len(waiting):
+                return
+            waiting = left
 
-    def _switch(self, vm: str) -> bool:
-        """Let the VM change to new slots, those that are open already first, or to none; slots that have no room where
-        they are planned are opened elsewhere, if the plan allows it."""
+    def _switch(self, vms: Sequence[str]) -> bool:
+        """Let all of these VMs change to new slots, or none."""
+        joins: list[tuple[str, str]] = []
+        opened: set[str] = set()
+        for vm in vms:
+            need = min(len(self._had[vm]), self._given.required.get(vm, 0))
+            mine = self._gets.get(vm, [])
+            if vm in self._switched or len(mine) < need:
+                return False
+            there = sorted(mine, key=lambda slot: slot not in self._members and slot not in opened)[:need]
+            opened.update(there)
+            joins += [(vm, slot) for slot in there]
+        if not self._fits(joins):
+            return False
+        for vm in vms:
+            for member, slot in joins:
+                if member == vm:
+                    self._join(vm, slot)
+            self._leave(vm)
+        return True
+
+    def _switch_alone(self, vm: str) -> bool:
+        """Let the VM change to new slots, those that are open already first; slots that have no room where they are
+        planned are opened elsewhere, if the plan allows it."""
         need = min(len(self._had[vm]), self._given.required.get(vm, 0))
-        chosen: list[str] = []
+        chosen: list[tuple[str, str]] = []
         mark = self._target.savepoint()
         was = {name: self._new[name] for name in self._gets.get(vm, ())}
         for name in sorted(was, key=lambda name: (name not in self._members, name)):
-            if len(chosen) < need and (self._fits(vm, [*chosen, name]) or self._relocate(vm, name, chosen)):
-                chosen.append(name)
+            if len(chosen) < need and (self._fits([*chosen, (vm, name)]) or self._relocate(vm, name, chosen)):
+                chosen.append((vm, name))
         if len(chosen) < need:
             self._target.rollback(mark)
             self._new |= was
             return False
         self._target.release(mark)
-        for name in chosen:
+        for _, name in chosen:
             self._join(vm, name)
         self._leave(vm)
         return True
 
-    def _relocate(self, vm: str, name: str, chosen: Sequence[str]) -> bool:
+    def _relocate(self, vm: str, name: str, chosen: Sequence[tuple[str, str]]) -> bool:
         """Plan the new slot on another host, where there is room now and all who are to be in it may have it."""
         index, slot = self._target, self._new[name]
         members = index.members(name)
@@ -205,7 +236,7 @@ class _Switching:
         offered = self._offered.get(self._given.classes.get(vm, ""), frozenset())
         for host in sorted(offered, key=lambda host: (-self._free.get(host, (0, 0))[1], host)):
             self._new[name] = msgspec.structs.replace(slot, host=host, target_host=host)
-            if not self._fits(vm, [*chosen, name]):
+            if not self._fits([*chosen, (vm, name)]):
                 continue
             if all(self._may_be_on(member, host) for member in members):
                 index.add_slot(self._new[name])
@@ -225,17 +256,22 @@ class _Switching:
         allowed = offered and may_run_on(self._vms[vm], host)
         return allowed and self._target.may_open(vm, host) and self._target.separation.allows(vm, host)
 
-    def _fits(self, vm: str, slots: Iterable[str]) -> bool:
-        """Whether the VM may open those of the slots that are not there yet, and there is room for them now."""
-        opening = [self._new[name] for name in slots if name not in self._members]
+    def _fits(self, joins: Iterable[tuple[str, str]]) -> bool:
+        """Whether there is room now for the slots that have to be opened, and somebody who may open each."""
         taken = Counter[tuple[str, int]]()
-        for slot in opening:
-            taken[slot.host, 0] += slot.cpu_milli
-            taken[slot.host, 1] += slot.memory_bytes
-        offered = self._offered.get(self._given.classes.get(vm, ""), frozenset())
-        return all(slot.host in offered for slot in opening) and all(
+        opening: dict[str, bool] = {}
+        for vm, name in joins:
+            if name not in self._members:
+                if name not in opening:
+                    taken[self._new[name].host, 0] += self._new[name].cpu_milli
+                    taken[self._new[name].host, 1] += self._new[name].memory_bytes
+                opening[name] = opening.get(name, self._may_open(vm, name))
+        return all(opening.values()) and all(
             amount <= self._free.get(host, (0, 0))[resource] for (host, resource), amount in taken.items()
         )
+
+    def _may_open(self, vm: str, slot: str) -> bool:
+        return self._new[slot].host in self._offered.get(self._given.classes.get(vm, ""), ())
 
     def _join(self, vm: str, name: str) -> None:
         slot, host = self._new[name], self._vms[vm].host
@@ -260,6 +296,7 @@ class _Switching:
         )
 
     def _leave(self, vm: str) -> None:
+        self._switched.add(vm)
         for name in self._had[vm]:
             self._actions.append(Leave(slot=name, vm=vm))
             del self._left[name][vm]
