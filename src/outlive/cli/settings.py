@@ -16,6 +16,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.cli.access import Access, running_server
+from outlive.resources.cluster import CLUSTER
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
@@ -64,7 +65,7 @@ async def settings_for(store: Store, file: Path | None) -> RoleSettings:
 
     if file is None and not _in_environment():
         try:
-            cluster = await store.get(Cluster, "default")
+            cluster = await store.get(Cluster, CLUSTER)
         except NotFound:
             return role_settings(load(None))
         kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION)
@@ -111,7 +112,7 @@ async def _remembered_slots(store: Store) -> int | None:
     from outlive.resources import Cluster
     from outlive.store.access import read
 
-    found = await read(store, Cluster, "default")
+    found = await read(store, Cluster, CLUSTER)
     text = found.metadata.annotations.get(SLOTS_ANNOTATION, "") if found is not None else ""
     return int(text) if text.isdecimal() and len(text) < 3 else None
 
@@ -174,8 +175,8 @@ async def _annotate(store: Store, clock: Clock, annotations: Mapping[str, str]) 
     from outlive.store.access import compare_and_swap
 
     def changed(found: Cluster | None) -> Cluster:
-        one = found or Cluster(metadata=ObjectMeta(name="default"))
+        one = found or Cluster(metadata=ObjectMeta(name=CLUSTER))
         meta = msgspec.structs.replace(one.metadata, annotations={**one.metadata.annotations, **annotations})
         return msgspec.structs.replace(one, metadata=meta)
 
-    await compare_and_swap(store, Cluster, "default", changed, clock=clock, half="spec")
+    await compare_and_swap(store, Cluster, CLUSTER, changed, clock=clock, half="spec")

@@ -23,6 +23,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import convert
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons.failover_events import FULL_PROTECTION
@@ -72,7 +73,7 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
     faults = [*unrecorded, *[fault async for fault in list_all(store, Fault)]]
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
     members = [member async for member in list_all(store, Membership)]
-    clusters = [one async for one in list_all(store, Cluster) if one.name == "default"]
+    clusters = [one async for one in list_all(store, Cluster) if one.name == CLUSTER]
     coverage = reported_coverage(reported)
     return {
         "hosts": len(hosts),

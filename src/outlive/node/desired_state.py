@@ -9,11 +9,9 @@ from __future__ import annotations
 from outlive.base.errors import NotFound
 from outlive.node.fencing.policy import Profile, profile_of
 from outlive.resources import Cluster, FencingPolicy, FencingSpec, Hypervisor
-from outlive.resources.cluster import ClusterSpec
+from outlive.resources.cluster import CLUSTER, ClusterSpec
 from outlive.resources.hosts import HypervisorSpec
 from outlive.store import Store, answered
-
-CLUSTER = "default"
 
 
 class DesiredState:

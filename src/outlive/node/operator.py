@@ -22,13 +22,13 @@ from outlive.node.fencing.proofs import PROVE_OPERATOR, OperatorView
 from outlive.node.membership.join import is_nobodys
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.resources import Cluster, ClusterSpec, FencingSpec, Hypervisor, Membership, ObjectMeta, VirtualMachine
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, Resource
 from outlive.resources.vms import Request
 from outlive.store import Selector, Store, list_all
 from outlive.store.access import compare_and_swap, read
 
-CLUSTER: Final = "default"
 WORDS_LIMIT: Final = 500
 """Characters of a name or a reason."""
 RECENT_S: Final = 24 * 3600.0

@@ -298,9 +298,11 @@ class Fleet:
         row = self.row(name)
         if row is None:
             return {}
-        free, known = self.raw_base(ignore_allocations=False)
-        held = self.ledger.held(_EVERYTHING)
-        left = {one: int(free[at, row] - held[at, row]) for one, at in self.resources.items() if known[at, row]}
+        if not self.columns.flag("counted")[row]:
+            return {}
+        free = self.columns.amounts("capacity")[:, row] - self.columns.amounts("allocation")[:, row]
+        known, held = self.columns.present("capacity")[:, row], self.ledger.held(_EVERYTHING, slice(row, row + 1))
+        left = {one: int(free[at] - held[at, 0]) for one, at in self.resources.items() if known[at]}
         return {one: -amount for one, amount in left.items() if amount < 0}
 
     # -- inside ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, Amounts, Reservati
 
 Matrix = NDArray[np.int64]
 _TYPES: Final = (FAILOVER, COMMITTED, IN_FLIGHT)
+_ALL_ROWS: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +206,15 @@ class Ledger:
         self.revision += 1
         return entry
 
-    def held(self, query: CapacityQuery) -> Matrix:
+    def held(self, query: CapacityQuery, rows: slice = _ALL_ROWS) -> Matrix:
         """What all reservations hold from a request with this query, before its own unlocks (a new matrix)."""
         source = self._full if query.ignore_allocations else self._used
-        total = np.zeros_like(self._ready_slots)
+        total = np.zeros_like(self._ready_slots[:, rows])
         for kind in _TYPES:
             if kind not in query.ignored_types:
-                total += source[kind]
+                total += source[kind][:, rows]
         if query.intent is Intent.REUSE_FAILOVER_RESERVATION and FAILOVER not in query.ignored_types:
-            total -= self._ready_slots
+            total -= self._ready_slots[:, rows]
         return total
 
     def unlocks(self, query: CapacityQuery) -> list[Bucket]:

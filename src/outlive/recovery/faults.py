@@ -13,9 +13,9 @@ from typing import Final, Protocol
 from outlive.base.deadline import deadline
 from outlive.base.quantity import format_bytes
 from outlive.base.wording import listing
-from outlive.recovery.view import CLUSTER, RecoveryInformers
+from outlive.recovery.view import RecoveryInformers
 from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.cluster import Pause
+from outlive.resources.cluster import CLUSTER, Pause
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.recovery import MAY_RUN, REPORTED_OF_HOST
 from outlive.resources.vms import RecoveryPhase

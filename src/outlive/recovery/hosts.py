@@ -14,9 +14,9 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists
 from outlive.base.logging import get_logger
 from outlive.node.membership.pause import PauseGate, is_lost
-from outlive.recovery.view import CLUSTER, RecoveryInformers
+from outlive.recovery.view import RecoveryInformers
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectMeta
-from outlive.resources.cluster import Pause
+from outlive.resources.cluster import CLUSTER, Pause
 from outlive.store import Store, answered
 from outlive.store.access import compare_and_swap
 

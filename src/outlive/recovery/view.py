@@ -41,6 +41,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.hosts import is_only_emptied, refuses
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance
 from outlive.resources.reasons import HoldReason
@@ -62,8 +63,6 @@ CONSUMER_INDEX: Final = "consumer"
 """Index of slots by the VM that is let in."""
 DOUBT_S: Final = 2.0
 """Caches that have lost the store for longer are not acted on."""
-CLUSTER: Final = "default"
-"""Name of the one ``Cluster``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.service import PlacementService
 from outlive.recovery.controller import RecoveryController
-from outlive.recovery.view import CLUSTER, RecoveryInformers, slot_indexes, vm_indexes
+from outlive.recovery.view import RecoveryInformers, slot_indexes, vm_indexes
 from outlive.resources import (
     Cluster,
     Flavor,
@@ -42,6 +42,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
 from outlive.roles.settings import RoleSettings

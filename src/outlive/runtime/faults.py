@@ -23,6 +23,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import HOST_LABEL, Cluster, Fault, Hypervisor, ObjectMeta, ObjectRef
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.maintenance import cluster_maintenance, host_maintenance, power_maintenance
 from outlive.resources.reasons.faults import FULL_HEALTH, POWER_CODES, FaultCode, fault_message
 from outlive.resources.reasons.model import Message, Value
@@ -238,7 +239,7 @@ class FaultRecorder:
     async def _in_maintenance(self, one: ActiveFault) -> bool:
         """Whether nobody wants to hear of this now."""
         now = self._clock.now()
-        cluster = await read(self._store, Cluster, "default")
+        cluster = await read(self._store, Cluster, CLUSTER)
         if cluster is not None and cluster_maintenance(cluster.spec, now):
             return True
         if one.subject.kind not in HOST_KINDS:

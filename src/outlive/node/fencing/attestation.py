@@ -19,7 +19,6 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Refused, Unknown
 from outlive.base.hashing import stable_hash
-from outlive.node.desired_state import CLUSTER
 from outlive.node.fencing.states import FenceOutcome
 from outlive.node.membership.join import FORMER_LIMIT, NOBODYS, is_nobodys
 from outlive.node.membership.states import dated
@@ -36,6 +35,7 @@ from outlive.resources import (
     Proof,
     VirtualMachine,
 )
+from outlive.resources.cluster import CLUSTER
 from outlive.runtime.steps import Precondition, ProtocolStep
 from outlive.store import Store, list_all
 from outlive.store.access import read

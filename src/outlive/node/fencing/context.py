@@ -24,6 +24,7 @@ from outlive.node.fencing.watcher import Watcher
 from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import dated
 from outlive.resources import Cluster, ClusterSpec, Hypervisor, MemberRecord, Membership
+from outlive.resources.cluster import CLUSTER
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.steps import ProtocolStep, Refusal
@@ -62,7 +63,7 @@ class FenceWriter:
 
     async def settings(self, host: str) -> HostSettings:
         """What operators want now. ``Unavailable`` while nobody knows, because what the cluster said is gone."""
-        cluster = await read(self._store, Cluster, "default")
+        cluster = await read(self._store, Cluster, CLUSTER)
         hypervisor = await read(self._store, Hypervisor, host)
         if is_lost(cluster, (one.record for one in self._memberships.items())):
             raise Unavailable("Cluster/default is missing, or says nothing of its store: a controller makes it anew")

@@ -19,6 +19,7 @@ from outlive.base.clock import Clock
 from outlive.node.fencing.proofs import CLOCK_ERROR, GUARD_SLACK_S
 from outlive.node.numbers import Amount, Count, Number, Positive
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, MemberRecord
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.maintenance import maintenance
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX, condition
 from outlive.runtime.decisions import Decision
@@ -232,12 +233,12 @@ class Policies:
 
     def cluster(self) -> ClusterSpec:
         """Of the whole cluster."""
-        cluster = self._clusters.get("default")
+        cluster = self._clusters.get(CLUSTER)
         return ClusterSpec() if cluster is None else cluster.spec
 
     def incarnation(self) -> str:
         """The store's, as far as it was seen; empty: nobody says."""
-        cluster = self._clusters.get("default")
+        cluster = self._clusters.get(CLUSTER)
         return "" if cluster is None else cluster.status.store_incarnation
 
     def settings(self, host: str) -> HostSettings:

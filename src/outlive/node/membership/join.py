@@ -20,7 +20,6 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import CLUSTER
 from outlive.node.fencing.policy import fence_order
 from outlive.node.membership.guard import record_of
 from outlive.node.membership.pause import PauseGate
@@ -30,6 +29,7 @@ from outlive.node.ports.guard import GuardPort
 from outlive.node.ports.machine import MachinePort
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import Cluster, FormerMembership, Hypervisor, MemberRecord, Membership, ObjectMeta, Proof, R
+from outlive.resources.cluster import CLUSTER
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.steps import refuses
 from outlive.store import Store

@@ -21,9 +21,8 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Conflict, NotFound, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
-from outlive.node.desired_state import CLUSTER
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership
-from outlive.resources.cluster import Pause
+from outlive.resources.cluster import CLUSTER, Pause
 from outlive.store import LIST_S, Store, answered, list_all
 from outlive.store.access import compare_and_swap, read, swap
 
