@@ -21,7 +21,7 @@ from outlive.store.sqlite import DATABASE_FILE, SqliteStore
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 12
+ROUNDS = 6
 PATIENCE_S = 30.0
 
 
@@ -72,7 +72,7 @@ def test_no_acknowledged_write_is_lost_when_the_process_is_killed(tmp_path: Path
             assert number <= max(promised.get(name, 0), before.get(name, 0)) + 1, f"{name}: {number} from nowhere"
         before = found
         total += sum(promised.values())
-    assert total > 500
+    assert total > 200
 
 
 def test_a_log_that_ends_anywhere_gives_whole_objects_of_one_moment(tmp_path: Path) -> None:

@@ -20,17 +20,13 @@ from outlive.base.errors import ExitCode, OutliveError, leaves
 ISSUES = "run it again with --debug and report what it prints"
 
 
-class Debug:
-    """Whether tracebacks are wanted."""
-
-    @staticmethod
-    def taken_from(arguments: list[str]) -> bool:
-        """Whether ``--debug`` is among the arguments (before any ``--``), which is taken out, or in the environment."""
-        end = arguments.index("--") if "--" in arguments else len(arguments)
-        places = [index for index, argument in enumerate(arguments[:end]) if argument == "--debug"]
-        for index in reversed(places):
-            del arguments[index]
-        return bool(places) or os.environ.get("OUTLIVE_DEBUG", "") not in ("", "0")
+def take_debug(arguments: list[str]) -> bool:
+    """Whether tracebacks are wanted: by ``--debug`` before any ``--``, which is taken out, or by the environment."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    places = [index for index, argument in enumerate(arguments[:end]) if argument == "--debug"]
+    for index in reversed(places):
+        del arguments[index]
+    return bool(places) or os.environ.get("OUTLIVE_DEBUG", "") not in ("", "0")
 
 
 def report(error: BaseException, debug: bool) -> int:

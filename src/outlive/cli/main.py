@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from outlive import __version__
 from outlive.base.errors import ExitCode
-from outlive.cli.errors import Debug, report
+from outlive.cli.errors import report, take_debug
 
 
 class Entry(NamedTuple):
@@ -112,7 +112,7 @@ def root(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = Debug.taken_from(arguments)
+    debug = take_debug(arguments)
     try:
         result = app(args=arguments, prog_name="outlive", standalone_mode=False)
         code = result if isinstance(result, int) else ExitCode.YES

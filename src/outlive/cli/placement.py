@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,7 +11,7 @@ from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, and_more, table
-from outlive.cli.snapshot import look
+from outlive.cli.snapshot import Config, look
 from outlive.cli.values import amounts, flavor_named, unknown_flavor
 from outlive.failover.calls import Caller, pipeline_for
 from outlive.failover.model import VmView
@@ -44,9 +43,7 @@ async def rank(
     pipeline: Annotated[str, typer.Option("--pipeline", help="By this pipeline.")] = "",
     hosts: Annotated[list[str] | None, typer.Option("--host", help="Only among these hosts.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="The reason against every other host.")] = False,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings, as for outlive up.")
-    ] = None,
+    config: Config = None,
 ) -> ExitCode | None:
     """Which hosts would take a VM, best first; exit code 1 if none would."""
 

@@ -11,7 +11,7 @@ from tests.support.command import COMMAND, environment, outlive, spawned
 
 from outlive import __version__
 from outlive.base.errors import BadInput, Forbidden, InUse, LimitExceeded, NotFound, Refused, Unavailable, Unknown
-from outlive.cli.errors import Debug, report
+from outlive.cli.errors import report, take_debug
 from outlive.cli.main import COMMANDS
 from outlive.resources.documents import BadInputs, Problem
 
@@ -99,10 +99,10 @@ def test_every_problem_is_a_line_and_the_rest_a_count(capsys: pytest.CaptureFixt
 
 def test_debug_shows_the_traceback_wherever_it_stands() -> None:
     arguments = ["get", "vms", "--debug"]
-    assert Debug.taken_from(arguments)
+    assert take_debug(arguments)
     assert arguments == ["get", "vms"]
     after = ["decide", "--", "--debug"]
-    assert not Debug.taken_from(after)
+    assert not take_debug(after)
     assert "Traceback" in outlive("--debug", "get", "nodes").err
 
 
