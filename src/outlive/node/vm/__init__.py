@@ -1,4 +1,5 @@
-"""The virtual machines of one host: what an observed state asks for, requests of users, moves, draining and accounting.
+"""The virtual machines of one host: what an observed state asks for, and the steps that carry it out.
 
-The functions decide, and nothing else; who may run a virtual machine at all is settled by its holders, not here.
+Decisions are pure functions; steps take the context of the host. Who may run a virtual machine at all is settled by its
+holders (``outlive.node.membership.holders``), not here.
 """

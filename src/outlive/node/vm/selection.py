@@ -223,14 +223,6 @@ def _allowed(node: NodeFigures, vm: Wanted) -> bool:
     return node.usable and node.name != vm.node and (not vm.node_limit or node.name in vm.node_limit)
 
 
-class _Figure(enum.Enum):
-    PROVISIONED = enum.auto()
-    FREE = enum.auto()
-    LOAD = enum.auto()
-    VCPUS = enum.auto()
-    VMS = enum.auto()
-
-
 def _room_provisioned(node: NodeFigures) -> Number:
     memory = node.memory
     return memory.used + memory.free - memory.provisioned - memory.reserved
@@ -240,43 +232,27 @@ def _room_free(node: NodeFigures) -> Number:
     return node.memory.free - node.memory.reserved
 
 
-_MERIT: Final[dict[_Figure, Callable[[NodeFigures], Number]]] = {
-    _Figure.PROVISIONED: _room_provisioned,
-    _Figure.FREE: _room_free,
-    _Figure.LOAD: lambda node: -node.load,
-    _Figure.VCPUS: lambda node: -node.vcpu_allocated,
-    _Figure.VMS: lambda node: -node.domains_count,
+_MERIT: Final[dict[Selector, Callable[[NodeFigures], Number]]] = {
+    Selector.MEMPROV: _room_provisioned,
+    Selector.MEMFREE: _room_free,
+    Selector.LOAD: lambda node: -node.load,
+    Selector.VCPUS: lambda node: -node.vcpu_allocated,
+    Selector.VMS: lambda node: -node.domains_count,
 }
-"""The host with the most of it is the best."""
+"""The host with the most of it is the best; ``mem`` is one of the first two."""
 
 
-def _figure(selector: Selector, mem_means: MemMeans) -> _Figure:
-    match selector:
-        case Selector.MEM:
-            return _Figure.FREE if mem_means == "free" else _Figure.PROVISIONED
-        case Selector.MEMPROV:
-            return _Figure.PROVISIONED
-        case Selector.MEMFREE:
-            return _Figure.FREE
-        case Selector.LOAD:
-            return _Figure.LOAD
-        case Selector.VCPUS:
-            return _Figure.VCPUS
-        case Selector.VMS:
-            return _Figure.VMS
+def _figure(selector: Selector, mem_means: MemMeans) -> Selector:
+    if selector is Selector.MEM:
+        return Selector.MEMFREE if mem_means == "free" else Selector.MEMPROV
+    return selector
 
 
-def _has_room(node: NodeFigures, given: SelectNodeInput, figure: _Figure) -> bool:
+def _has_room(node: NodeFigures, given: SelectNodeInput, figure: Selector) -> bool:
     if given.require_fit:
         fits = _room_free(node) >= given.vm.memory
-        return fits and (figure is not _Figure.PROVISIONED or _room_provisioned(node) >= given.vm.memory)
-    match figure:
-        case _Figure.PROVISIONED:
-            return _room_provisioned(node) > 0
-        case _Figure.FREE:
-            return _room_free(node) > 0
-        case _:
-            return True
+        return fits and (figure is not Selector.MEMPROV or _room_provisioned(node) >= given.vm.memory)
+    return figure not in (Selector.MEMPROV, Selector.MEMFREE) or _MERIT[figure](node) > 0
 
 
 MEBIBYTE: Final = 1 << 20

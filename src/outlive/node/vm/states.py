@@ -227,19 +227,10 @@ class VmEventResult(msgspec.Struct, frozen=True, kw_only=True):
     action: VmAction
 
 
-class _Place(enum.StrEnum):
-    """Where it belongs, and whether it runs here."""
-
-    HERE_RUNNING = "here-running"
-    HERE_DOWN = "here-down"
-    ELSEWHERE_RUNNING = "elsewhere-running"
-    ELSEWHERE_DOWN = "elsewhere-down"
-
-
 SHUTTING_DOWN: Final = frozenset({VmState.SHUTDOWN, VmState.RESTART, VmState.MIGRATE})
 """States in which a guest that is being shut down goes on being shut down."""
-EVENTS: Final[Mapping[_Place, Mapping[str, VmAction]]] = {
-    _Place.HERE_RUNNING: {
+EVENTS: Final[Mapping[tuple[bool, bool], Mapping[str, VmAction]]] = {
+    (True, True): {
         VmState.START: VmAction.ADOPT,
         VmState.RESTART: VmAction.RESTART,
         VmState.SHUTDOWN: VmAction.SHUTDOWN,
@@ -247,28 +238,23 @@ EVENTS: Final[Mapping[_Place, Mapping[str, VmAction]]] = {
         VmState.DISABLE: VmAction.DESTROY,
         **dict.fromkeys(sorted(MIGRATING), VmAction.SETTLE_START),
     },
-    _Place.HERE_DOWN: {
+    (True, False): {
         VmState.START: VmAction.START,
         VmState.RESTART: VmAction.WRITE_START,
         VmState.SHUTDOWN: VmAction.SETTLE_STOP,
         VmState.STOP: VmAction.FORGET,
         **dict.fromkeys(sorted(MIGRATING), VmAction.RECEIVE),
     },
-    _Place.ELSEWHERE_RUNNING: {
+    (False, True): {
         VmState.MIGRATE: VmAction.SEND,
         VmState.UNMIGRATE: VmAction.SEND,
         VmState.MIGRATE_LIVE: VmAction.SEND_LIVE,
         VmState.SHUTDOWN: VmAction.SHUTDOWN,
     },
-    _Place.ELSEWHERE_DOWN: {},
+    (False, False): {},
 }
-"""What is done in each state; states that are not named: see ``OTHERWISE``."""
-OTHERWISE: Final[Mapping[_Place, VmAction]] = {
-    _Place.HERE_RUNNING: VmAction.NONE,
-    _Place.HERE_DOWN: VmAction.NONE,
-    _Place.ELSEWHERE_RUNNING: VmAction.TERMINATE,
-    _Place.ELSEWHERE_DOWN: VmAction.NONE,
-}
+"""What is done in each state, by whether it belongs here and whether it runs here. In states that are not named: what
+runs here and belongs elsewhere is ended, and else nothing is done."""
 
 
 def vm_event(given: VmEventInput) -> VmEventResult:
@@ -277,16 +263,9 @@ def vm_event(given: VmEventInput) -> VmEventResult:
         return VmEventResult(action=VmAction.ABORT_SHUTDOWN)
     if given.busy is not None:
         return VmEventResult(action=VmAction.DEFER)
-    match given.node == given.this_node, given.running:
-        case True, True:
-            place = _Place.HERE_RUNNING
-        case True, False:
-            place = _Place.HERE_DOWN
-        case False, True:
-            place = _Place.ELSEWHERE_RUNNING
-        case _:
-            place = _Place.ELSEWHERE_DOWN
-    return VmEventResult(action=EVENTS[place].get(given.state, OTHERWISE[place]))
+    here = given.node == given.this_node
+    otherwise = VmAction.TERMINATE if given.running and not here else VmAction.NONE
+    return VmEventResult(action=EVENTS[here, given.running].get(given.state, otherwise))
 
 
 VM_EVENT: Final = Decision(
