@@ -55,9 +55,9 @@ class Daemon:
 
     def connect(self) -> None:
         """Let the parts tell each other what changed."""
-        self.shared.here.listen(self._domain_changed)
+        self.shared.here.on_change = self._domain_changed
         self.shared.keeper.on_renewed = self.health.renewed
-        self.shared.here.on_look(self.health.looked)
+        self.shared.here.on_look = self.health.looked
         self.shared.keeper.on_entered = self._entered
         self.shared.keeper.on_lost = self._lost
 

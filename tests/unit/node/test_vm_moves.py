@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from tests.support.node_worlds import at, condemn, holders, host_of, set_status, tell, told_of, vm_of
 
+from outlive.node.migration.migration import SOURCE, TARGET, Here
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import HOST_LABEL, Holder, Membership
+from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import HypervisorClient
 from outlive.simulation.spec import VmSpec
@@ -277,3 +279,9 @@ def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_hos
         assert holders(world) == [("kvm-1", 1, "running")]
 
     tell(story)
+
+
+def test_every_phase_of_a_move_under_way_has_a_step_on_both_sides() -> None:
+    under_way = set(MigrationPhase) - {MigrationPhase.ABORTED}
+    assert set(SOURCE) == set(TARGET) == under_way
+    assert all(set(row) == set(Here) for row in SOURCE.values())

@@ -37,16 +37,10 @@ class LocalDomains:
         self._shown = 0
         self._ended: dict[str, int] = {}
         """Virtual machine → how often had been looked when the call that creates it ended."""
-        self._listeners: list[Callable[[str], None]] = []
-        self._timers: list[Callable[[float], None]] = []
-
-    def listen(self, listener: Callable[[str], None]) -> None:
-        """Tell ``listener`` which virtual machine's domain changed; it must not block."""
-        self._listeners.append(listener)
-
-    def on_look(self, timer: Callable[[float], None]) -> None:
-        """Tell ``timer`` how long each listing took, in seconds; it must not block."""
-        self._timers.append(timer)
+        self.on_change: Callable[[str], None] = lambda vm: None
+        """Called with the virtual machine whose domain changed; it must not block."""
+        self.on_look: Callable[[float], None] = lambda seconds: None
+        """Called with the seconds that each listing took; it must not block."""
 
     def names(self) -> tuple[str, ...]:
         """Virtual machines with a domain here or a create under way, sorted."""
@@ -73,9 +67,9 @@ class LocalDomains:
             with deadline(self._limit_s):
                 listed = await self.hypervisor.domains()
         except (TimeoutError, Unknown) as error:
-            self._time(began_s)
+            self.on_look(max(0.0, self._clock.monotonic() - began_s))
             raise Unavailable(f"the hypervisor did not list its domains: {error or 'no answer in time'}") from error
-        self._time(began_s)
+        self.on_look(max(0.0, self._clock.monotonic() - began_s))
         if asked < self._shown:
             return
         self._shown = asked
@@ -86,8 +80,7 @@ class LocalDomains:
         before, self.domains = self.domains, {one.vm: one for one in listed}
         for vm in sorted({*before, *self.domains}):
             if before.get(vm) != self.domains.get(vm):
-                for listener in self._listeners:
-                    listener(vm)
+                self.on_change(vm)
 
     async def look_once_started(self) -> None:
         """Take a new picture, and start the hypervisor service where it does not answer: the guard may have stopped it.
@@ -99,10 +92,6 @@ class LocalDomains:
         except Unavailable:
             await self.start_service()
             await self.look()
-
-    def _time(self, began_s: float) -> None:
-        for timer in self._timers:
-            timer(max(0.0, self._clock.monotonic() - began_s))
 
     async def shutdown(self, vm: str) -> None:
         """Ask the guest to end. ``Unknown`` where nobody answers in time; other errors as they come."""
