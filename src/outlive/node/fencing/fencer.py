@@ -103,19 +103,8 @@ class Fencer:
         self._clusters = Informer(store, Cluster, clock=clock, random=random)
         self.watcher = Watcher(self._memberships, clock, host)
         sequence = PowerSequence(power, clock, decisions)
-        self._rehearsals = Rehearsals(
-            sequence, self._hypervisors, store, clock, self._leads, self._renewal, self._is_strict
-        )
-        self._rules = Rules(
-            host,
-            observer,
-            self.watcher,
-            self._clusters,
-            self._hypervisors,
-            clock,
-            decisions,
-            self._rehearsals.good_s,
-        )
+        self._rules = Rules(host, observer, self.watcher, self._clusters, self._hypervisors, clock, decisions)
+        self._rehearsals = Rehearsals(sequence, self._hypervisors, store, clock, self._leads, self._rules)
         self._writer = FenceWriter(store, self._memberships, clock, decisions)
         self._holds = Holds()
         context = self._context = FencerContext(
@@ -221,16 +210,6 @@ class Fencer:
         if seen is None or seen.record.state != "Held":
             return False
         return self._clock.monotonic() - seen.since <= self._rules.silence_s(host, seen)
-
-    def _renewal(self, host: str) -> tuple[int, float] | None:
-        """Number and pace of the last renewal that was seen of a host."""
-        seen = self.watcher.get(host)
-        return (
-            None if seen is None else (seen.record.seq, float(self._rules.policies.profile(host, seen.record).renew_s))
-        )
-
-    def _is_strict(self, hypervisor: Hypervisor) -> bool:
-        return self._rules.is_strict(hypervisor)
 
     # One round
 

@@ -23,6 +23,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.fencing.power import PowerSequence
+from outlive.node.fencing.rules import Rules
 from outlive.resources import Hypervisor, MemberRecord
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -64,10 +65,7 @@ class _Result:
 
 
 class Rehearsals:
-    """See the module. ``leads``: whether this fencer writes the results; ``renewal``: number and pace of the last
-    renewal that was seen of a host, ``None`` for one that has no membership; ``strict``: whether its VMs have
-    objectives for which the usual looks take too long.
-    """
+    """See the module. ``leads``: whether this fencer writes the results."""
 
     def __init__(
         self,
@@ -76,16 +74,14 @@ class Rehearsals:
         store: Store,
         clock: Clock,
         leads: Callable[[], bool],
-        renewal: Callable[[str], tuple[int, float] | None],
-        strict: Callable[[Hypervisor], bool],
+        rules: Rules,
     ) -> None:
         self._power = power
         self._hypervisors = hypervisors
         self._store = store
         self._clock = clock
         self._leads = leads
-        self._renewal = renewal
-        self._strict = strict
+        self._rules = rules
         self._results: dict[str, _Result] = {}
 
     def not_in_date(self, host: Hypervisor, silent_since: float, record: MemberRecord, renew_s: float) -> str:
@@ -102,13 +98,6 @@ class Rehearsals:
             return f"its power controller had failed its rehearsals for {past_s:.0f} s ({mine.result})"
         return ""
 
-    def good_s(self, host: str) -> float | None:
-        """Since the host's controller was last found good by me; ``None``: the last time it was not, or never."""
-        mine = self._results.get(host)
-        if mine is None or mine.good is None or mine.result != OK:
-            return None
-        return self._clock.monotonic() - mine.good[1]
-
     async def run(self) -> None:
         """Rehearse until cancelled."""
         await self._hypervisors.wait_synced()
@@ -118,9 +107,10 @@ class Rehearsals:
             known = {host.name for host in hosts}
             for name in [name for name in self._results if name not in known]:
                 del self._results[name]
+                self._rules.power_good_at.pop(name, None)
             await self._rehearse_all(hosts)
             await self._sleep_until(began + STRICT_EVERY_S)
-            await self._rehearse_all([one for one in self._controlled() if self._strict(one)])
+            await self._rehearse_all([one for one in self._controlled() if self._rules.is_strict(one)])
             await self._sleep_until(began + EVERY_S)
 
     def _controlled(self) -> list[Hypervisor]:
@@ -138,12 +128,15 @@ class Rehearsals:
                 task.add_done_callback(lambda _: slots.release())
 
     async def _rehearse(self, host: Hypervisor) -> None:
-        began, renewal = self._clock.monotonic(), self._renewal(host.name)
+        began, renewal = self._clock.monotonic(), self._rules.renewal(host.name)
         result = await self._rehearsal(host)
         before = self._results.get(host.name)
         good = None if before is None else before.good
         if result == OK:
             good = (good[0] if good is not None and before is not None and before.result == OK else began, began)
+        self._rules.power_good_at.pop(host.name, None)
+        if result == OK:
+            self._rules.power_good_at[host.name] = began
         self._results[host.name] = _Result(result, good, renewal[0] if result == OK and renewal is not None else 0)
         if before is None or before.result != result:
             log = _log.info if result == OK else _log.warning
@@ -173,7 +166,7 @@ class Rehearsals:
         """Whether it renews once more, so that what was found before it did is of its own life."""
         for _ in range(LOOKS_FOR_LIFE):
             await self._clock.sleep(renew_s)
-            now = self._renewal(host)
+            now = self._rules.renewal(host)
             if now is None or now[0] > seq:
                 return now is not None
         return False

@@ -8,7 +8,7 @@ anything (docs/concepts/safety.md#condemning).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from outlive.base.clock import Clock
@@ -113,7 +113,6 @@ class Rules:
         hypervisors: Informer[Hypervisor],
         clock: Clock,
         decisions: DecisionLog,
-        power_good_s: Callable[[str], float | None],
     ) -> None:
         self.policies = Policies(clusters, hypervisors, clock)
         self.rate = RateRule()
@@ -123,8 +122,8 @@ class Rules:
         self._hypervisors = hypervisors
         self._clock = clock
         self._decisions = decisions
-        self._power_good_s = power_good_s
-        """Since a host's power controller was last found good by me."""
+        self.power_good_at: dict[str, float] = {}
+        """Host → when I last found its power controller good, if that was so at my last look."""
         self._sight_since: float | None = None
         self._blind_since: float | None = None
         self._looked_at: float | None = None
@@ -142,6 +141,11 @@ class Rules:
         """How often the host renews."""
         seen = self._watcher.get(host)
         return float(self._mine().renew_s if seen is None else self.policies.profile(host, seen.record).renew_s)
+
+    def renewal(self, host: str) -> tuple[int, float] | None:
+        """Number and pace of the last renewal that was seen of a host; ``None`` for one that has no membership."""
+        seen = self._watcher.get(host)
+        return None if seen is None else (seen.record.seq, self.renew_s(host))
 
     # The observer itself
 
@@ -291,7 +295,8 @@ class Rules:
         fencing = hypervisor.spec.fencing
         if not fencing.driver or "power" in seen.record.distrusted or power_maintenance(fencing, self._clock.now()):
             return None
-        return self._power_good_s(hypervisor.name)
+        good_at = self.power_good_at.get(hypervisor.name)
+        return None if good_at is None else self._clock.monotonic() - good_at
 
 
 def refuses(result: EvaluateResult, host: str) -> str:
