@@ -17,6 +17,7 @@ import msgspec
 from outlive.base.clock import as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
+from outlive.node.fencing.policy import DAEMON_CONDITION, STOPPING
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.numbers import Amount, Number, Positive
 from outlive.node.ports.hypervisor import Domain, DomainState
@@ -210,23 +211,17 @@ class HostReporter:
         )
         if self.domain_state:
             status = _replace(status, domain_state=self.domain_state)
-        return _replace(status, conditions=with_condition(status.conditions, self._ready(found)))
+        return _replace(status, conditions=with_condition(status.conditions, self._ready()))
 
-    def _ready(self, found: Hypervisor) -> Condition:
-        now = as_datetime(self._clock.now())
+    def _ready(self) -> Condition:
+        reason, message = "DaemonRuns", ""
         if self.stopping:
-            return Condition(
-                type="Ready", status="False", reason="Stopping", message=self.stopping, last_transition_time=now
-            )
-        if not self._lease.held:
-            return Condition(
-                type="Ready",
-                status="False",
-                reason="NotMember",
-                message="the host does not hold its membership",
-                last_transition_time=now,
-            )
-        return Condition(type="Ready", status="True", reason="DaemonRuns", last_transition_time=now)
+            reason, message = STOPPING, self.stopping
+        elif not self._lease.held:
+            reason, message = "NotMember", "the host does not hold its membership"
+        now = as_datetime(self._clock.now())
+        status: Literal["True", "False"] = "False" if message else "True"
+        return Condition(type=DAEMON_CONDITION, status=status, reason=reason, message=message, last_transition_time=now)
 
     def _objective_s(self) -> float | None:
         """The shortest of those that are to run here."""

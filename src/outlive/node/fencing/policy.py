@@ -28,8 +28,7 @@ from outlive.runtime.informer import Informer
 WRITE_LIMIT_S: Final = 2.0
 """How long one renewal may take before it counts as lost."""
 DAEMON_CONDITION: Final = "Ready"
-"""Condition of a Hypervisor by which its daemon says, as the reason, that it starts or stops."""
-STARTING: Final = "Starting"
+"""Condition of a Hypervisor by which its daemon says, as the reason, that it stops."""
 STOPPING: Final = "Stopping"
 STORE_SHARE: Final = 0.2
 """The part of the store's compare-and-swaps that renewals may use."""
@@ -279,10 +278,8 @@ class Policies:
         self._profiles[host] = (applied, wanted, since)
         return applied
 
-    def transition(self, host: str) -> str:
-        """``Starting`` or ``Stopping``, if the host's daemon said so last."""
+    def stopping(self, host: str) -> bool:
+        """Whether the host's daemon said last that it stops."""
         hypervisor = self._hypervisors.get(host)
         ready = None if hypervisor is None else condition(hypervisor.status.conditions, DAEMON_CONDITION)
-        if ready is None or ready.status == "True" or ready.reason not in (STARTING, STOPPING):
-            return ""
-        return ready.reason
+        return ready is not None and ready.status != "True" and ready.reason == STOPPING

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from outlive.base.clock import Clock
-from outlive.node.fencing.policy import STARTING, STOPPING, Policies, Profile
+from outlive.node.fencing.policy import Policies, Profile
 from outlive.node.fencing.states import is_open
 from outlive.node.fencing.suspicion import (
     FENCE_LOOKS,
@@ -133,7 +133,7 @@ class Rules:
     def silence_s(self, host: str, seen: Seen) -> float:
         """After how long an unchanged version looks silent."""
         silence = self.policies.profile(host, seen.record).silence_s
-        if self.policies.transition(host):
+        if self.policies.stopping(host):
             return max(silence, self.policies.cluster().fencing.transition_grace_s)
         return silence
 
@@ -243,7 +243,7 @@ class Rules:
             return "dead" if is_open(record) else "fenced"
         if record.state == "Released":
             return "stop"
-        return {STARTING: "init", STOPPING: "shutdown"}.get(self.policies.transition(host), "run")
+        return "shutdown" if self.policies.stopping(host) else "run"
 
     def take_over_s(self, host: str, seen: Seen, now: float) -> float:
         """After how long without a change another may carry this open fence on."""
