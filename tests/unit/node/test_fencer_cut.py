@@ -104,7 +104,7 @@ def test_cut_that_cannot_be_read_back_proves_nothing():
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
             record = await s.record("d")
             assert record.cut.scope == ()
-            assert "read back" in record.fence.reason
+            assert "read back" in record.fence.unproven_why
 
     run(story())
 
@@ -221,7 +221,7 @@ def test_driver_that_breaks_proves_nothing_and_ends_no_fence():
             await _site(s, cuts)
             s.silence("d")
             await s.until("d", lambda record: record.fence.phase == "unconfirmed", limit_s=60)
-            assert "KeyError" in (await s.record("d")).fence.reason
+            assert "KeyError" in (await s.record("d")).fence.unproven_why
             cuts.mode = "ok"
             await s.until("d", lambda record: record.cut.through == 1, limit_s=60)
 
@@ -318,7 +318,7 @@ def test_cut_of_which_a_part_is_lost_while_the_host_is_condemned_is_told_at_once
             cuts.reach = lambda one: one != "disk:two"
             await asyncio.sleep(70)
             assert "disk:two could not be read back" in await _fault(s, "cut-failing")
-            assert "disk:two" in (await s.record("d")).fence.reason
+            assert "disk:two" in (await s.record("d")).fence.unproven_why
             assert (await s.record("d")).cut.scope == ("disk:one", "disk:two", "port:net")
             cuts.reach = lambda one: True
             await asyncio.sleep(70)
@@ -354,7 +354,7 @@ def test_cut_that_ends_sooner_than_another_fencer_could_take_it_over_proves_noth
             await s.until("d", lambda record: record.fence.phase == "unconfirmed")
             record = await s.record("d")
             assert record.cut.scope == ()
-            assert "ends 120 s after it was renewed, and has to last 480 s" in record.fence.reason
+            assert "ends 120 s after it was renewed, and has to last 480 s" in record.fence.unproven_why
 
     run(story())
 

@@ -42,6 +42,6 @@ def test_fence_of_a_host_whose_driver_breaks_says_so():
             await asyncio.sleep(20)
             s.silence("d")
             await s.until("d", lambda record: record.fence.phase == "unconfirmed", limit_s=60)
-            assert "AttributeError" in (await s.record("d")).fence.reason
+            assert "AttributeError" in (await s.record("d")).fence.unproven_why
 
     run(story())
