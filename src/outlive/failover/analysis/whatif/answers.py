@@ -10,18 +10,11 @@ from typing import Generic, TypeVar
 import msgspec
 
 from outlive.base.wording import count_of, listing
-from outlive.failover.analysis.coverage import CoverageResult, Reserved, Uncovered
+from outlive.failover.analysis.coverage import Bound, CoverageResult, Reserved, Uncovered
 from outlive.failover.analysis.drain.steps import Obstacle, Step
 from outlive.failover.planner.actions import Leave
 
 T = TypeVar("T")
-
-
-class Bound(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The least slots that any plan needs, and how many more there are."""
-
-    slots: int
-    gap: int
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -43,7 +36,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             covered=coverage.covered,
             slots=coverage.slots,
             reserved=coverage.reserved,
-            bound=Bound(slots=coverage.bound.slots, gap=coverage.bound.gap),
+            bound=coverage.bound,
         )
 
 
