@@ -133,12 +133,10 @@ def openb() -> list[Figure]:
 
 
 async def _dumped(state: str) -> tuple[Resource, ...]:
-    from outlive.cli.access import Access
-    from outlive.resources.state import DUMPED
-    from outlive.store import list_all
+    from outlive.cli.access import Access, all_objects
 
     async with Access(state_dir=Path(state)).open() as store:
-        return tuple([one for kind in DUMPED async for one in list_all(store, kind)])
+        return tuple(await all_objects(store))
 
 
 def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: int) -> tuple[Ended, float]:

@@ -12,6 +12,7 @@ import msgspec
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.cli.access import all_objects
 from outlive.failover.certificate.certify import CertifyResult, certify, certify_input
 from outlive.failover.certificate.document import Certificate, encode_certificate
 from outlive.failover.config import FailoverConfig, FailoverUpkeepSettings
@@ -36,9 +37,8 @@ from outlive.resources import (
 )
 from outlive.resources.codec import encode
 from outlive.resources.meta import DOMAIN_LABEL_PREFIX
-from outlive.resources.state import DUMPED, State, decode_state, encode_state
+from outlive.resources.state import State, decode_state, encode_state
 from outlive.roles.settings import RoleSettings
-from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 
 GIB = 2**30
@@ -100,7 +100,7 @@ async def _planned(objects: Sequence[Resource], using: RoleSettings, seed: int) 
     result = plan(await plan_input(gathered))
     writer = SlotWriter(store, clock=SystemClock(), ids=SeededIds(Random(seed)), creator="test")
     await write_plan(writer, result, gathered.observation.objects)
-    return [item for kind in DUMPED async for item in list_all(store, kind)]
+    return await all_objects(store)
 
 
 def certified(
