@@ -24,8 +24,6 @@ from outlive.cli.values import pattern_and_count
 from outlive.drivers.files import check_output, open_output, read_input, write_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from outlive.failover.certificate.certify import CertifyResult
     from outlive.failover.verify.cases import Landing
     from outlive.failover.verify.check import Verdict
@@ -156,7 +154,9 @@ async def verify(
 
     wanted = enumerate_ or failures is not None or landings is not None
     options = Options(
-        require=_required(require or ()), failures=(failures or 0) if wanted else None, allow_partial=allow_partial
+        require=dict(pattern_and_count(text, "--require") for text in require or ()),
+        failures=(failures or 0) if wanted else None,
+        allow_partial=allow_partial,
     )
     if landings is not None:
         check_output(landings)
@@ -177,11 +177,6 @@ async def verify(
         verdict = check(facts, stated, options, report=report if file is not None else None)
     output.show(verdict, lambda: _told(verdict))
     return None if verdict.accepted else ExitCode.NO
-
-
-def _required(texts: Sequence[str]) -> dict[str, int]:
-    """Pattern → need; of a pattern that is given twice the last counts."""
-    return dict(pattern_and_count(text, "--require") for text in texts)
 
 
 def _told(verdict: Verdict) -> list[Any]:

@@ -105,9 +105,11 @@ async def _plan(
                 _writer(access, store, gathered.settings), result, gathered.observation.objects, progress=bar.at
             )
     document = {**plan_document(gathered, given, result, after, applied=apply), "levels": costs}
-    unit = gathered.settings.topology_choice.unit
 
-    output.show(document, lambda: [*plan_lines(document, result, after, wide=output.wide, unit=unit), *more])
+    def lines() -> list[Any]:
+        return [*plan_head(document, result, after), *_then(gathered, after, apply, wide=output.wide), *more]
+
+    output.show(document, lines)
     return None if after.covered == after.required else ExitCode.NO
 
 
@@ -146,9 +148,15 @@ async def _repack(
                 remedy="repeat: a new plan goes on from there",
             )
     document = repack_document(result, before, after, applied=apply)
-    unit = gathered.settings.topology_choice.unit
-    output.show(document, lambda: repack_lines(document, after, wide=output.wide, unit=unit))
+    then = _then(gathered, after, apply, wide=output.wide)
+    output.show(document, lambda: [repack_head(document, after), *then])
     return None
+
+
+def _then(gathered: Snapshot, after: CoverageResult, applied: bool, *, wide: bool) -> list[Any]:
+    """For people: the coverage that is now, or would be."""
+    verb = "done, and now" if applied else "nothing was written; with --apply"
+    return [f"{verb}:", *coverage_lines(after, wide=wide, unit=gathered.settings.topology_choice.unit)]
 
 
 def _effort(text: str) -> float:
@@ -195,9 +203,7 @@ def _held(what: Reserves) -> dict[str, Any]:
     return {"slots": what.slots, "reserved": {"cpuMilli": what.cpu_milli, "memoryBytes": what.memory_bytes}}
 
 
-def plan_lines(
-    document: dict[str, Any], result: PlanResult, after: CoverageResult, *, wide: bool, unit: str = "host"
-) -> list[Any]:
+def plan_head(document: dict[str, Any], result: PlanResult, after: CoverageResult) -> list[str]:
     """The same for people."""
     head = [
         f"{count_of(document['missing'], 'VM')} {'misses' if document['missing'] == 1 else 'miss'} slots: "
@@ -211,8 +217,7 @@ def plan_lines(
             f"{after.slots} with {after.reserved.memory_bytes / 2**30:,.0f} GiB"
             + ("; the clock ended it early" if result.cut_short else "")
         )
-    verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
-    return [*head, f"{verb}:", *coverage_lines(after, wide=wide, unit=unit)]
+    return head
 
 
 def repack_document(
@@ -228,7 +233,7 @@ def repack_document(
     }
 
 
-def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool, unit: str = "host") -> list[Any]:
+def repack_head(document: dict[str, Any], after: CoverageResult) -> str:
     """The same for people."""
     from outlive.resources.reasons import CoverageReason
 
@@ -241,5 +246,4 @@ def repack_lines(document: dict[str, Any], after: CoverageResult, *, wide: bool,
         clashing = any(one.reason == CoverageReason.MEMBERSHIPS_CLASH for one in after.uncovered)
         why = ": nobody moves while a rule is broken (outlive failover check)" if clashing else ""
         head = f"nothing was found to repack{why}"
-    verb = "done, and now" if document["applied"] else "nothing was written; with --apply"
-    return [head, f"{verb}:", *coverage_lines(after, wide=wide, unit=unit)]
+    return head
