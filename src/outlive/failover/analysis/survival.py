@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import comb
 
 import msgspec
 
 from outlive.base.errors import BadInput, LimitExceeded
-from outlive.failover.analysis.enumeration import Tally, effort, enumerated
+from outlive.failover.analysis.enumeration import effort, enumerated
 from outlive.failover.analysis.matrix import SurvivalMatrix
 from outlive.failover.analysis.tolerance import Tolerances, judged, killers
 from outlive.failover.model import HostView, SlotView, VmView
@@ -100,9 +100,10 @@ class FailuresResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def survive(given: FailuresInput) -> FailuresResult:
     """Who is lost. ``BadInput`` for an unknown unit, ``LimitExceeded`` where there are too many sets to look at."""
-    matrix = matrix_of(given)
+    answers = Cases(given)
+    matrix = answers.matrix
     if given.cases:
-        return _named(given, matrix)
+        return _named(answers)
     if given.failures < 1:
         raise BadInput("nothing fails", place="failures", remedy="name cases, or failures of 1 or more")
     failures = min(given.failures, max(1, len(matrix.unit_names)))
@@ -112,7 +113,7 @@ def survive(given: FailuresInput) -> FailuresResult:
         weak = [at for at, vm in enumerate(matrix.vms) if levels.levels[vm.id] < failures]
         doubtful = not set(levels.understated).isdisjoint(matrix.vms[at].id for at in weak)
         if not doubtful and (not weak or pairs > PAIRS_UNASKED):
-            return _by_tolerance(given, matrix, failures, levels, weak)
+            return _by_tolerance(answers, failures, levels, weak)
     if pairs > PAIRS_LIMIT:
         raise LimitExceeded(
             f"{comb(len(matrix.unit_names), failures):,} sets of {failures} units are too many to look at: "
@@ -120,18 +121,16 @@ def survive(given: FailuresInput) -> FailuresResult:
             place="failures",
             remedy="leave the enumeration out: the answer by tolerance is exact too; or let fewer units fail",
         )
-    return _enumeration(given, matrix, failures)
+    return _enumeration(answers, failures)
 
 
 def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResult]]:
     """The cases one by one, with where everybody lands; ``LimitExceeded`` where there are too many to tell."""
-    matrix = matrix_of(given)
-    answers = Cases(matrix, given.required, given.priorities)
+    answers = Cases(given)
     if given.cases:
-        for case in given.cases:
-            yield case, answers.result(_numbers(matrix, case), case)
+        yield from ((case, answers.result(case)) for case in given.cases)
         return
-    names = sorted(matrix.unit_names)
+    names = sorted(answers.matrix.unit_names)
     failures = min(given.failures, len(names))
     count = comb(len(names), failures)
     if count > CASES_LIMIT:
@@ -140,61 +139,36 @@ def each_case(given: FailuresInput) -> Iterator[tuple[tuple[str, ...], CaseResul
             place="failures",
             remedy="let fewer units fail, or leave --cases out: totals are computed for all of them",
         )
-    for case in combinations(names, failures):
-        yield case, answers.result(_numbers(matrix, case), case)
+    yield from ((case, answers.result(case)) for case in combinations(names, failures))
 
 
-def matrix_of(given: FailuresInput) -> SurvivalMatrix:
-    """The state in numbers."""
-    needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
-    hosts = [host.name for host in given.hosts]
-    return SurvivalMatrix(needing, given.slots, {vm.id: vm.host for vm in given.vms}, given.units, hosts)
-
-
-def _numbers(matrix: SurvivalMatrix, case: tuple[str, ...]) -> frozenset[int]:
-    numbers = {name: matrix.unit_number(name) for name in case}
-    unknown = [name for name, number in numbers.items() if number is None]
-    if unknown:
-        raise BadInput(f"there is no {unknown[0]!r} to fail", place="cases", remedy="name hosts or units of this state")
-    return frozenset(number for number in numbers.values() if number is not None)
-
-
-def _named(given: FailuresInput, matrix: SurvivalMatrix) -> FailuresResult:
-    answers = Cases(matrix, given.required, given.priorities)
-    lost: list[Lost] = []
-    worst: list[WorstCase] = []
-    affected = 0
-    count = 0
-    vms: set[str] = set()
-    result = CaseResult(landing=(), lost=())
-    for case in given.cases:
-        down = _numbers(matrix, case)
-        result = answers.result(down, case)
-        here = len(answers.affected(down))
-        affected += here
-        count += len(result.lost)
-        vms.update(one.vm for one in result.lost)
-        lost.extend(result.lost[: LOST_LISTED - len(lost)])
-        if result.lost:
-            worst.append(WorstCase(case=case, affected=here, lost=len(result.lost)))
-    worst.sort(key=lambda one: (-one.lost, one.case))
-    single = len(given.cases) == 1
+def _named(answers: Cases) -> FailuresResult:
+    cases = answers.given.cases
+    results = [answers.result(case) for case in cases]
+    affected = [len(answers.affected(answers.units(case))) for case in cases]
+    worst = [
+        WorstCase(case=case, affected=here, lost=len(result.lost))
+        for case, here, result in zip(cases, affected, results, strict=True)
+        if result.lost
+    ]
+    lost = [one for result in results for one in result.lost]
+    single = len(cases) == 1
     return FailuresResult(
-        failures=max(len(set(case)) for case in given.cases),
-        cases=len(given.cases),
-        lost=tuple(sorted(lost, key=lambda one: (one.vm, one.case))),
-        holds=not count,
+        failures=max(len(set(case)) for case in cases),
+        cases=len(cases),
+        lost=_sorted(lost[:LOST_LISTED]),
+        holds=not lost,
         method=Method.CASES,
-        lost_count=count,
-        lost_vms=len(vms),
-        affected=affected,
-        unprotected=_unprotected(given, {name for case in given.cases for name in case}),
-        worst=() if single else tuple(worst[:WORST_SHOWN]),
-        landing=result.landing if single else None,
+        lost_count=len(lost),
+        lost_vms=len({one.vm for one in lost}),
+        affected=sum(affected),
+        unprotected=_unprotected(answers.given, {name for case in cases for name in case}),
+        worst=() if single else tuple(sorted(worst, key=lambda one: (-one.lost, one.case))[:WORST_SHOWN]),
+        landing=results[0].landing if single else None,
     )
 
 
-def _unprotected(given: FailuresInput, failing: set[str] | None) -> int:
+def _unprotected(given: FailuresInput, failing: set[str] | None = None) -> int:
     """VMs that need no slots, on these units or on any."""
     return sum(
         1
@@ -203,64 +177,54 @@ def _unprotected(given: FailuresInput, failing: set[str] | None) -> int:
     )
 
 
-def _enumeration(given: FailuresInput, matrix: SurvivalMatrix, failures: int) -> FailuresResult:
-    tally = enumerated(matrix, failures, listed=LOST_LISTED, worst=WORST_SHOWN)
-    names = matrix.unit_names
-    answers = Cases(matrix, given.required, given.priorities)
-    told: dict[tuple[int, ...], CaseResult] = {}
+def _enumeration(answers: Cases, failures: int) -> FailuresResult:
+    tally = enumerated(answers.matrix, failures, listed=LOST_LISTED, worst=WORST_SHOWN)
     return FailuresResult(
         failures=failures,
-        cases=comb(len(names), failures),
-        lost=_listed(matrix, tally, answers, told),
+        cases=comb(len(answers.matrix.unit_names), failures),
+        lost=_listed(answers, ((at, answers.names(units)) for at, units in tally.pairs)),
         holds=not tally.lost,
         method=Method.ENUMERATION,
         lost_count=tally.lost,
         lost_vms=int((tally.lost_vms > 0).sum()),
         affected=tally.landed + tally.lost,
-        unprotected=_unprotected(given, None),
+        unprotected=_unprotected(answers.given),
         worst=tuple(
-            WorstCase(
-                case=tuple(sorted(names[unit] for unit in units)), affected=len(answers.affected(units)), lost=count
-            )
+            WorstCase(case=answers.names(units), affected=len(answers.affected(units)), lost=count)
             for units, count in tally.worst
         ),
     )
 
 
-def _listed(
-    matrix: SurvivalMatrix, tally: Tally, answers: Cases, told: dict[tuple[int, ...], CaseResult]
-) -> tuple[Lost, ...]:
-    """The lost pairs of a tally in full."""
-    found = []
-    for at, units in tally.pairs:
-        if units not in told:
-            case = tuple(sorted(matrix.unit_names[unit] for unit in units))
-            told[units] = answers.result(frozenset(units), case)
-        vm = matrix.vms[at].id
-        found.append(next(one for one in told[units].lost if one.vm == vm))
-    return tuple(sorted(found, key=lambda one: (one.vm, one.case)))
-
-
-def _by_tolerance(
-    given: FailuresInput, matrix: SurvivalMatrix, failures: int, levels: Tolerances, weak: list[int]
-) -> FailuresResult:
-    answers = Cases(matrix, given.required, given.priorities)
-    lost = []
-    for at in sorted(weak, key=lambda one: (levels.levels[matrix.vms[one].id], matrix.vms[one].id))[:LOST_LISTED]:
-        case = killers(matrix, at)
-        result = answers.result(_numbers(matrix, case), case)
-        lost += [one for one in result.lost if one.vm == matrix.vms[at].id]
+def _by_tolerance(answers: Cases, failures: int, levels: Tolerances, weak: list[int]) -> FailuresResult:
+    matrix = answers.matrix
+    weakest = sorted(weak, key=lambda one: (levels.levels[matrix.vms[one].id], matrix.vms[one].id))[:LOST_LISTED]
     return FailuresResult(
         failures=failures,
         cases=comb(len(matrix.unit_names), failures),
-        lost=tuple(sorted(lost, key=lambda one: (one.vm, one.case))),
+        lost=_listed(answers, ((at, killers(matrix, at)) for at in weakest)),
         holds=not weak,
         method=Method.TOLERANCE,
         lost_count=len(weak),
         lost_vms=len(weak),
         affected=effort(matrix, failures),
-        unprotected=_unprotected(given, None),
+        unprotected=_unprotected(answers.given),
     )
+
+
+def _listed(answers: Cases, pairs: Iterable[tuple[int, tuple[str, ...]]]) -> tuple[Lost, ...]:
+    """Pairs of a lost VM's number and a case, in full."""
+    told: dict[tuple[str, ...], dict[str, Lost]] = {}
+    found = []
+    for at, case in pairs:
+        if case not in told:
+            told[case] = {one.vm: one for one in answers.result(case).lost}
+        found.append(told[case][answers.matrix.vms[at].id])
+    return _sorted(found)
+
+
+def _sorted(lost: Iterable[Lost]) -> tuple[Lost, ...]:
+    return tuple(sorted(lost, key=lambda one: (one.vm, one.case)))
 
 
 __all__ = ["FailuresInput", "FailuresResult", "Landing", "Lost", "LostReason", "Method", "WorstCase", "survive"]
@@ -319,10 +283,13 @@ RIVALS_NAMED = 5
 class Cases:
     """Answers about cases, one after the other; what concerns a slot is prepared when it is first asked for."""
 
-    def __init__(self, matrix: SurvivalMatrix, required: Mapping[str, int], priorities: Mapping[str, int]) -> None:
-        self._matrix = matrix
-        self._required = required
-        self._priorities = priorities
+    def __init__(self, given: FailuresInput) -> None:
+        needing = [vm for vm in given.vms if given.required.get(vm.id, 0) > 0]
+        hosts = [host.name for host in given.hosts]
+        locations = {vm.id: vm.host for vm in given.vms}
+        matrix = SurvivalMatrix(needing, given.slots, locations, given.units, hosts)
+        self.given = given
+        self.matrix = matrix
         self._on: dict[int, list[int]] = {}
         for at, unit in enumerate(matrix.own.tolist()):
             self._on.setdefault(unit, []).append(at)
@@ -336,8 +303,22 @@ class Cases:
         """Numbers of the VMs on these units."""
         return [at for unit in sorted(set(down)) for at in self._on.get(unit, ())]
 
-    def result(self, down: frozenset[int], case: tuple[str, ...]) -> CaseResult:
-        """Who lands where when exactly these units fail; ``case`` is how they are called."""
+    def units(self, case: tuple[str, ...]) -> frozenset[int]:
+        """The numbers of these units; ``BadInput`` for a name that is none."""
+        numbers = {name: self.matrix.unit_number(name) for name in case}
+        unknown = [name for name, number in numbers.items() if number is None]
+        if unknown:
+            remedy = "name hosts or units of this state"
+            raise BadInput(f"there is no {unknown[0]!r} to fail", place="cases", remedy=remedy)
+        return frozenset(number for number in numbers.values() if number is not None)
+
+    def names(self, units: Iterable[int]) -> tuple[str, ...]:
+        """The names of these units, sorted."""
+        return tuple(sorted(self.matrix.unit_names[unit] for unit in units))
+
+    def result(self, case: tuple[str, ...]) -> CaseResult:
+        """Who lands where when exactly these units fail."""
+        down = self.units(case)
         landing: list[Landing] = []
         left: list[int] = []
         for unit in sorted(down):
@@ -362,8 +343,8 @@ class Cases:
 
     def _importance(self, at: int) -> tuple[int, int, str]:
         """Who chooses first among contested slots."""
-        vm = self._matrix.vms[at]
-        return (-self._priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
+        vm = self.matrix.vms[at]
+        return (-self.given.priorities.get(vm.id, 0), -vm.memory_bytes, vm.id)
 
     def _own_slot(self, at: int, others: frozenset[int]) -> int | None:
         """The first slot that no failed unit but the VM's own touches, and that one only because of the VM."""
@@ -376,23 +357,23 @@ class Cases:
     def _touches(self, slot: int) -> frozenset[int]:
         known = self._touched.get(slot)
         if known is None:
-            matrix = self._matrix
+            matrix = self.matrix
             begin, end = matrix.touched_from[slot : slot + 2].tolist()
             known = self._touched[slot] = frozenset(matrix.touched[begin:end].tolist())
         return known
 
     def _living(self, at: int, down: frozenset[int]) -> list[int]:
         slots = self._slot_of[self._first[at] : self._first[at + 1]]
-        return [slot for slot in slots if int(self._matrix.slot_unit[slot]) not in down]
+        return [slot for slot in slots if int(self.matrix.slot_unit[slot]) not in down]
 
     def _landing(self, at: int, slot: int, *, contested: bool) -> Landing:
-        vm, view = self._matrix.vms[at], self._matrix.slots[slot]
+        vm, view = self.matrix.vms[at], self.matrix.slots[slot]
         return Landing(vm=vm.id, source=vm.host, slot=view.name, host=view.host, contested=contested)
 
     def _lost(
         self, at: int, living: list[int], landed: Landing | None, case: tuple[str, ...], down: frozenset[int]
     ) -> Lost:
-        matrix = self._matrix
+        matrix = self.matrix
         vm = matrix.vms[at]
         reason = LostReason.CONTESTED if living else LostReason.SLOTS_FAILED
         rivals = {name for slot in living for name in matrix.members_down(slot, down)} - {vm.id}
@@ -401,7 +382,7 @@ class Cases:
             case=case,
             host=vm.host,
             reason=reason if matrix.degree[at] else LostReason.NO_SLOT,
-            required=self._required.get(vm.id, 0),
+            required=self.given.required.get(vm.id, 0),
             takes=landed.slot if landed is not None else "",
             rivals=tuple(sorted(rivals)[:RIVALS_NAMED]),
         )

@@ -24,7 +24,6 @@ from outlive.failover.analysis.survival import (
     FailuresResult,
     LostReason,
     Method,
-    matrix_of,
 )
 from outlive.failover.report.html.figures import FleetFigures, fleet_of, of_memory
 from outlive.failover.report.html.heatmap import NO_CASE, CaseEffect, heat_map, hosts_table
@@ -70,13 +69,11 @@ def _shown(given: FailuresInput, result: FailuresResult) -> ShownCase | None:
         case = result.lost[0].case if result.lost else None
     if case is None:
         return None
-    matrix = matrix_of(given)
-    down = frozenset(number for name in case if (number := matrix.unit_number(name)) is not None)
     hosts = {host.name for host in given.hosts} | {vm.host for vm in given.vms}
     return ShownCase(
         case=case,
         hosts=frozenset(host for host in hosts if given.units.get(host, host) in case),
-        result=Cases(matrix, given.required, given.priorities).result(down, case),
+        result=Cases(given).result(case),
     )
 
 
