@@ -140,7 +140,7 @@ async def _dumped(state: str) -> tuple[Resource, ...]:
 
 
 def _played(name: str, virtual: Virtual, at_s: float, until_s: float, failures: int) -> tuple[Ended, float]:
-    from outlive.simulation.collecting import rarely_collecting
+    from outlive.simulation.story import rarely_collecting
 
     settings = {"failover": {"flavorFailoverRequirements": {"*": failures}}} if failures else {}
     scenario = inventory_scenario(

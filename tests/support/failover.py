@@ -55,9 +55,9 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.informer import Informer
 from outlive.runtime.metrics import Metrics
-from outlive.simulation.field_writers import WriterStore
 from outlive.store.contract import Page
 from outlive.store.memory import MemoryStore
+from tests.support.field_writers import WriterStore
 
 GIB = 2**30
 

@@ -38,9 +38,9 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
+from tests.support.field_writers import WriterStore
 
 ARMED = GuardRecord(armed=True, timeout_s=5, watchdog_s=10)
 

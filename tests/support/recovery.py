@@ -57,10 +57,10 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
-from outlive.simulation.field_writers import WriterStore
 from outlive.store import Store
 from outlive.store.memory import MemoryStore
 from tests.support.failover import DirectRanker, EventList
+from tests.support.field_writers import WriterStore
 
 GIB = 2**30
 _replace = msgspec.structs.replace

@@ -12,8 +12,8 @@ from outlive.simulation.disks import Disks
 from outlive.simulation.guards import GuardSlot, SimGuard
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
-from outlive.simulation.invariants import Truth
-from outlive.simulation.judging import Judge
+from outlive.simulation.judges.judge import Judge
+from outlive.simulation.judges.truth import Truth
 from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process
 from outlive.simulation.stores import Author, WorldStore

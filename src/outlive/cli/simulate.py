@@ -90,8 +90,8 @@ def _folder(
     everything: bool,
     write_expect: bool,
 ) -> ExitCode | None:
-    from outlive.simulation.proposing import proposal
     from outlive.simulation.scenario import EXPECT, read_scenario
+    from outlive.simulation.story import proposal
 
     scenario = read_scenario(folder, expected=not write_expect)
     if why and why not in scenario.names:
@@ -99,7 +99,7 @@ def _folder(
     chosen = scenario.seed if seed is None else seed
     again = f" --seed {seed}" if seed is not None else ""
     replay = f"outlive simulate {shlex.quote(str(folder))}{again}"
-    ended = _play(scenario, chosen, replay, why=why)
+    ended = _play(scenario, chosen, replay, why=why, everything=everything)
     if write_expect:
         place = folder / PROPOSED
         place.write_text(proposal(ended))
@@ -124,7 +124,7 @@ def _inventory(
         raise _unknown(why)
     failing = "".join(f" --fail {shlex.quote(text)}" for text in fail)
     again = f"outlive simulate --inventory {shlex.quote(inventory)}{failing} --at {at} --for {run_for} --seed {seed}"
-    ended = _play(scenario, seed, again, virtual.objects, why=why)
+    ended = _play(scenario, seed, again, virtual.objects, why=why, everything=everything)
     return _answer(output, scenario.line, ended, virtual.notes, everything=everything)
 
 
@@ -166,10 +166,10 @@ def _play(
     objects: tuple[Resource, ...] = (),
     *,
     why: str = "",
+    everything: bool = False,
 ) -> Ended:
     from outlive.runtime.virtual import run_virtual
-    from outlive.simulation.collecting import rarely_collecting
-    from outlive.simulation.story import Story
+    from outlive.simulation.story import Story, rarely_collecting
 
     with progress("virtual seconds", int(scenario.until_s)) as bar, rarely_collecting() as collect:
 
@@ -178,14 +178,16 @@ def _play(
             collect(second)
 
         async def played() -> Ended:
-            story = Story(scenario, seed=seed, replay=replay, inventory=objects, tick=tick, why=why)
+            story = Story(
+                scenario, seed=seed, replay=replay, inventory=objects, tick=tick, why=why, everything=everything
+            )
             return await story.play()
 
         return run_virtual(played())
 
 
 def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:
-    from outlive.simulation.story import lines_of
+    from outlive.simulation.narration import lines_of
 
     def shown() -> list[Any]:
         lines: list[Any] = [line, *(f"assumed: {note}" for note in notes), ""]

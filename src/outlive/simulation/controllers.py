@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
@@ -30,12 +30,12 @@ DEADLINE_S: Final = 10.0
 class Bmc:
     """The power controller of one host."""
 
-    def __init__(self, machine: Machine, *, random: Random, mode: BmcMode = "ok") -> None:
+    def __init__(self, machine: Machine, *, random: Random, mode: BmcMode | Literal["wired-to"] = "ok") -> None:
         self.machine = machine
         """What it really switches."""
         self.owner = machine
         """The host whose controller it is meant to be."""
-        self.mode: BmcMode = mode
+        self.mode: BmcMode | Literal["wired-to"] = mode
         self._random = random
         self._claims_off = False
         """What a lying one says."""

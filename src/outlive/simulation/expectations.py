@@ -8,11 +8,12 @@ as expected; an empty answer is a story that ended as told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from outlive.resources.documents import Problems
+from outlive.simulation.history import HistoryEvent
 from outlive.simulation.states import States, read_states, shown
 from outlive.simulation.summary import Summary
 from outlive.simulation.timeline import duration_of
@@ -31,30 +32,6 @@ KEYS: Final = (
 """What an expectation may say."""
 AFTER_S: Final = 30.0
 """How long a story goes on after its last act, where it does not say until when."""
-
-
-class Happened(Protocol):
-    """An entry of the history, as far as it is judged."""
-
-    @property
-    def kind(self) -> str:
-        """A stable word."""
-        ...
-
-    @property
-    def subject(self) -> str:
-        """Whom it is about."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """What happened."""
-        ...
-
-    @property
-    def at_s(self) -> float:
-        """When, in virtual seconds."""
-        ...
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -95,7 +72,7 @@ class EventWish(msgspec.Struct, frozen=True, kw_only=True):
     by_s: float | None = None
     """When it must have happened at the latest."""
 
-    def fits(self, event: Happened) -> bool:
+    def fits(self, event: HistoryEvent) -> bool:
         """Whether the event is one of these."""
         return (
             (not self.kind or event.kind == self.kind)
@@ -250,7 +227,7 @@ def _list(value: Any, place: str, problems: Problems) -> list[Any]:
     return []
 
 
-def judge_events(expect: Expectations, history: Sequence[Happened]) -> list[str]:
+def judge_events(expect: Expectations, history: Sequence[HistoryEvent]) -> list[str]:
     """What is missing in the history, or should not be in it."""
     found = [f"it never happened: {wish}" for wish in expect.must if not any(map(wish.fits, history))]
     for wish in expect.must_not:

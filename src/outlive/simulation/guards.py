@@ -29,10 +29,9 @@ from outlive.node.ports.guard import GuardReport
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.machines import Machine
+from outlive.simulation.narration import narrate_guard
 from outlive.simulation.process import Process, go
 
-TOLD: Final = (Action.CLOSE_GATE, Action.VERIFIED, Action.GIVE_UP, Action.OPEN_GATE)
-"""What becomes part of the history."""
 SERVICE_STOP_S: Final = 0.3
 """How long the command takes that stops the hypervisor service."""
 
@@ -90,9 +89,8 @@ class SimGuard:
         return refused
 
     def _act(self, state: State, action: Action) -> Event | None:
-        if action in TOLD:
-            more = {"action": action.value, "timeoutS": state.timeout_s}
-            self._history.add("guard", self._machine.name, action.value, **more)
+        for event in narrate_guard(self._machine.name, action.value, state.timeout_s):
+            self._history.record(event)
         match action:
             case Action.FEED:
                 if core.may_feed(state, self._now()):

@@ -1,6 +1,6 @@
 """What happened in a run, in order: what stories tell, what violations quote, and whose hash is the same for a seed.
 
-An event is short and readable; its fields are for programs. Every write of the store enters the hash with its content,
+An event is one sentence (``outlive.simulation.narration``). Every write of the store enters the hash with its content,
 and becomes an event of its own only where it is a step of the protocol.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -23,16 +23,29 @@ QUOTED: Final = 12
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened."""
 
-    at_s: float
     kind: str
     """A stable word: ``fault``, ``domain``, ``machine``, ``process``, ``fence``, ``join``, ``hold``, …"""
     subject: str
     """The host, VM or slot that it is about."""
     text: str
-    fields: dict[str, Any] = {}
+    also: tuple[str, ...] = ()
+    """Others of whom it is an event as well."""
+    loud: bool = False
+    """Whether a story tells it also where not everything is asked for."""
+    key: str = ""
+    """Events of one key that happen at about the same time are told together; empty: this one stands alone."""
+    many: str = ""
+    """How it reads for several: ``{n}`` is their number, ``{where}`` the places of all."""
+    where: str = ""
+    at_s: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """The sentence, which names the subject."""
+        return self.text if self.loud or self.subject in self.text else f"{self.subject}: {self.text}"
 
     def __str__(self) -> str:
-        return f"{self.at_s:9.3f}  {self.kind:<10} {self.subject}: {self.text}"
+        return f"{self.at_s:9.3f}  {self.kind:<10} {self.said}"
 
 
 class History:
@@ -44,14 +57,17 @@ class History:
         self._digest = hashlib.blake2b(digest_size=16)
         self._listeners: list[Callable[[HistoryEvent], None]] = []
 
-    def add(self, kind: str, subject: str, text: str, **fields: Any) -> None:
-        """Something happened now. ``fields`` that name other objects make it an event of those as well (``also``)."""
-        at_s = asyncio.get_running_loop().time()
-        event = HistoryEvent(at_s=at_s, kind=kind, subject=subject, text=text, fields=fields)
+    def add(self, kind: str, subject: str, text: str, *, also: tuple[str, ...] = (), loud: bool = False) -> None:
+        """Something happened now."""
+        self.record(HistoryEvent(kind=kind, subject=subject, text=text, also=also, loud=loud))
+
+    def record(self, event: HistoryEvent) -> None:
+        """This happened now."""
+        event = msgspec.structs.replace(event, at_s=asyncio.get_running_loop().time())
         self.events.append(event)
-        for name in (subject, *fields.get("also", ())):
+        for name in (event.subject, *event.also):
             self._of.setdefault(name, deque(maxlen=QUOTED)).append(event)
-        self._digest.update(f"{at_s!r}|{kind}|{subject}|{text}\n".encode())
+        self._digest.update(f"{event.at_s!r}|{event.kind}|{event.subject}|{event.text}\n".encode())
         for listener in self._listeners:
             listener(event)
 

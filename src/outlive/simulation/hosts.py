@@ -17,6 +17,7 @@ from outlive.simulation.guards import GuardSlot, SimGuard
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimHypervisor
 from outlive.simulation.machines import Machine
+from outlive.simulation.narration import narrate_end
 from outlive.simulation.process import Process
 from outlive.simulation.spec import HostSpec
 
@@ -35,14 +36,6 @@ class Role(Protocol):
 
     async def run(self) -> None:
         """Until cancelled or stopped."""
-        ...
-
-
-class StoppableRole(Role, Protocol):
-    """A program that can be asked to end."""
-
-    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
-        """End in good order."""
         ...
 
 
@@ -212,7 +205,7 @@ class SimHost:
         self.second = None
         self.hypervisor.lose_power()
         self.paused = False
-        self._history.add("machine", self.name, how)
+        self._history.record(narrate_end(self.name, how))
 
     def pause(self) -> None:
         """Everything on it stands still."""

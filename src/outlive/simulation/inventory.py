@@ -31,7 +31,7 @@ from outlive.resources import (
     Resource,
     VirtualMachine,
 )
-from outlive.simulation.invariants import wanted
+from outlive.simulation.judges.rest import wanted
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.timeline import Act
 from outlive.simulation.world import World

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from outlive.resources import Fault, VirtualMachine
 from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.hypervisors import ACCIDENTS
-from outlive.simulation.invariants.resting import wanted
+from outlive.simulation.judges.rest import wanted
 from outlive.simulation.spec import WorldSpec, hosts_of
-from outlive.simulation.stores import WorldStore
 from outlive.simulation.summary import HeldVm
+
+if TYPE_CHECKING:
+    from outlive.simulation.world import World
 
 _ASKED_PHASES: Final = ("stop", "shutdown", "restart", "disable", "migrate", "migrate-live")
 """Phases in which an end was asked for."""
@@ -33,23 +35,10 @@ def back_within_s(spec: WorldSpec) -> float:
     return STEADY_S if steady else FAST_S
 
 
-class Watched(Protocol):
-    """The part of a world that is watched."""
-
-    @property
-    def store(self) -> WorldStore:
-        """The store itself."""
-        ...
-
-    def running(self, vm: str) -> tuple[str, ...]:
-        """Hosts on which a domain of the VM really runs."""
-        ...
-
-
 class Losses:
     """See the module."""
 
-    def __init__(self, world: Watched, back_within_s: float) -> None:
+    def __init__(self, world: World, back_within_s: float) -> None:
         self._world = world
         self._back_within_s = back_within_s
         self._running: dict[str, bool] = {}

@@ -1,25 +1,27 @@
-"""A story in sentences, for somebody who has never seen the code: what each write of the protocol means.
+"""What happened, in sentences for somebody who has never seen the code: the one place that makes them.
 
-Every step of the safety protocol is one write of one object, so a story is told by comparing what was there with what
-is there now: a host condemned, proven dead, back in a new epoch; a VM given to a slot, seen running; a fault raised.
-Whatever is no step (renewals, figures, notes) is not told. The history beside it (``telling``) is for programs and
-for violations; this is for people.
+Every step of the safety protocol is one write of one object, so ``narrate`` compares what was there with what is
+there now: a host condemned, proven dead, back in a new epoch; a VM given to a slot, seen running; a fault raised.
+Renewals and figures that change every few seconds are not told. Events that are loud make the story; the others stand
+beside them in the history, which violations quote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from outlive.base.natural import natural_key
-from outlive.base.wording import listing
+from outlive.base.wording import count_of, listing
 from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
-from outlive.resources import Cluster, Degrading, Fault, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources import Cluster, Coverage, Fault, Hypervisor, Membership, Reservation, Resource, VirtualMachine
 from outlive.resources.vms import MigrationPhase
 from outlive.simulation.history import HistoryEvent
+from outlive.simulation.stores import Author
 
 TOGETHER_S: Final = 1.5
 """Sentences of one key that follow this closely on the first are told as one."""
@@ -30,126 +32,153 @@ NAMES_SHOWN: Final = 4
 NAMES_CHARACTERS: Final = 80
 """Longer lists of names are left out: VMs may be named by uuids."""
 
-
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """One sentence, and how it reads when it is true of several at about the same time."""
-
-    subject: str
-    text: str
-    key: str = ""
-    """Sentences of one key are told together; empty: this one stands alone."""
-    many: str = ""
-    """For several: ``{n}`` is their number, ``{where}`` the places of all."""
-    where: str = ""
-    at_s: float = 0.0
-    loud: bool = True
-    """Whether it is told unless everything is asked for."""
+Event = HistoryEvent
 
 
-def narrate(before: Resource | None, after: Resource | None) -> list[Told]:
-    """Sentences about one write; often none."""
-    known = after if after is not None else before
-    teller = _TELLERS.get(type(known).__name__)
-    return teller(before, after) if teller is not None else []
+def narrate(before: Resource | None, after: Resource | None, author: Author) -> list[Event]:
+    """What one write says; often nothing."""
+    tell = _TELLERS.get(type(after if after is not None else before))
+    return tell(before, after, author) if tell is not None else []
 
 
-def _membership(before: Membership | None, after: Membership | None) -> list[Told]:
+def _membership(before: Membership | None, after: Membership | None, author: Author) -> list[Event]:
     host = (after or before).name  # type: ignore[union-attr]
+    told: list[Event] = []
+
+    def tell(kind: str, text: str, *, loud: bool = True, key: str = "", many: str = "") -> None:
+        told.append(Event(kind=kind, subject=host, text=text, loud=loud, key=key, many=many))
+
     if after is None:
-        return [Told(subject=host, text=f"the membership of {host} is deleted")]
+        tell("join", f"the membership of {host} is deleted by {author.process}")
+        return told
     if before is None:
         if is_nobodys(after.record):
-            return [Told(subject=host, text=f"{host} gets a membership again, which is dead until the host takes it")]
-        return [Told(subject=host, text=f"{host} joins", key="join", many="{n} hosts join")]
+            tell("join", f"{host} gets a membership again, which is dead until the host takes it")
+        else:
+            tell("join", f"{host} joins", key="join", many="{n} hosts join")
+        return told
     old, new = before.record, after.record
-    told: list[Told] = []
     if old.state != new.state:
-        told.append(_state(host, before, after))
+        if new.state == "Revoked":
+            tell("fence", f"{host} is condemned by {new.fence.by}{_why(new.fence.reason)}")
+        elif new.state == "Released":
+            tell("join", f"{host} leaves in good order")
+        else:
+            epoch = f"in epoch {new.epoch} " if new.epoch > old.epoch else ""
+            tell("join", f"{host} is back {epoch}{_with_what(after)}")
     elif new.epoch > old.epoch:
-        told.append(Told(subject=host, text=f"{host} joins again, in epoch {new.epoch}"))
-    if new.dead_through > old.dead_through and new.state != "Released":
-        told.append(_dead(host, after))
+        tell("join", f"{host} joins again, in epoch {new.epoch}")
+    elif old.nonce != new.nonce:
+        tell("join", f"another daemon of {host} holds epoch {new.epoch}", loud=False)
+    if new.dead_through > old.dead_through:
+        tell("proof", _dead(host, after), loud=new.state != "Released")
     elif len(new.fence.findings) > len(old.fence.findings):
         found = new.fence.findings[-1]
-        told.append(Told(subject=host, text=f"a first proof against {host}, by {found.kind}: {found.evidence}"))
+        tell("fence", f"a first proof against {host}, by {found.kind}: {found.evidence}")
     if new.cut.scope and (new.cut.through, new.cut.scope) != (old.cut.through, old.cut.scope):
-        told.append(Told(subject=host, text=f"{host} is shut out of {len(new.cut.scope)} disks and ports"))
+        tell("fence", f"{host} is shut out of {len(new.cut.scope)} disks and ports")
     elif old.cut.scope and not new.cut.through:
-        told.append(Told(subject=host, text=f"{host} is let in again"))
-    told += _fence(host, before, after)
+        tell("fence", f"{host} is let in again")
+    if old.fence.id and old.fence.id == new.fence.id:
+        if old.fence.by != new.fence.by:
+            tell("fence", f"{new.fence.by} takes the fence of {host} over from {old.fence.by}")
+        if new.fence.attempt > old.fence.attempt:
+            first = new.fence.attempt == 1
+            text = f"{new.fence.by} {f'sets about proving {host} dead' if first else 'tries again'}"
+            tell("fence", text, loud=new.fence.attempt <= TRIES_TOLD)
+        if new.fence.phase == "unconfirmed" != old.fence.phase:
+            tell("fence", f"nothing proves yet that {host} is dead{_why(new.fence.unproven_why)}")
     if new.guard.armed != old.guard.armed:
         word = "armed" if new.guard.armed else "disarmed"
-        many = f"the guards of {{n}} hosts are {word}"
-        told.append(Told(subject=host, text=f"the guard of {host} is {word}", key=word, many=many))
+        tell("guard", f"the guard of {host} is {word}", key=word, many=f"the guards of {{n}} hosts are {word}")
     if len(new.distrusted) > len(old.distrusted):
         kind = new.distrusted[-1]
-        text = f"{host} was proven dead by {kind} and was not: {kind} counts no more for it"
-        told.append(Told(subject=host, text=text))
+        tell("proof", f"{host} was proven dead by {kind} and was not: {kind} counts no more for it")
     return told
 
 
-def _state(host: str, before: Membership, after: Membership) -> Told:
-    new = after.record
-    if new.state == "Revoked":
-        why = f": {new.fence.reason}" if new.fence.reason else ""
-        return Told(subject=host, text=f"{host} is condemned by {new.fence.by}{why}")
-    if new.state == "Released":
-        return Told(subject=host, text=f"{host} leaves in good order")
-    how = "with what it still runs" if new.dead_through < new.epoch - 1 else "and is empty"
-    epoch = f"in epoch {new.epoch} " if new.epoch > before.record.epoch else ""
-    return Told(subject=host, text=f"{host} is back {epoch}{how}")
+def _with_what(after: Membership) -> str:
+    return "with what it still runs" if after.record.dead_through < after.record.epoch - 1 else "and is empty"
 
 
-def _dead(host: str, after: Membership) -> Told:
-    proof = after.record.proof
+def _dead(host: str, after: Membership) -> str:
+    proof, through = after.record.proof, after.record.dead_through
     if proof is None:
-        return Told(subject=host, text=f"{host} is proven dead")
+        return f"{host} is proven dead"
     if proof.kind == "reboot":
-        return Told(subject=host, text=f"{host} has booted: nothing of what it ran before runs on it any more")
+        return f"{host} has booted: nothing of what it ran before runs on it any more"
     if proof.kind == "self-cleaned":
-        return Told(subject=host, text=f"{host} has cleaned up what it ran in epoch {after.record.dead_through}")
-    return Told(subject=host, text=f"{host} is proven dead by {proof.kind}: {proof.evidence}")
+        return f"{host} has cleaned up what it ran in epoch {through}"
+    return f"{host} is proven dead by {proof.kind}: {proof.evidence}"
 
 
-def _fence(host: str, before: Membership, after: Membership) -> list[Told]:
-    old, new = before.record.fence, after.record.fence
-    if not old.id or old.id != new.id:
-        return []
-    told: list[Told] = []
-    if old.by != new.by:
-        told.append(Told(subject=host, text=f"{new.by} takes the fence of {host} over from {old.by}"))
-    if new.attempt > old.attempt:
-        text = f"{new.by} sets about proving {host} dead" if new.attempt == 1 else f"{new.by} tries again"
-        told.append(Told(subject=host, text=text, loud=new.attempt <= TRIES_TOLD))
-    if new.phase == "unconfirmed" != old.phase:
-        why = f": {new.reason}" if new.reason else ""
-        told.append(Told(subject=host, text=f"nothing proves yet that {host} is dead{why}"))
-    return told
-
-
-def _vm(before: VirtualMachine | None, after: VirtualMachine | None) -> list[Told]:
+def _vm(before: VirtualMachine | None, after: VirtualMachine | None, author: Author) -> list[Event]:
     vm = (after or before).name  # type: ignore[union-attr]
+    told: list[Event] = []
+
+    def tell(kind: str, text: str, *, loud: bool = True, **how: Any) -> None:
+        told.append(Event(kind=kind, subject=vm, text=f"{vm} {text}", loud=loud, **how))
+
     if after is None:
-        return [Told(subject=vm, text=f"{vm} is deleted")]
+        tell("vm", f"is deleted by {author.process}")
+        return told
     if before is None:
-        return [Told(subject=vm, text=f"{vm} is created", key="created", many="{n} VMs are created")]
-    told = [*_assigned(vm, before, after), *_rejected(vm, before, after), *_recovery(vm, before, after)]
-    told += _order(vm, before, after)
-    told += [*_holders(vm, before, after), *_migration(vm, before, after)]
-    phase = after.status.phase
-    if phase != before.status.phase and phase in ("stop", "disable", "fail"):
-        word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}[phase]
-        why = f": {after.status.message}" if after.status.message else ""
-        told.append(Told(subject=vm, text=f"{vm} {word}{why}"))
+        tell("vm", "is created", key="created", many="{n} VMs are created")
+        return told
+    old, new = before.status, after.status
+    if old is new:
+        return told
+    if old.assigned != new.assigned and new.assigned is not None:
+        told += _assigned(before, after)
+    if new.rejection is not None and new.rejection != old.rejection:
+        tell("reject", f"is rejected by {new.rejection.hypervisor}: {new.rejection.message}")
+    if new.recovery is not None and new.recovery != old.recovery:
+        told += _recovery(before, after)
+    order = new.start_order
+    if order is not None and order != old.start_order:
+        known = old.start_order
+        waits = ", ".join(order.waits_for)
+        tell(
+            "order",
+            order.detail,
+            loud=order.detail != ""
+            and (known is None or (known.waits_for, known.without) != (order.waits_for, order.without)),
+            key=f"order-{order.waits_for}-{order.without}",
+            many=f"{{n}} VMs wait for {waits}" if waits else "{n} VMs start without others",
+        )
+    if old.holders != new.holders:
+        told += _held(before, after, author)
+    move = new.migration
+    if move is not None and (old.migration is None or (old.migration.id, old.migration.phase) != (move.id, move.phase)):
+        many = _MOVES.get(move.phase, "")
+        tell(
+            "move",
+            f"moves {move.mode} from {move.source} to {move.target}: {move.phase}{_why(move.message)}",
+            loud=move.phase in _MOVES,
+            key=f"move-{move.phase}-{move.source}" if many else "",
+            many=many.format(source=move.source),
+        )
+    if old.phase != new.phase or old.reason != new.reason:
+        word = {"stop": "is stopped", "disable": "is disabled", "fail": "has failed"}.get(new.phase)
+        loud = word is not None and old.phase != new.phase
+        said = word if loud else f"is in phase {new.phase or 'none'}"
+        tell("vm", f"{said}{_why(new.message)}", loud=loud)
     return told
 
 
-def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
-    old, new = before.status.assigned, after.status.assigned
-    if new is None or (old is not None and (old.hypervisor, old.fence) == (new.hypervisor, new.fence)):
-        return []
+_MOVES: Final[Mapping[MigrationPhase, str]] = {
+    MigrationPhase.REQUESTED: "{{n}} VMs are to move away from {source}",
+    MigrationPhase.TRANSFERRING: "{source} sends {{n}} VMs away",
+    MigrationPhase.STOPPING: "{source} stops {{n}} VMs",
+    MigrationPhase.ABORTED: "{{n}} moves from {source} are off",
+}
+"""Phases of a move that are loud → what is told of several; ``{n}`` is for ``_one_of``."""
+
+
+def _assigned(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
+    old, new, record = before.status.assigned, after.status.assigned, after.status.recovery
+    assert new is not None
     was, host = old.hypervisor if old is not None else "nowhere", new.hypervisor
-    record = after.status.recovery
     there = new.slot is not None and record is not None and record.slot == new.slot.name
     shared, other = (there and record.contested, there and not record.promised) if record is not None else (False,) * 2
     if shared and new.slot is not None:
@@ -164,153 +193,178 @@ def _assigned(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[To
         one, many = f"has no promised slot left and is placed on {host}", "are placed on {where}, outside of slots"
     else:
         one, many = f"is moved from {was} to {host}", "are moved to {where}"
+    same = old is not None and (old.hypervisor, old.fence) == (host, new.fence)
     return [
-        Told(
-            subject=vm,
-            text=f"{vm} {one}",
+        Event(
+            kind="assign",
+            subject=after.name,
+            text=f"{after.name} {one}",
             key=f"assigned-{was}-{new.slot is None}-{shared}-{other}-{new.fence}",
             many=f"{{n}} VMs of {was} {many}",
             where=host,
-            loud=after.status.migration == before.status.migration,
+            loud=not same and after.status.migration == before.status.migration,
         )
     ]
 
 
-def _rejected(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
-    new = after.status.rejection
-    if new is None or new == before.status.rejection:
-        return []
-    return [Told(subject=vm, text=f"{new.hypervisor} cannot start {vm}: {new.reason}")]
-
-
-def _order(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
-    """For whom it waits, told once, and without whom it starts."""
-    old, new = before.status.start_order, after.status.start_order
-    if (
-        new is None
-        or not new.detail
-        or (old is not None and (old.waits_for, old.without) == (new.waits_for, new.without))
-    ):
-        return []
-    return [
-        Told(
-            subject=vm,
-            text=f"{vm} {new.detail}",
-            key=f"order-{new.waits_for}-{new.without}",
-            many=f"{{n}} VMs wait for {', '.join(new.waits_for)}" if new.waits_for else "{n} VMs start without others",
-        )
-    ]
-
-
-def _recovery(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
+def _recovery(before: VirtualMachine, after: VirtualMachine) -> list[Event]:
     old, new = before.status.recovery, after.status.recovery
-    if new is None or not new.reason:
-        return []
+    assert new is not None
     if old is not None and (old.phase, old.reason) == (new.phase, new.reason):
         return []
-    remedy = f" ({new.remedy})" if new.remedy else ""
+    if not new.reason:
+        where = f" on {new.host}" if new.host else ""
+        return [Event(kind="recovery", subject=after.name, text=f"recovery of {after.name}: {new.phase}{where}")]
+    waits = f"{new.reason}: {new.message}{_remedy(new.remedy)}"
     return [
-        Told(
-            subject=vm,
-            text=f"{vm} waits: {new.message}{remedy}",
+        Event(
+            kind="recovery",
+            subject=after.name,
+            text=f"{after.name} waits, {waits}",
             key=f"waits-{new.phase}-{new.origin}",
-            many=f"{{n}} VMs of {new.origin} wait: {new.message}{remedy}",
+            many=f"{{n}} VMs of {new.origin} wait, {waits}",
+            loud=True,
         )
     ]
 
 
-def _holders(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
-    running = {one.hypervisor for one in before.status.holders if one.seen == "running" and not one.role}
+def _held(before: VirtualMachine, after: VirtualMachine, author: Author) -> list[Event]:
+    """Who holds it, and where it is newly seen running."""
+    vm, old, new = after.name, before.status.holders, after.status.holders
+    words = [
+        f"{one.hypervisor} epoch {one.epoch}{' incoming' if one.role else ''}{' ' + one.seen if one.seen else ''}"
+        for one in new
+    ]
+    text = f"{vm} is held by {', '.join(words) or 'nobody'} (by {author.process})"
+    also = tuple(one.hypervisor for one in (*old, *new))
+    running = {one.hypervisor for one in old if one.seen == "running" and not one.role}
     return [
-        Told(
-            subject=vm,
-            text=f"{vm} runs on {one.hypervisor}",
-            key="runs",
-            many="{n} VMs run on {where}",
-            where=one.hypervisor,
-        )
-        for one in after.status.holders
-        if one.seen == "running" and not one.role and one.hypervisor not in running
+        Event(kind="hold", subject=vm, text=text, also=also),
+        *(
+            Event(
+                kind="runs",
+                subject=vm,
+                text=f"{vm} runs on {one.hypervisor}",
+                key="runs",
+                many="{n} VMs run on {where}",
+                where=one.hypervisor,
+                loud=True,
+            )
+            for one in new
+            if one.seen == "running" and not one.role and one.hypervisor not in running
+        ),
     ]
 
 
-_MOVES: Final[Mapping[MigrationPhase, tuple[str, str]]] = {
-    MigrationPhase.REQUESTED: ("{vm} is to move from {source} to {target}", "{{n}} VMs are to move away from {source}"),
-    MigrationPhase.TARGET_READY: ("{target} waits for {vm}", ""),
-    MigrationPhase.TRANSFERRING: ("{source} sends {vm} to {target}", "{source} sends {{n}} VMs away"),
-    MigrationPhase.STOPPING: ("{source} stops {vm}, which then starts on {target}", "{source} stops {{n}} VMs"),
-    MigrationPhase.ABORTED: ("the move of {vm} to {target} is off", "{{n}} moves from {source} are off"),
-}
-"""Phase of a move → what is told of one, and of several."""
-
-
-def _migration(vm: str, before: VirtualMachine, after: VirtualMachine) -> list[Told]:
-    old, new = before.status.migration, after.status.migration
-    if new is None or (old is not None and (old.id, old.phase) == (new.id, new.phase)) or new.phase not in _MOVES:
+def _slot(before: Reservation | None, after: Reservation | None, author: Author) -> list[Event]:
+    name = (after or before).name  # type: ignore[union-attr]
+    if after is None:
+        text = f"deleted by {author.process}"
+    elif before is None:
+        text = f"made on {after.spec.target_host}"
+    elif before.status.consumer != after.status.consumer:
+        consumer = after.status.consumer
+        text = f"given to {consumer.vm}" if consumer is not None else "free again"
+    else:
         return []
-    one, many = _MOVES[new.phase]
-    why = f": {new.message}" if new.message else ""
-    return [
-        Told(
-            subject=vm,
-            text=one.format(vm=vm, source=new.source, target=new.target) + why,
-            key=f"move-{new.phase}-{new.source}" if many else "",
-            many=many.format(source=new.source),
-            loud=new.phase is not MigrationPhase.TARGET_READY,
-        )
-    ]
+    return [Event(kind="slot", subject=name, text=text)]
 
 
-def _hypervisor(before: Hypervisor | None, after: Hypervisor | None) -> list[Told]:
-    if before is None or after is None:
+def _coverage(before: Coverage | None, after: Coverage | None, author: Author) -> list[Event]:
+    if after is None or (before is None and not after.status.required):
+        return []
+    old, new = before.status if before is not None else None, after.status
+    if old is not None and (old.covered, old.reason) == (new.covered, new.reason):
+        return []
+    text = "covered" if new.covered else f"uncovered: {new.reason}"
+    return [Event(kind="coverage", subject=after.name, text=text)]
+
+
+def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -> list[Event]:
+    if before is None or after is None or before.status is after.status:
         return []
     host, old, new = after.name, before.status, after.status
-    told: list[Told] = []
+    told: list[Event] = []
+
+    def tell(text: str, *, loud: bool = True, **how: Any) -> None:
+        told.append(Event(kind="host", subject=host, text=f"{host} {text}", loud=loud, **how))
+
+    if old.lost != new.lost:
+        tell(f"is lost by fence {new.lost}" if new.lost else "counts as a host again", loud=not new.lost)
     if old.domain_state != new.domain_state:
         word = {"flush": "is being emptied", "flushed": "is empty", "unflush": "gets its VMs back"}
-        said = word.get(new.domain_state, "takes VMs again" if old.domain_state else "")
-        if said:
-            told.append(Told(subject=host, text=f"{host} {said}"))
-    if old.lost and not new.lost:
-        told.append(Told(subject=host, text=f"{host} counts as a host again"))
-    told += _degrading(host, old.degrading, new.degrading)
+        said = word.get(new.domain_state, "takes VMs again")
+        tell(said, loud=said in word.values() or old.domain_state != "")
+    if old.rehearsed != new.rehearsed:
+        tell(f"has its power controller rehearsed: {new.rehearsed}", loud=False)
+    if old.degrading != new.degrading:
+        if new.degrading is None:
+            tell("does well again")
+        else:
+            said = becomes(new.degrading)
+            known = old.degrading
+            tell(
+                f"degrades ({', '.join(new.degrading.causes)}, score {new.degrading.score}): {said}",
+                loud=known is not None and (known.leaving, known.why) != (new.degrading.leaving, new.degrading.why),
+                key=f"degrading-{said}",
+                many=f"{{n}} hosts that degrade: {said}",
+            )
     for one in new.spared:
         if one not in old.spared:
-            told.append(Told(subject=host, text=f"{host} would have been condemned but for {one.under}: {one.why}"))
+            tell(f"would have been condemned but for {one.under}: {one.why}")
     return told
-
-
-def _degrading(host: str, old: Degrading | None, new: Degrading | None) -> list[Told]:
-    """What becomes of the VMs of a host that gets slow; that it does is told by its fault."""
-    if new is None:
-        return [] if old is None else [Told(subject=host, text=f"{host} does well again")]
-    if old is None or (old.leaving, old.why) == (new.leaving, new.why):
-        return []
-    said = becomes(new)
-    return [
-        Told(subject=host, text=f"{host}: {said}", key=f"degrading-{said}", many=f"{{n}} hosts that degrade: {said}")
-    ]
 
 
 _TOLD_OTHERWISE: Final = ("host-dead", "fence-unconfirmed", "vm-held")
 """Faults whose beginning is told by another sentence already."""
 
 
-def _fault(before: Fault | None, after: Fault | None) -> list[Told]:
-    if after is None or (before is not None and before.ended == after.ended):
+def _fault(before: Fault | None, after: Fault | None, author: Author) -> list[Event]:
+    if after is None or (before is not None and (before.ended, before.message) == (after.ended, after.message)):
         return []
+    subject, begins = after.subject.name, before is None or before.ended
     if after.ended:
-        return [Told(subject=after.subject.name, text=f"over: {after.message}", loud=False)]
-    remedy = f" ({after.remedy})" if after.remedy else ""
+        return [Event(kind="trouble", subject=subject, text=f"over: {after.code}: {after.message}")]
+    said = f"{after.message}{_remedy(after.remedy)}"
     return [
-        Told(
-            subject=after.subject.name,
-            text=f"fault {after.code}: {after.message}{remedy}",
+        Event(
+            kind="trouble",
+            subject=subject,
+            text=f"fault {after.code}: {said}",
             key=f"fault-{after.code}",
-            many=f"{{n}} faults {after.code}, such as: {after.message}{remedy}",
-            loud=after.code not in _TOLD_OTHERWISE,
+            many=f"{{n}} faults {after.code}, such as: {said}",
+            loud=begins and after.code not in _TOLD_OTHERWISE,
         )
     ]
+
+
+def _cluster(before: Cluster | None, after: Cluster | None, author: Author) -> list[Event]:
+    if before is None or after is None:
+        return []
+    old, new = before.status.store_incarnation, after.status.store_incarnation
+    if not old or not new or old == new:
+        return []
+    text = "the store is another one than before: a backup was restored"
+    return [Event(kind="store", subject="store", text=text, loud=True)]
+
+
+_TELLERS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
+    Membership: _membership,
+    VirtualMachine: _vm,
+    Reservation: _slot,
+    Coverage: _coverage,
+    Hypervisor: _host,
+    Fault: _fault,
+    Cluster: _cluster,
+}
+
+
+def _why(text: str) -> str:
+    return f": {text}" if text else ""
+
+
+def _remedy(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 _GUARD: Final[Mapping[str, tuple[str, str]]] = {
@@ -325,62 +379,77 @@ _GUARD: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "open-gate": ("the guard of {host} lets VMs start again", "the guards of {n} hosts let VMs start again"),
 }
-"""What a guard did → what is told of one, and of several."""
+"""What a guard does → what is told of one, and of several. What else it does is not told."""
 
 
-def narrate_guard(event: HistoryEvent) -> Told:
+def narrate_guard(host: str, action: str, timeout_s: float) -> list[Event]:
     """What a guard did, which nobody writes into a store."""
-    one, many = _GUARD[event.fields["action"]]
-    why = f"no renewal was acknowledged for {event.fields['timeoutS']:g} s"
-    return Told(
-        subject=event.subject,
-        text=one.format(host=event.subject, why=why),
-        key=f"guard-{event.fields['action']}",
-        many=many.replace("{why}", why),
-    )
+    if action not in _GUARD:
+        return []
+    one, many = _GUARD[action]
+    why = f"no renewal was acknowledged for {timeout_s:g} s"
+    text = one.format(host=host, why=why)
+    return [
+        Event(kind="guard", subject=host, text=text, key=f"guard-{action}", many=many.replace("{why}", why), loud=True)
+    ]
 
 
-_MACHINE: Final[Mapping[str, str]] = {
+_ENDS: Final[Mapping[str, str]] = {
     "was switched off": "{n} hosts were switched off",
     "was reset by its watchdog": "{n} hosts were reset by their watchdogs",
 }
-"""What happened to a machine and stands nowhere else → what is told of several. Other events of machines are asides."""
+"""Ends of a machine that stand nowhere else → what is told of several."""
 
 
-def narrate_machine(event: HistoryEvent) -> Told:
-    """What happened to a machine or a program."""
-    many = _MACHINE.get(event.text, f"{{n}} x {event.text}")
-    return Told(
-        subject=event.subject,
-        text=f"{event.subject} {event.text}",
-        key=f"{event.kind}-{event.text}",
-        many=many,
-        loud=event.text in _MACHINE,
+def narrate_end(host: str, how: str) -> Event:
+    """A machine has ended."""
+    return Event(
+        kind="machine", subject=host, text=f"{host} {how}", key=how, many=_ENDS.get(how, ""), loud=how in _ENDS
     )
 
 
-def _cluster(before: Cluster | None, after: Cluster | None) -> list[Told]:
-    if before is None or after is None:
-        return []
-    old, new = before.status.store_incarnation, after.status.store_incarnation
-    if old and new and old != new:
-        return [Told(subject="store", text="the store is another one than before: a backup was restored")]
-    return []
+def sentence(template: str, given: Mapping[str, Any], hosts: Sequence[str]) -> str:
+    """What somebody does to these hosts, or to others than hosts; arguments that its sentence leaves out follow."""
+    domain = given.get("domain", "")
+    who = names(hosts, "host")
+    words = {
+        "who": domain.replace("=", " ") if domain else who,
+        "s": "" if len(hosts) > 1 and not domain else "s",
+        "vms": names(given.get("vms", (given["vm"],) if "vm" in given else ()), "VM"),
+        "for": f" for {given['for']:g} s" if "for" in given else "",
+        "details": _details(given),
+        **{key: given.get(key, "") for key in ("to", "mode", "network", "reason", "name")},
+    }
+    used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    text = template.format(**words).rstrip(": ")
+    if domain:
+        text += f": {who}"
+    shown = {*used, *_SHOWN}
+    rest = {} if "details" in used else {key: value for key, value in given.items() if key not in shown}
+    return f"{text} ({_details(rest)})" if rest else text
 
 
-_TELLERS: Final[Mapping[str, Callable[[Any, Any], list[Told]]]] = {
-    "Membership": _membership,
-    "VirtualMachine": _vm,
-    "Hypervisor": _hypervisor,
-    "Fault": _fault,
-    "Cluster": _cluster,
-}
+_SHOWN: Final = ("host", "hosts", "domain", "vm", "vms")
+"""Arguments that a sentence names as those whom it is about."""
 
 
-def grouped(told: list[Told]) -> list[Told]:
+def _details(given: Mapping[str, Any]) -> str:
+    said = {key: listing(value) if isinstance(value, tuple) else str(value) for key, value in given.items()}
+    return ", ".join(f"{key} {value}" for key, value in said.items())
+
+
+def names(of: Iterable[str], noun: str) -> str:
+    """A few names, or their number."""
+    some = list(of)
+    if not some:
+        return f"no {noun}"
+    return listing(some) if len(some) <= NAMES_SHOWN else f"{count_of(len(some), noun)} ({some[0]}, {some[1]}, …)"
+
+
+def grouped(told: Iterable[Event]) -> list[Event]:
     """Sentences of one key that follow closely on the first become one, at the place of the first."""
-    groups: list[list[Told]] = []
-    open_groups: dict[str, list[Told]] = {}
+    groups: list[list[Event]] = []
+    open_groups: dict[str, list[Event]] = {}
     for one in told:
         group = open_groups.get(one.key) if one.key else None
         if group is not None and one.at_s - group[0].at_s <= TOGETHER_S:
@@ -393,15 +462,24 @@ def grouped(told: list[Told]) -> list[Told]:
     return [_one_of(group) for group in groups]
 
 
-def _one_of(group: list[Told]) -> Told:
+def _one_of(group: list[Event]) -> Event:
     first = group[0]
-    names = list(dict.fromkeys(one.subject for one in group))
-    if len(names) == 1:
+    subjects = list(dict.fromkeys(one.subject for one in group))
+    if len(subjects) == 1:
         return first
-    names.sort(key=natural_key)
+    subjects.sort(key=natural_key)
     places = sorted({one.where for one in group if one.where}, key=natural_key)
     where = listing(places) if 0 < len(places) <= NAMES_SHOWN else f"{len(places)} hosts"
-    text = first.many.replace("{n}", str(len(names))).replace("{where}", where)
-    if len(names) <= NAMES_SHOWN and len("".join(names)) <= NAMES_CHARACTERS:
-        text += f": {', '.join(names)}" if ": " not in text else f" [{', '.join(names)}]"
+    text = first.many.replace("{n}", str(len(subjects))).replace("{where}", where)
+    if len(subjects) <= NAMES_SHOWN and len("".join(subjects)) <= NAMES_CHARACTERS:
+        text += f": {', '.join(subjects)}" if ": " not in text else f" [{', '.join(subjects)}]"
     return msgspec.structs.replace(first, text=text)
+
+
+def lines_of(told: Sequence[Event], *, everything: bool = False) -> list[str]:
+    """The story as a log: time and sentence.
+
+    Without ``everything``, equal sentences are one line, and asides are left out.
+    """
+    shown = told if everything else grouped([one for one in told if one.loud])
+    return [f"{one.at_s:7.1f} s  {one.said}" for one in shown]

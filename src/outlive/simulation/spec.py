@@ -13,7 +13,7 @@ import msgspec
 
 from outlive.resources import DegradingPolicy, FencingPolicy
 
-BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host", "wired-to"]
+BmcMode = Literal["ok", "none", "dead", "lying", "slow", "with-host"]
 """``with-host``: it loses power when the host does."""
 Mode = Literal["coordinator", "hypervisor"]
 Number = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
@@ -39,8 +39,6 @@ class HostSpec(_Spec, frozen=True, kw_only=True):
     armed: bool = False
     profile: Literal["", "fast", "steady"] = ""
     bmc: BmcMode = "ok"
-    bmc_to: str = ""
-    """For ``wired-to``: the host that the controller really speaks for."""
     rehearsed: bool = True
     """Whether the power controller was rehearsed when the story begins."""
     proofs: Proofs = 0
@@ -98,8 +96,6 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
     start_after: tuple[str, ...] = ()
     """VMs that are to be seen running before it starts."""
-    shutdown_s: Seconds = 5.0
-    """How long the guest takes to shut down."""
 
 
 class VmsSpec(_Spec, frozen=True, kw_only=True):

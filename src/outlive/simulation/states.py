@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,95 +21,129 @@ from outlive.resources import (
     Hypervisor,
     Membership,
     Reservation,
+    Resource,
     VirtualMachine,
 )
 from outlive.resources.documents import Problems
 from outlive.resources.vms import RecoveryPhase
-from outlive.simulation.stores import WorldStore
+
+if TYPE_CHECKING:
+    from outlive.simulation.world import World
 
 SHOWN_CHARACTERS: Final = 80
 """How much of a wrong value a complaint shows."""
 _COMPARED: Final = re.compile(r"(>=|<=)\s*(-?\d+(?:\.\d+)?)\s*\Z")
 
-VM_FACTS: Final = {
-    "on": "the host that it is assigned to",
-    "runs": "the hosts on which its domain really runs",
-    "phase": "its phase",
-    "reason": "the reason of its phase",
-    "promised": "whether it was recovered into a slot that was promised to it",
-    "recovery": "the phase of its recovery",
-    "held": "why its recovery does not go on",
-    "remedy": "what to do about that",
-    "origin": "the host that it was recovered from",
-    "rejected": "the hosts that rejected it",
-    "waitsFor": "the VMs that it waits for before it starts",
-    "without": "the VMs that it started without having seen them running",
-    "order": "what its host says about that",
-    "proof": "the kinds of proof of the holders that recovery dropped",
-    "home": "the host that it goes back to",
-    "holders": "the hosts that hold it",
-    "seen": "what its holders say of its domain",
-    "migration": "the phase of its move",
-    "exists": "whether it is there",
+Fact = Callable[[Any], Any]
+
+
+class Subject(NamedTuple):
+    """What may be asked of one named thing, besides whether it ``exists``: fact → how it is read from its resource."""
+
+    kind: type[Resource]
+    facts: Mapping[str, Fact]
+
+
+def _at(path: str) -> Fact:
+    """What stands there; ``None`` where a part on the way is absent."""
+
+    def look(found: Any) -> Any:
+        for part in path.split("."):
+            found = getattr(found, part) if found is not None else None
+        return found
+
+    return look
+
+
+def _why(reason: str, message: str) -> str:
+    return f"{reason}: {message}" if message else reason
+
+
+SUBJECTS: Final[Mapping[str, Subject]] = {
+    "vm": Subject(
+        VirtualMachine,
+        {
+            "on": _at("status.assigned.hypervisor"),
+            "phase": _at("status.phase"),
+            "reason": lambda vm: _why(vm.status.reason, vm.status.message),
+            "home": _at("status.home"),
+            "holders": lambda vm: tuple(one.hypervisor for one in vm.status.holders),
+            "seen": lambda vm: tuple(one.seen for one in vm.status.holders),
+            "migration": _at("status.migration.phase"),
+            "waitsFor": _at("status.start_order.waits_for"),
+            "without": _at("status.start_order.without"),
+            "order": _at("status.start_order.detail"),
+            "promised": _at("status.recovery.promised"),
+            "recovery": _at("status.recovery.phase"),
+            "held": lambda vm: (
+                f"{vm.status.recovery.reason}: {vm.status.recovery.message}"
+                if vm.status.recovery is not None and vm.status.recovery.reason
+                else None
+            ),
+            "remedy": _at("status.recovery.remedy"),
+            "origin": _at("status.recovery.origin"),
+            "rejected": lambda vm: tuple(one.hypervisor for one in _at("status.recovery.rejected")(vm) or ()),
+            "proof": lambda vm: tuple(sorted({one.kind for one in _at("status.recovery.proofs")(vm) or ()})),
+        },
+    ),
+    "membership": Subject(
+        Membership,
+        {
+            "state": _at("record.state"),
+            "epoch": _at("record.epoch"),
+            "deadThrough": _at("record.dead_through"),
+            "proof": _at("record.proof.kind"),
+            "fence": _at("record.fence.phase"),
+            "by": _at("record.fence.by"),
+            "attempt": _at("record.fence.attempt"),
+            "reason": lambda member: (
+                member.record.fence.unproven_why
+                if member.record.fence.phase == "unconfirmed"
+                else member.record.fence.reason
+            ),
+            "armed": _at("record.guard.armed"),
+            "cut": lambda member: bool(member.record.cut.scope),
+            "distrusted": _at("record.distrusted"),
+        },
+    ),
+    "host": Subject(
+        Hypervisor,
+        {
+            "lost": lambda host: host.status.lost != "",
+            "domainState": _at("status.domain_state"),
+            "instances": lambda host: len(host.status.instances),
+            "rehearsed": _at("status.rehearsed"),
+            "spared": lambda host: len(host.status.spared),
+            "degrading": lambda host: host.status.degrading is not None,
+            "causes": _at("status.degrading.causes"),
+            "leaving": _at("status.degrading.leaving"),
+            "staysBecause": _at("status.degrading.why"),
+        },
+    ),
+    "coverage": Subject(
+        Coverage,
+        {
+            "covered": _at("status.covered"),
+            "required": _at("status.required"),
+            "slots": lambda coverage: len(coverage.status.slots),
+            "reason": _at("status.reason"),
+        },
+    ),
+    "fault": Subject(Fault, {"ended": _at("ended"), "message": _at("message"), "remedy": _at("remedy")}),
 }
-MEMBERSHIP_FACTS: Final = {
-    "state": "Held, Revoked or Released",
-    "epoch": "its incarnation",
-    "deadThrough": "the highest epoch that is proven dead",
-    "proof": "the kind of that proof",
-    "fence": "the phase of its fence",
-    "by": "who fences",
-    "attempt": "how many power commands were begun",
-    "reason": "why it was condemned, or why the fence does not go on",
-    "armed": "whether its guard is armed",
-    "cut": "whether it is cut off",
-    "distrusted": "kinds of proof that count no more",
-    "exists": "whether it is there",
-}
-HOST_FACTS: Final = {
-    "lost": "whether it counts as lost",
-    "domainState": "whether it takes VMs",
-    "instances": "how many VMs it reports",
-    "rehearsed": "the result of the last rehearsal",
-    "spared": "how often it would have been condemned but for maintenance",
-    "degrading": "whether it degrades",
-    "causes": "what says that it degrades",
-    "leaving": "whether its VMs leave because it degrades: waits, leaves or stays",
-    "staysBecause": "why they do not",
-}
-COVERAGE_FACTS: Final = {
-    "covered": "whether it has its slots",
-    "required": "how many it needs",
-    "slots": "how many it has",
-    "reason": "why it is not covered",
-}
-FAULT_FACTS: Final = {
-    "exists": "whether it was raised",
-    "ended": "whether it is over",
-    "message": "what it says",
-    "remedy": "what to do",
-}
-FLEET_FACTS: Final = {
-    "running": "how many VMs really run, each once",
-    "hostsInUse": "on how many hosts VMs really run",
-    "covered": "how many VMs that need slots have them",
-    "uncovered": "how many VMs that need slots lack some",
-    "recovered": "how many VMs have been recovered",
-    "held": "how many VMs wait with a reason",
-    "slots": "how many slots there are",
-    "consumed": "how many slots are taken by a recovered VM",
-    "faults": "the codes of faults that are not over",
-}
-SUBJECTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "vm": VM_FACTS,
-    "membership": MEMBERSHIP_FACTS,
-    "host": HOST_FACTS,
-    "coverage": COVERAGE_FACTS,
-    "fault": FAULT_FACTS,
-}
-"""What may be asked of one named thing. ``fault`` is named ``<code>.<subject>``."""
+"""What may be asked of one named thing. A VM also ``runs`` on hosts; ``fault`` is named ``<code>.<subject>``."""
 FLEET: Final = "fleet"
 """The subject without a name: everything together."""
+FLEET_FACTS: Final = (
+    *("running", "hostsInUse", "covered", "uncovered", "recovered", "held", "slots", "consumed", "faults"),
+)
+
+
+def facts_known(subject: str) -> tuple[str, ...]:
+    """What may be asked of a subject."""
+    if subject == FLEET:
+        return FLEET_FACTS
+    return (*SUBJECTS[subject].facts, "exists", *(("runs",) if subject == "vm" else ()))
 
 
 class States(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,19 +156,6 @@ class States(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.wanted.get(subject, {}))
 
 
-class Seen(Protocol):
-    """The part of a world that is looked at."""
-
-    @property
-    def store(self) -> WorldStore:
-        """The store itself, past all faults."""
-        ...
-
-    def running(self, vm: str) -> tuple[str, ...]:
-        """Hosts on which a domain of the VM really runs."""
-        ...
-
-
 def read_states(value: Any, place: str, problems: Problems) -> States:
     """Wanted states as they are written; what is wrong goes to ``problems``."""
     if not isinstance(value, dict) or not value:
@@ -144,7 +165,7 @@ def read_states(value: Any, place: str, problems: Problems) -> States:
     for raw, things in value.items():
         subject = str(raw)
         if subject == FLEET:
-            wanted[FLEET] = {"": _facts(FLEET_FACTS, things, f"{place}: {FLEET}", problems)}
+            wanted[FLEET] = {"": _facts(facts_known(FLEET), things, f"{place}: {FLEET}", problems)}
         elif subject not in SUBJECTS:
             known = ", ".join((*SUBJECTS, FLEET))
             problems.add(place, f"{subject!r} cannot be looked at", f"there are {known}")
@@ -152,13 +173,13 @@ def read_states(value: Any, place: str, problems: Problems) -> States:
             problems.add(f"{place}: {subject}", f"is {shown(things)}", f"write {subject}: {{NAME: {{FACT: value}}}}")
         else:
             wanted[subject] = {
-                str(name): _facts(SUBJECTS[subject], facts, f"{place}: {subject} {name}", problems)
+                str(name): _facts(facts_known(subject), facts, f"{place}: {subject} {name}", problems)
                 for name, facts in things.items()
             }
     return States(wanted=wanted)
 
 
-def _facts(known: Mapping[str, str], value: Any, place: str, problems: Problems) -> dict[str, Any]:
+def _facts(known: tuple[str, ...], value: Any, place: str, problems: Problems) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         problems.add(place, f"is {shown(value)}", f"write facts: {', '.join(known)}")
         return {}
@@ -172,12 +193,12 @@ def _facts(known: Mapping[str, str], value: Any, place: str, problems: Problems)
     return facts
 
 
-def differences(world: Seen, states: States) -> list[str]:
+def differences(world: World, states: States) -> list[str]:
     """What is not as wanted, one line each."""
     found: list[str] = []
     for subject, things in states.wanted.items():
         for name, wanted in things.items():
-            facts = _GATHER[subject](world, name)
+            facts = facts_of(world, subject, name)
             found += [
                 f"{f'{subject} {name}'.strip()}: {fact} is {_told(facts.get(fact))}, not {_told(value)}"
                 for fact, value in wanted.items()
@@ -218,103 +239,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 1]}…"
 
 
-def vm_facts(world: Seen, name: str) -> dict[str, Any]:
-    """All facts of a VM."""
-    vm = world.store.look(VirtualMachine, name)
-    if vm is None:
-        return {"exists": False, "runs": world.running(name)}
-    status, recovery = vm.status, vm.status.recovery
-    facts: dict[str, Any] = {
-        "exists": True,
-        "on": status.assigned.hypervisor if status.assigned is not None else "",
-        "runs": world.running(name),
-        "phase": status.phase,
-        "reason": f"{status.reason}: {status.message}" if status.message else status.reason,
-        "home": status.home,
-        "holders": tuple(one.hypervisor for one in status.holders),
-        "seen": tuple(one.seen for one in status.holders),
-        "migration": status.migration.phase if status.migration is not None else "",
-    }
-    if status.start_order is not None:
-        facts |= {
-            "waitsFor": status.start_order.waits_for,
-            "without": status.start_order.without,
-            "order": status.start_order.detail,
-        }
-    if recovery is not None:
-        facts |= {
-            "promised": recovery.promised,
-            "recovery": recovery.phase,
-            "held": f"{recovery.reason}: {recovery.message}" if recovery.reason else "",
-            "remedy": recovery.remedy,
-            "origin": recovery.origin,
-            "rejected": tuple(one.hypervisor for one in recovery.rejected),
-            "proof": tuple(sorted({one.kind for one in recovery.proofs})),
-        }
-    return facts
+def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
+    """All facts of one thing, or of everything together; of what is not there only that."""
+    if subject == FLEET:
+        return fleet_facts(world)
+    kind, facts = SUBJECTS[subject]
+    found = world.store.look(kind, name)
+    told = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
+    return told | {"exists": found is not None} | ({"runs": world.running(name)} if subject == "vm" else {})
 
 
-def _membership_facts(world: Seen, name: str) -> dict[str, Any]:
-    found = world.store.look(Membership, name)
-    if found is None:
-        return {"exists": False}
-    record = found.record
-    return {
-        "exists": True,
-        "state": record.state,
-        "epoch": record.epoch,
-        "deadThrough": record.dead_through,
-        "proof": record.proof.kind if record.proof is not None else "",
-        "fence": record.fence.phase,
-        "by": record.fence.by,
-        "attempt": record.fence.attempt,
-        "reason": record.fence.unproven_why if record.fence.phase == "unconfirmed" else record.fence.reason,
-        "armed": record.guard.armed,
-        "cut": bool(record.cut.scope),
-        "distrusted": record.distrusted,
-    }
-
-
-def _host_facts(world: Seen, name: str) -> dict[str, Any]:
-    found = world.store.look(Hypervisor, name)
-    if found is None:
-        return {}
-    status = found.status
-    return {
-        "lost": status.lost != "",
-        "domainState": status.domain_state,
-        "instances": len(status.instances),
-        "rehearsed": status.rehearsed,
-        "spared": len(status.spared),
-        "degrading": status.degrading is not None,
-        "causes": status.degrading.causes if status.degrading is not None else (),
-        "leaving": status.degrading.leaving if status.degrading is not None else "",
-        "staysBecause": status.degrading.why if status.degrading is not None else "",
-    }
-
-
-def _coverage_facts(world: Seen, name: str) -> dict[str, Any]:
-    found = world.store.look(Coverage, name)
-    if found is None:
-        return {}
-    status = found.status
-    return {
-        "covered": status.covered,
-        "required": status.required,
-        "slots": len(status.slots),
-        "reason": status.reason,
-    }
-
-
-def _fault_facts(world: Seen, name: str) -> dict[str, Any]:
-    fault = world.store.look(Fault, name)
-    if fault is None:
-        return {"exists": False}
-    return {"exists": True, "ended": fault.ended, "message": fault.message, "remedy": fault.remedy}
-
-
-def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
-    """All facts of everything together; ``name`` is empty."""
+def fleet_facts(world: World) -> dict[str, Any]:
+    """How many VMs really run, have their slots, were recovered or wait; slots, and the codes of open faults."""
     vms = world.store.all_of(VirtualMachine)
     coverages = [one.status for one in world.store.all_of(Coverage)]
     slots = [one for one in world.store.all_of(Reservation) if one.spec.type == FAILOVER]
@@ -334,30 +270,20 @@ def fleet_facts(world: Seen, name: str = "") -> dict[str, Any]:
     }
 
 
-_GATHER: Final[Mapping[str, Callable[[Seen, str], dict[str, Any]]]] = {
-    "vm": vm_facts,
-    "membership": _membership_facts,
-    "host": _host_facts,
-    "coverage": _coverage_facts,
-    "fault": _fault_facts,
-    FLEET: fleet_facts,
-}
-
-
-def standing_out(world: Seen) -> dict[str, Any]:
+def standing_out(world: World) -> dict[str, Any]:
     """States at this moment that a reader of the story wants to know: what is not as it was when all was well."""
     fleet = fleet_facts(world)
     found: dict[str, Any] = {FLEET: {key: fleet[key] for key in ("running", "uncovered")}}
-    members = {one.name: _membership_facts(world, one.name) for one in world.store.all_of(Membership)}
-    odd = {name: facts for name, facts in members.items() if facts["state"] != "Held" or facts["epoch"] > 1}
+    members = {one.name: facts_of(world, "membership", one.name) for one in world.store.all_of(Membership)}
+    odd = {name: one for name, one in members.items() if one["state"] != "Held" or one["epoch"] > 1}
     if odd:
         keys = ("state", "epoch", "deadThrough", "proof", "fence")
-        found["membership"] = {name: {key: facts[key] or None for key in keys} for name, facts in odd.items()}
+        found["membership"] = {name: {key: one[key] or None for key in keys} for name, one in odd.items()}
     moved = [vm for vm in world.store.all_of(VirtualMachine) if vm.status.recovery is not None]
     if moved:
-        facts_of = {vm.name: vm_facts(world, vm.name) for vm in moved}
+        facts = {vm.name: facts_of(world, "vm", vm.name) for vm in moved}
         found["vm"] = {
-            name: {"runs": list(facts["runs"]), "recovery": facts["recovery"], "promised": facts["promised"]}
-            for name, facts in facts_of.items()
+            name: {"runs": list(one["runs"]), "recovery": one["recovery"], "promised": one["promised"]}
+            for name, one in facts.items()
         }
     return found

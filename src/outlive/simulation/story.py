@@ -1,61 +1,39 @@
 """Plays a story: builds the world, does what the timeline says, looks, and tells what happened.
 
 The world runs the product; here is only what stands around it. Losses are taken from the simulated machines
-themselves, sentences from the writes to the store (``narration``) and from what the timeline did. The same story and
-seed give the same telling.
+themselves, sentences from the history of the world. The same story and seed give the same telling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import yaml  # type: ignore[import-untyped]
 
 from outlive.base.errors import BadInput, OutliveError
-from outlive.base.wording import count_of, listing
 from outlive.recovery.why import Why, why
 from outlive.resources import Election, Membership, Resource, VirtualMachine
+from outlive.resources.codec import to_builtins
 from outlive.simulation.expectations import Moment, judge_events, judge_summary
 from outlive.simulation.history import HistoryEvent
 from outlive.simulation.inventory import laid_over
 from outlive.simulation.losses import Losses, back_within_s
-from outlive.simulation.narration import NAMES_SHOWN, Told, grouped, narrate, narrate_guard, narrate_machine
 from outlive.simulation.scenario import Scenario
-from outlive.simulation.spec import WorldSpec
 from outlive.simulation.states import differences, standing_out
-from outlive.simulation.stores import Author, WorldStore
+from outlive.simulation.stores import WorldStore
 from outlive.simulation.summary import Summary
 from outlive.simulation.timeline import FENCER_OF, HOST_OF, LEADER, Act
 from outlive.simulation.world import MakeStore, World
-from outlive.store.tables import Write
 
 LOOK_S: Final = 0.05
 """How often an act that waits for something looks for it."""
 TICK_S: Final = 1.0
 """How often somebody who waits is told how far it is."""
-_MACHINE_KINDS: Final = ("machine", "process")
-"""Kinds of history that are told as they are."""
-
-
-class ToldWorld(World):
-    """A world whose every write is heard by the story."""
-
-    def __init__(
-        self,
-        spec: WorldSpec,
-        *,
-        seed: int,
-        replay: str,
-        heard: Callable[[Resource | None, Resource | None], None],
-        store: MakeStore = WorldStore,
-    ) -> None:
-        super().__init__(spec, seed=seed, replay=replay, store=store)
-        self._heard = heard
-
-    def _wrote(self, write: Write, author: Author) -> None:
-        super()._wrote(write, author)
-        self._heard(write.before, write.after)
 
 
 class Ended(NamedTuple):
@@ -64,7 +42,7 @@ class Ended(NamedTuple):
     summary: Summary
     failed: tuple[str, ...]
     """What was not as expected."""
-    told: tuple[Told, ...]
+    told: tuple[HistoryEvent, ...]
     trace_hash: str
     states: dict[str, Any]
     """What stands out at the end, as expectations say it."""
@@ -84,15 +62,17 @@ class Story:
         inventory: Sequence[Resource] = (),
         tick: Callable[[int], None] | None = None,
         why: str = "",
+        everything: bool = False,
         store: MakeStore = WorldStore,
     ) -> None:
-        """``why``: a VM or host whose chain is wanted at the end."""
+        """``why``: a VM or host whose chain is wanted at the end; ``everything``: asides are to be told as well."""
         self.scenario = scenario
         self._asked = why
-        self.world = ToldWorld(scenario.spec, seed=seed, replay=replay, heard=self._wrote, store=store)
+        self.world = World(scenario.spec, seed=seed, replay=replay, store=store)
         self._expect = scenario.expect
-        self.told: list[Told] = []
         self.failed: list[str] = []
+        self._told: list[HistoryEvent] = []
+        self._everything = everything
         self._seed = seed
         self._replay = replay
         self._inventory = inventory
@@ -128,7 +108,7 @@ class Story:
         self.failed += judge_summary(expect, summary)
         trace = self.world.history.trace_hash()
         told = await why(self.world.store, self._asked) if self._asked else None
-        return Ended(summary, tuple(self.failed), tuple(self.told), trace, standing_out(self.world), told)
+        return Ended(summary, tuple(self.failed), tuple(self._told), trace, standing_out(self.world), told)
 
     async def _run(self) -> None:
         """Acts with a time and moments in the order of time; between them, acts that wait."""
@@ -181,9 +161,7 @@ class Story:
 
     async def _do(self, act: Act) -> None:
         try:
-            act = msgspec.structs.replace(act, arguments=self._resolved(act.arguments))
-            self._tell(Told(subject="", text=sentence_of(act, self.world)))
-            await self.world.do(act.verb, act.arguments)
+            await self.world.do(act.verb, self._resolved(act.arguments))
         except OutliveError as error:
             error.place = error.place or act.place
             raise
@@ -218,21 +196,10 @@ class Story:
             return next((name for name in self.world.controllers for one in holders if one.startswith(name)), value)
         return value
 
-    def _wrote(self, before: Resource | None, after: Resource | None) -> None:
-        for told in narrate(before, after):
-            self._tell(told)
-
     def _happened(self, event: HistoryEvent) -> None:
         self._losses.happened(event)
-        if event.kind == "guard":
-            self._tell(narrate_guard(event))
-        elif event.kind == "store":
-            self._tell(Told(subject="", text=event.text))
-        elif event.kind in _MACHINE_KINDS:
-            self._tell(narrate_machine(event))
-
-    def _tell(self, told: Told) -> None:
-        self.told.append(msgspec.structs.replace(told, at_s=self.now_s))
+        if event.loud or self._everything:
+            self._told.append(msgspec.structs.replace(event, at_s=event.at_s - self._begun_s))
 
     def _summary(self) -> Summary:
         vms = self.world.store.all_of(VirtualMachine)
@@ -269,104 +236,42 @@ class _Waiting:
         self.lacks: list[str] = ["its turn did not come"]
 
 
-def sentence_of(act: Act, world: World) -> str:
-    """What the timeline does, as a sentence."""
-    what = act.arguments
-    hosts = what.get("hosts") or ((what["host"],) if "host" in what else ())
-    if not hosts and "domain" in what:
-        hosts = world.domains_of(what["domain"])
-    who = names(hosts, "host")
-    template = _SENTENCES.get(act.verb, "{verb}: {details}")
-    words = {
-        "verb": act.verb,
-        "who": what["domain"].replace("=", " ") if "domain" in what else who,
-        "s": "" if len(hosts) > 1 and "domain" not in what else "s",
-        "vms": names(what.get("vms", (what["vm"],) if "vm" in what else ()), "VM"),
-        "for": f" for {what['for']:g} s" if "for" in what else "",
-        "details": ", ".join(f"{key} {_said(value)}" for key, value in what.items()),
-        **{key: what.get(key, "") for key in ("to", "mode", "network", "reason", "name", "verb_", "rate", "jump")},
-    }
-    text = template.format(**words)
-    return f"{text}: {who}" if "domain" in what else text.removesuffix(": ")
+def proposal(ended: Ended) -> str:
+    """The text of the file."""
+    summary = ended.summary
+    wanted: dict[str, Any] = {"at": [{"at": f"{summary.virtual_s:g}s", **ended.states}]}
+    if summary.took_s:
+        wanted["recoveredWithin"] = {f"{math.ceil(summary.took_s[-1])}s": len(summary.took_s)}
+    wanted["lost"] = summary.lost
+    wanted["recovered"] = summary.recovered
+    if summary.recovered:
+        share = 100 * summary.in_promised_slot // summary.recovered
+        wanted["inPromisedSlot"] = f"{share}%"
+    held = {one.vm: one.reason for one in summary.held_vms}
+    wanted["held"] = held or "none"
+    names = sorted({one.invariant for one in summary.violations})
+    wanted["violations"] = names or "none"
+    wanted["until"] = f"{summary.virtual_s:g}s"
+    text: str = yaml.safe_dump(to_builtins(wanted), sort_keys=False, allow_unicode=True, width=120)
+    return f"# Proposed from seed {summary.seed}: say whether this is what should happen.\n{text}"
 
 
-def _said(value: Any) -> str:
-    return listing(value) if isinstance(value, tuple) else str(value)
+COLLECT_S: Final = 120
+"""Virtual seconds between two collections."""
 
 
-def names(of: Iterable[str], noun: str) -> str:
-    """A few names, or their number."""
-    some = list(of)
-    if not some:
-        return f"no {noun}"
-    return listing(some) if len(some) <= NAMES_SHOWN else f"{count_of(len(some), noun)} ({some[0]}, {some[1]}, …)"
+@contextmanager
+def rarely_collecting() -> Iterator[Callable[[int], None]]:
+    """Collect only when what this yields is called with a second that it is time in."""
+    was = gc.isenabled()
+    gc.disable()
 
+    def tick(second: int) -> None:
+        if second % COLLECT_S == COLLECT_S - 1:
+            gc.collect()
 
-_SENTENCES: Final = {
-    "power-off": "{who} lose{s} power",
-    "power-on": "{who} get{s} power again",
-    "pause-host": "{who} stand{s} still{for}",
-    "resume-host": "{who} go{s} on",
-    "kill-daemon": "the daemon of {who} dies",
-    "stop-daemon": "the daemon of {who} is stopped",
-    "start-daemon": "the daemon of {who} is started",
-    "pause-daemon": "the daemon of {who} stands still{for}",
-    "hog-daemon": "the daemon of {who} computes{for} and answers nobody",
-    "resume-daemon": "the daemon of {who} goes on",
-    "migration-fails": "the next live move from {who} will fail: {details}",
-    "lost-answers": "the hypervisor of {who} does not always answer: {details}",
-    "unkillable": "the process of {vms} hangs in the kernel",
-    "kill-guard": "the guard of {who} dies",
-    "cut": "{who} cannot reach the {network} network any more",
-    "heal": "{who} can reach the {network} network again",
-    "bmc": "the power controller of {who} is {mode} {to}",
-    "store-outage": "nobody reaches the store{for}",
-    "store-heal": "everybody reaches the store again",
-    "store-faults": "the store loses some answers: {details}",
-    "store-snapshot": "somebody makes a backup of the store",
-    "store-restore": "somebody restores the backup of the store",
-    "clock": "the clock of {who} goes wrong: {details}",
-    "start-fails": "VMs cannot start: {details}",
-    "slow-starts": "VMs take long to start on {who}",
-    "guest-ignores-shutdown": "the guest of {vms} will not react when asked to end",
-    "guest-crash": "the guest of {vms} crashes",
-    "lock-disks": "somebody has the disks of {vms} open",
-    "unlock-disks": "the disks of {vms} are closed again",
-    "watchdog-broken": "the watchdog of {who} is broken",
-    "kill-controller": "a controller dies: {details}",
-    "start-controller": "a controller is started: {details}",
-    "pause-controller": "a controller stands still{for}: {details}",
-    "resume-controller": "a controller goes on: {details}",
-    "move": "somebody moves {vms} to {to}",
-    "request": "a user asks: {details}",
-    "drain": "somebody empties {who}",
-    "ready": "{who} may take VMs again",
-    "maintenance": "somebody announces work, or its end: {details}",
-    "arm": "the guard of {who} is to be armed",
-    "disarm": "the guard of {who} is to be disarmed",
-    "confirm-off": "{name} says that {who} is off: {reason}",
-    "fence": "an operator condemns {who}",
-    "call-off-fence": "an operator calls off that {who} is fenced",
-    "create-vm": "somebody creates {vms}",
-    "delete-vm": "somebody deletes {vms}",
-    "delete-membership": "somebody deletes the membership of {who}",
-    "delete-host": "somebody deletes {who} from the store",
-    "apply-host": "somebody applies the document of {who} again",
-    "replace-machine": "another machine is put up under the name of {who}",
-    "forget-membership": "somebody deletes what {who} remembers of its membership",
-    "accept-machine": "somebody accepts the machine that is now {who}",
-    "second-daemon": "somebody starts a second daemon on {who}",
-    "set-policy": "the policy of fencing changes: {details}",
-    "confirm-incarnation": "somebody vouches for the restored store",
-    "release": "somebody lets fencing go on",
-}
-"""What is told of each verb."""
-
-
-def lines_of(told: Sequence[Told], *, everything: bool = False) -> list[str]:
-    """The story as a log: time and sentence.
-
-    Without ``everything``, equal sentences are one line, and asides are left out.
-    """
-    shown = list(told) if everything else grouped([one for one in told if one.loud])
-    return [f"{one.at_s:7.1f} s  {one.text}" for one in shown]
+    try:
+        yield tick
+    finally:
+        if was:
+            gc.enable()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from outlive.base.wording import count_of
+from outlive.simulation.judges.truth import Violation
 
 HELD_SHOWN: Final = 20
 """VMs that wait, each with a line of its own."""
@@ -28,30 +29,6 @@ class HeldVm(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     vm: str
     reason: str
     remedy: str = ""
-
-
-class Broken(Protocol):
-    """A violation of an invariant."""
-
-    @property
-    def invariant(self) -> str:
-        """Its short name."""
-        ...
-
-    @property
-    def at_s(self) -> float:
-        """When."""
-        ...
-
-    @property
-    def subject(self) -> str:
-        """Of what."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """What was seen."""
-        ...
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +47,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     took_s: tuple[float, ...] = ()
     """Seconds between loss and running again, shortest first."""
     held_vms: tuple[HeldVm, ...] = ()
-    violations: tuple[Any, ...] = ()
+    violations: tuple[Violation, ...] = ()
     replay: str = ""
     """The command that runs the same again."""
 

@@ -18,10 +18,10 @@ from outlive.base.logging import Defect, gathered_defects, silenced
 from outlive.base.random import Random
 from outlive.resources import DegradingPolicy, FencingPolicy, VirtualMachine
 from outlive.runtime.virtual import run_virtual
-from outlive.simulation.drawing import UNTIL_S
-from outlive.simulation.faulting import schedule
-from outlive.simulation.healing import Operator, heal
-from outlive.simulation.invariants import Violation, runs_or_says_why
+from outlive.simulation.faults import UNTIL_S, schedule
+from outlive.simulation.judges.rest import runs_or_says_why
+from outlive.simulation.judges.truth import Violation
+from outlive.simulation.operator import Operator, heal
 from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import REPORTED_S, World
 
@@ -259,7 +259,7 @@ async def _run(seed: int, tell: Any) -> Result:
         violations=tuple(world.violations),
         trace=world.history.trace_hash(),
         virtual_s=world.clock.monotonic(),
-        recovered=sum(event.fields.get("phase") == "recovered" for event in world.history.events),
+        recovered=sum(event.kind == "recovery" and ": recovered" in event.text for event in world.history.events),
         fenced=sum(event.kind == "proof" for event in world.history.events),
         events=len(world.history.events),
     )

@@ -12,10 +12,8 @@ A host may be named by what it does at that moment: ``fencer-of:HOST`` is who ca
 from __future__ import annotations
 
 import difflib
-import enum
 from collections.abc import Mapping
-from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +21,7 @@ from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
 from outlive.resources.documents import Problems
 from outlive.simulation.states import States, read_states, shown
+from outlive.simulation.verbs import VERBS, Argument, Kind
 
 FENCER_OF, HOST_OF, LEADER = "fencer-of:", "host-of:", "leader"
 """Names by what somebody does."""
@@ -30,195 +29,6 @@ WITHIN_S: Final = 120.0
 """How long an act waits for what it wants to see, unless it says otherwise."""
 LATEST_S: Final = 24 * 3600.0
 """The latest time of an act or expectation."""
-
-
-class Kind(enum.StrEnum):
-    """What an argument is."""
-
-    HOST = "the name of a host"
-    HOSTS = "a list of hosts"
-    VM = "the name of a VM"
-    VMS = "a list of VMs"
-    NAMES = "a list of names"
-    TEXT = "text"
-    FLAG = "true or false"
-    NUMBER = "a number"
-    DURATION = 'a duration, such as "30s"'
-    JUMP = 'a duration forward or back, such as "1h" or "-1h"'
-    DOMAIN = 'a failure domain, such as "rack=r3"'
-    CHOICE = "one of its words"
-    MAPPING = "keys and values"
-
-
-class Argument(NamedTuple):
-    """One argument of a verb."""
-
-    kind: Kind
-    required: bool = False
-    words: tuple[str, ...] = ()
-    least: float = -inf
-    most: float = inf
-    """Limits of a number."""
-
-
-class Verb(NamedTuple):
-    """A verb: its arguments, and what it does."""
-
-    arguments: Mapping[str, Argument]
-    doc: str
-    one_of: tuple[str, ...] = ()
-    """Exactly one of these arguments must be there."""
-
-
-_HOSTS: Final = Argument(Kind.HOSTS, True)
-_SOME_HOSTS: Final = Argument(Kind.HOSTS)
-_HOST: Final = Argument(Kind.HOST, True)
-_VM: Final = Argument(Kind.VM, True)
-_VMS: Final = Argument(Kind.VMS, True)
-_FOR: Final = Argument(Kind.DURATION)
-_JUMP: Final = Argument(Kind.JUMP)
-_DOMAIN: Final = Argument(Kind.DOMAIN)
-_TEXT: Final = Argument(Kind.TEXT)
-_NETWORK: Final = Argument(Kind.CHOICE, True, ("store", "storage", "bmc", "vm"))
-_WHERE: Final = ("hosts", "domain")
-
-VERBS: Final[Mapping[str, Verb]] = {
-    "power-off": Verb({"hosts": _SOME_HOSTS, "domain": _DOMAIN}, "Hosts lose power.", _WHERE),
-    "power-on": Verb({"hosts": _SOME_HOSTS, "domain": _DOMAIN}, "Hosts get power, and boot.", _WHERE),
-    "pause-host": Verb({"hosts": _HOSTS, "for": _FOR}, "The whole machine stands still, but for its watchdog."),
-    "resume-host": Verb({"hosts": _HOSTS}, "A machine that stood still goes on."),
-    "kill-daemon": Verb({"hosts": _HOSTS}, "The node daemon dies; its service manager starts it again."),
-    "stop-daemon": Verb(
-        {"hosts": _HOSTS, "leaveVms": Argument(Kind.FLAG), "goingDown": Argument(Kind.FLAG)},
-        "The node daemon is stopped, cleanly.",
-    ),
-    "start-daemon": Verb({"hosts": _HOSTS}, "The node daemon is started."),
-    "pause-daemon": Verb({"hosts": _HOSTS, "for": _FOR}, "The node daemon is stopped by a signal."),
-    "hog-daemon": Verb({"hosts": _HOSTS, "for": _FOR}, "The node daemon computes and answers nobody."),
-    "resume-daemon": Verb({"hosts": _HOSTS}, "A daemon that stood still goes on."),
-    "migration-fails": Verb(
-        {"hosts": _HOSTS, "phase": Argument(Kind.CHOICE, True, ("precopy", "paused", "sent", "last"))},
-        "The next live move from these hosts fails in that phase.",
-    ),
-    "lost-answers": Verb(
-        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER, True, least=0, most=1)},
-        "Hypervisors do as told and do not say so.",
-    ),
-    "unkillable": Verb({"vms": _VMS}, "The processes of guests hang in the kernel: no signal ends them."),
-    "kill-guard": Verb({"hosts": _HOSTS}, "The guard dies; its service manager starts it again, unarmed."),
-    "cut": Verb(
-        {"network": _NETWORK, "hosts": _HOSTS, "direction": Argument(Kind.CHOICE, words=("both", "in", "out"))},
-        "Hosts do not reach a network any more.",
-    ),
-    "heal": Verb({"network": _NETWORK, "hosts": _HOSTS}, "Hosts reach a network again."),
-    "bmc": Verb(
-        {
-            "hosts": _HOSTS,
-            "mode": Argument(Kind.CHOICE, True, ("ok", "dead", "lying", "slow", "wired-to")),
-            "to": Argument(Kind.HOST),
-        },
-        "Power controllers behave in another way.",
-    ),
-    "store-outage": Verb({"for": _FOR}, "Nobody reaches the store."),
-    "store-heal": Verb({}, "Everybody reaches the store again."),
-    "store-faults": Verb({"rates": Argument(Kind.MAPPING, True)}, "The store loses or delays some answers."),
-    "slow-store": Verb(
-        {"hosts": _SOME_HOSTS, "by": Argument(Kind.DURATION, True)},
-        "The store answers more slowly, some hosts or everybody, by so much each way.",
-    ),
-    "store-snapshot": Verb({}, "Somebody makes a backup of the store."),
-    "store-restore": Verb({}, "Somebody restores the last backup of the store."),
-    "clock": Verb(
-        {"hosts": _HOSTS, "rate": Argument(Kind.NUMBER, least=0.5, most=2), "jump": _JUMP},
-        "Clocks go wrong: by rate, or by a jump of the wall clock.",
-    ),
-    "start-fails": Verb(
-        {
-            "hosts": _SOME_HOSTS,
-            "vms": Argument(Kind.VMS),
-            "reason": _TEXT,
-            "times": Argument(Kind.NUMBER, least=1, most=1_000_000),
-        },
-        "Hypervisors refuse to start VMs.",
-    ),
-    "slow-starts": Verb({"hosts": _HOSTS, "for": Argument(Kind.DURATION, True)}, "VMs take so long to start."),
-    "slow-disk": Verb(
-        {"hosts": _HOSTS, "stall": Argument(Kind.NUMBER, True, least=0, most=1)},
-        "Disks of hosts make everything wait, for that share of the time.",
-    ),
-    "laggy-hypervisor": Verb(
-        {"hosts": _HOSTS, "by": Argument(Kind.DURATION, True)}, "Hypervisors take so much longer for everything."
-    ),
-    "guest-ignores-shutdown": Verb({"vms": _VMS}, "Guests do not react when they are asked to end."),
-    "guest-crash": Verb({"vms": _VMS}, "Guests crash."),
-    "lock-disks": Verb({"vms": _VMS, "by": _TEXT}, "Somebody who is no host has disks open."),
-    "unlock-disks": Verb({"vms": _VMS}, "Disks are closed again."),
-    "watchdog-broken": Verb({"hosts": _HOSTS}, "The watchdog does not reset the machine."),
-    "kill-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers die."),
-    "start-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers are started."),
-    "pause-controller": Verb({"names": Argument(Kind.NAMES, True), "for": _FOR}, "Controllers stand still."),
-    "resume-controller": Verb({"names": Argument(Kind.NAMES, True)}, "Controllers go on."),
-    "move": Verb({"vm": _VM, "to": Argument(Kind.HOST), "live": Argument(Kind.FLAG)}, "Somebody moves a VM."),
-    "request": Verb(
-        {
-            "vm": _VM,
-            "verb": Argument(
-                Kind.CHOICE,
-                True,
-                ("start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"),
-            ),
-            "target": Argument(Kind.HOST),
-            "force": Argument(Kind.FLAG),
-            "forceLive": Argument(Kind.FLAG),
-        },
-        "A user asks for something.",
-    ),
-    "drain": Verb({"host": _HOST}, "Somebody empties a host."),
-    "ready": Verb({"host": _HOST}, "A host may take VMs again."),
-    "maintenance": Verb(
-        {"on": Argument(Kind.FLAG, True), "for": _FOR, "hosts": _SOME_HOSTS, "power": Argument(Kind.FLAG)},
-        "Work is announced, or it is over; with power, on the power controllers of these hosts alone.",
-    ),
-    "arm": Verb({"hosts": _HOSTS}, "Guards are armed."),
-    "disarm": Verb({"hosts": _HOSTS}, "Guards are disarmed."),
-    "confirm-off": Verb(
-        {
-            "host": _HOST,
-            "name": _TEXT,
-            "reason": _TEXT,
-            "fence": _TEXT,
-            "looks": Argument(Kind.FLAG),
-            "lost": Argument(Kind.FLAG),
-        },
-        "Somebody asserts that a host is off, or (lost) that what its lost memberships ran is.",
-    ),
-    "fence": Verb({"host": _HOST}, "Somebody condemns a host."),
-    "call-off-fence": Verb({"host": _HOST}, "Somebody takes back that a host is to be fenced."),
-    "create-vm": Verb(
-        {
-            "vm": Argument(Kind.TEXT, True),
-            "host": Argument(Kind.HOST),
-            "cpu": _TEXT,
-            "memory": _TEXT,
-            "priority": Argument(Kind.NUMBER),
-            "autostart": Argument(Kind.FLAG),
-        },
-        "A new VM.",
-    ),
-    "delete-vm": Verb({"vm": _VM}, "A VM goes for good."),
-    "delete-membership": Verb({"host": _HOST}, "Somebody deletes the membership of a host."),
-    "delete-host": Verb({"host": _HOST}, "Somebody deletes a host from the store, with its membership."),
-    "apply-host": Verb({"host": _HOST}, "Somebody applies the document of a deleted host again."),
-    "forget-membership": Verb({"host": _HOST}, "Somebody deletes what a host remembers of its membership."),
-    "replace-machine": Verb({"host": _HOST}, "Another machine is put up under the name of a host."),
-    "accept-machine": Verb({"host": _HOST}, "Somebody accepts the machine that is there now."),
-    "second-daemon": Verb({"host": _HOST, "for": _FOR}, "A second daemon is started on a host."),
-    "set-policy": Verb({"policy": Argument(Kind.MAPPING, True)}, "The policy of fencing changes."),
-    "set-degrading": Verb({"policy": Argument(Kind.MAPPING, True)}, "What is made of hosts that get slow changes."),
-    "confirm-incarnation": Verb({}, "Somebody vouches for the restored store."),
-    "release": Verb({}, "Somebody lets fencing go on."),
-}
-"""All verbs."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):

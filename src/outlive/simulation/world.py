@@ -10,16 +10,21 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from outlive.base.clock import Clock, LoopClock
 from outlive.base.errors import BadInput
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
+from outlive.failover.ports import Inline
 from outlive.node.ports.hypervisor import DomainState
+from outlive.node.settings import NodeSettings
 from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
-from outlive.roles.node import NodePorts
+from outlive.roles.node import NodePorts, NodeRole, NodeStores
+from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
-from outlive.simulation import verbs
-from outlive.simulation.building import resources_of
+from outlive.roles.up import Ports, UpRole
+from outlive.runtime.units import decode_unit
 from outlive.simulation.clocks import HostClock
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import CutClient, Disks, StorageClient
@@ -27,15 +32,17 @@ from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import Role, Service, SimHost
 from outlive.simulation.hypervisors import HypervisorClient, SimHypervisor
-from outlive.simulation.invariants import Truth, Violation
-from outlive.simulation.judging import Judge
+from outlive.simulation.judges.judge import Judge
+from outlive.simulation.judges.truth import Truth, Violation
 from outlive.simulation.machines import Machine, MachineClient
+from outlive.simulation.narration import sentence
 from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
-from outlive.simulation.programs import ControllerRole, node_role
-from outlive.simulation.running import already_running
+from outlive.simulation.setup import already_running, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
-from outlive.simulation.stores import OUTSIDE, Author, ProcessStore, Way, WorldStore
+from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
+from outlive.simulation.verbs import VERBS
+from outlive.simulation.verbs.arguments import texts
 from outlive.store.faults import FaultRates
 from outlive.store.tables import Write
 
@@ -139,12 +146,12 @@ class World:
 
     async def do(self, verb: str, arguments: Mapping[str, Any]) -> None:
         """Carry out one verb; ``BadInput`` where there is no such verb."""
-        act = verbs.VERBS.get(verb)
-        if act is None:
-            raise BadInput(f"{verb!r} is no verb", remedy=f"verbs are {', '.join(verbs.VERBS)}")
-        said = ", ".join(f"{name} {_said(value)}" for name, value in arguments.items())
-        self.history.add("fault", _subject(arguments), f"{verb} {said}".strip(), verb=verb)
-        await act(self, arguments)
+        known = VERBS.get(verb)
+        if known is None:
+            raise BadInput(f"{verb!r} is no verb", remedy=f"verbs are {', '.join(VERBS)}")
+        hosts = self.domains_of(arguments["domain"]) if "domain" in arguments else texts(arguments, "hosts", "host")
+        self.history.add("fault", _subject(arguments), sentence(known.sentence, arguments, hosts), loud=True)
+        await known.act(self, arguments)
 
     async def settled(self, limit_s: float = 120.0) -> bool:
         """Wait until every VM that should run is seen running and coverage is told; whether that came about."""
@@ -302,7 +309,7 @@ class World:
         self.hosts[name] = SimHost(
             spec, machine=machine, hypervisor=hypervisor, bmc=bmc, daemon=self.make_daemon, history=self.history
         )
-        if spec.bmc in ("lying", "wired-to"):
+        if spec.bmc == "lying":
             self.truth.lied[name] = spec.bmc
 
     def wire(self, host: str, mode: str, to: str = "") -> None:
@@ -373,11 +380,6 @@ class World:
         self.hosts[name].ended(how)
 
 
-def operator() -> Author:
-    """Who writes what a verb writes."""
-    return OUTSIDE
-
-
 def _said(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
@@ -387,3 +389,66 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
+
+
+DAEMON = ("daemon", "events", "trail")
+MOVE = ("move", "daemon")
+FLUSH = ("flush", "move", "daemon")
+FENCER = ("fencer", "events", "trail")
+CONTROLLER = (
+    "failover",
+    "recovery",
+    "controller",
+    "candidate",
+    "events",
+    "trail",
+    "placement",
+    "defaults",
+)
+"""Names under which each program's connections may write."""
+
+
+def node_role(
+    store: ProcessStore,
+    settings: Mapping[str, Any],
+    ports: NodePorts,
+    *,
+    host: str,
+    clock: Clock,
+    random: Random,
+) -> NodeRole:
+    """The node daemon of one host."""
+    stores = NodeStores(
+        daemon=store.named(*DAEMON), move=store.named(*MOVE), flush=store.named(*FLUSH), fencer=store.named(*FENCER)
+    )
+    read = msgspec.convert(settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
+    return NodeRole(stores, read, ports, host=host, clock=clock, random=random, ids=SeededIds(random.fork("ids")))
+
+
+class ControllerRole:
+    """A controller: it prepares what must be there, then runs; any error ends the process."""
+
+    def __init__(
+        self, store: ProcessStore, settings: Mapping[str, Any], *, identity: str, clock: Clock, random: Random
+    ) -> None:
+        sections = {
+            name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()
+        }
+        self.role = UpRole(
+            store.named(*CONTROLLER),
+            role_settings(sections),
+            Ports(computer=Inline()),
+            identity=identity,
+            clock=clock,
+            random=random,
+            ids=SeededIds(random.fork("ids")),
+        )
+
+    async def run(self) -> None:
+        """Until killed."""
+        await self.role.prepare()
+        await self.role.run()
+
+    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
+        """End in good order; there are no VMs here."""
+        self.role.stop()

@@ -45,10 +45,10 @@ from outlive.resources import (
 )
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import Ports, UpRole
-from outlive.simulation.field_writers import Violation, WriterStore
 from outlive.store import list_all
 from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
+from tests.support.field_writers import Violation, WriterStore
 
 _replace = msgspec.structs.replace
 STARTS_LIMIT = 1000

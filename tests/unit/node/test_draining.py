@@ -70,7 +70,7 @@ def test_host_that_is_drained_again_fetches_no_vm_that_it_had_to_wait_for() -> N
         await at(world, 400)
         assert state_of(vm_of(world)) == "start"
         moves = [event.text for event in world.history.events if event.kind == "move" and "requested" in event.text]
-        assert moves == [f"cold from kvm-1 to {away}: requested"]
+        assert moves == [f"vm-1 moves cold from kvm-1 to {away}: requested"]
 
     tell(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", migration_method="shutdown"),))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.fencing import Site, site
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.unit.node.test_fencer_cut import Cuts, _site
 
@@ -13,7 +14,6 @@ from outlive.node.operator import request_fence
 from outlive.resources import MemberRecord, Membership, ObjectMeta, ObjectRef
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import LIST_AGAIN_S, ActiveFault, FaultRecorder
-from outlive.simulation.field_writers import WriterStore
 
 
 async def _replaced(s: Site, name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -38,7 +39,6 @@ from outlive.resources import (
     R,
 )
 from outlive.resources.cluster import Timing
-from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 

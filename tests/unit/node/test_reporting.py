@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -19,7 +20,6 @@ from outlive.resources import Amounts, HypervisorUsage
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.units import Duration
-from outlive.simulation.field_writers import WriterStore
 from outlive.store.memory import MemoryStore
 
 INTERVAL_S = 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -14,7 +15,6 @@ from outlive.node.operator import request_vm
 from outlive.recovery.faults import active_faults
 from outlive.resources import Assigned, Hypervisor, HypervisorSpec, ObjectMeta, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
-from outlive.simulation.field_writers import WriterStore
 from outlive.store.memory import MemoryStore
 
 _replace = msgspec.structs.replace

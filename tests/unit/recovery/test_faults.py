@@ -100,8 +100,9 @@ async def _listed(cloud: RecoveryCloud) -> Any:
 
 
 def test_what_one_leader_raised_the_next_one_ends() -> None:
+    from tests.support.field_writers import WriterStore
+
     from outlive.recovery.view import RecoveryInformers
-    from outlive.simulation.field_writers import WriterStore
 
     class Caches:
         """What a leader sees."""

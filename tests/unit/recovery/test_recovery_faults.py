@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 from tests.unit.recovery.test_recovering import joined_before
@@ -13,7 +14,6 @@ from tests.unit.recovery.test_recovering import joined_before
 from outlive.resources import Cluster, Fault
 from outlive.runtime.faults import FaultRecorder
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 
 Story = Callable[[RecoveryCloud, Callable[[], Any]], Awaitable[None]]

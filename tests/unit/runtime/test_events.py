@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base import limits
@@ -17,7 +18,6 @@ from outlive.runtime.events import FLUSH_S, QUEUE_LIMIT, EventRecorder, event_na
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.retention import SWEEP_STEP
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.simulation.field_writers import WriterStore
 from outlive.store import list_all
 from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore

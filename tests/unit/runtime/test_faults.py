@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from tests.support.fencing import site
+from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -14,7 +15,6 @@ from outlive.base.errors import Unavailable
 from outlive.resources import Fault, ObjectRef
 from outlive.resources.reasons.faults import FAULTS, FaultCode
 from outlive.runtime.faults import LIST_AGAIN_S, REFRESH_S, ActiveFault, FaultRecorder, health
-from outlive.simulation.field_writers import WriterStore
 
 HOST = ObjectRef(kind="Hypervisor", name="a")
 

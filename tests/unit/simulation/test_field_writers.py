@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.objects import change, election, slot, vm, with_meta, with_phase, with_project
+from tests.support.field_writers import (
+    Violation,
+    WriterStore,
+    WriterViolation,
+    changed_paths,
+    owners_of,
+    writers_table,
+)
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -22,14 +30,6 @@ from outlive.resources import (
     Reservation,
     ReservationStatus,
     VirtualMachine,
-)
-from outlive.simulation.field_writers import (
-    Violation,
-    WriterStore,
-    WriterViolation,
-    changed_paths,
-    owners_of,
-    writers_table,
 )
 from outlive.store.memory import MemoryStore
 

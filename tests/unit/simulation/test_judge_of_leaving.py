@@ -17,7 +17,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.vms import Migration, VirtualMachineStatus
-from outlive.simulation.invariants.leaving import KNOWN_S, Slow, leaves_alive_and_for_better
+from outlive.simulation.judges.vms import KNOWN_S, Slow, leaves_alive_and_for_better
 from outlive.simulation.stores import Author
 
 DRAINER = Author("kvm-1/daemon", "kvm-1", ("flush", "move", "daemon"))

@@ -12,7 +12,7 @@ from tests.support.virtual_hosts import Bench, small_vm
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import Assigned, Holder, StartOrder, VirtualMachine
 from outlive.simulation.domains import domain_of
-from outlive.simulation.invariants.ordering import ON_THE_WAY_S
+from outlive.simulation.judges.vms import ON_THE_WAY_S
 
 _replace = msgspec.structs.replace
 

@@ -15,14 +15,15 @@ from outlive.resources import MemberRecord, Membership, ObjectMeta
 from outlive.resources.documents import Problems
 from outlive.simulation.expectations import Expectations, Share, judge_summary, read_expectations
 from outlive.simulation.history import HistoryEvent
-from outlive.simulation.narration import Told, grouped, narrate, narrate_guard, narrate_machine
+from outlive.simulation.narration import grouped, narrate, narrate_end, narrate_guard, sentence
 from outlive.simulation.scenario import Scenario, inventory_scenario, read_scenario
 from outlive.simulation.spec import HostSpec, WorldSpec
 from outlive.simulation.states import matches
+from outlive.simulation.stores import OUTSIDE
 from outlive.simulation.story import Ended, Story
 from outlive.simulation.summary import HeldVm, Summary, percentile
-from outlive.simulation.timeline import VERBS, Act, read_timeline
-from outlive.simulation.verbs import VERBS as WORLD_VERBS
+from outlive.simulation.timeline import Act, read_timeline
+from outlive.simulation.verbs import VERBS
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,9 @@ def test_a_fact_is_not_as_wanted(wanted: object, found: object) -> None:
     assert not matches(wanted, found)
 
 
-def told(subject: str, at_s: float, key: str = "runs") -> Told:
-    text = f"{subject} runs on kvm-1"
-    return Told(subject=subject, text=text, key=key, many="{n} VMs run on {where}", where="kvm-1", at_s=at_s)
+def told(subject: str, at_s: float, key: str = "runs") -> HistoryEvent:
+    text, many = f"{subject} runs on kvm-1", "{n} VMs run on {where}"
+    return HistoryEvent(kind="runs", subject=subject, text=text, key=key, many=many, where="kvm-1", at_s=at_s)
 
 
 def test_equal_sentences_close_together_are_one() -> None:
@@ -95,8 +96,25 @@ def test_vms_that_wait_are_expected_by_name_and_reason() -> None:
     assert judge_summary(expect, Summary(seed=1, virtual_s=9)) == ["vm-a is not held"]
 
 
-def test_timelines_know_the_verbs_of_the_world_and_no_others() -> None:
-    assert set(VERBS) == set(WORLD_VERBS)
+@pytest.mark.parametrize(
+    ("verb", "given", "hosts", "said"),
+    [
+        ("power-off", {"domain": "rack=r4"}, ("kvm-7", "kvm-8"), "rack r4 loses power: kvm-7 and kvm-8"),
+        ("power-off", {"hosts": ("kvm-7", "kvm-8")}, ("kvm-7", "kvm-8"), "kvm-7 and kvm-8 lose power"),
+        ("move", {"vm": "vm-1", "to": "kvm-2"}, (), "somebody moves vm-1 to kvm-2"),
+        (
+            "cut",
+            {"network": "store", "hosts": ("kvm-1",), "direction": "in"},
+            ("kvm-1",),
+            "kvm-1 cannot reach the store network any more (direction in)",
+        ),
+        ("set-policy", {"policy": {"fencesLimit": 2}}, (), "the policy of fencing changes: policy {'fencesLimit': 2}"),
+    ],
+)
+def test_what_somebody_does_is_a_sentence_with_all_its_arguments(
+    verb: str, given: dict[str, object], hosts: tuple[str, ...], said: str
+) -> None:
+    assert sentence(VERBS[verb].sentence, given, hosts) == said
 
 
 def test_an_act_waits_or_has_a_time_and_not_both() -> None:
@@ -112,17 +130,14 @@ def test_names_are_told_in_the_order_in_which_people_count() -> None:
 
 
 def test_what_guards_and_watchdogs_did_is_told() -> None:
-    fields = {"action": "close-gate", "timeoutS": 25.0}
-    events = [
-        HistoryEvent(at_s=1.0, kind="guard", subject=f"kvm-{one}", text="close-gate", fields=fields) for one in (1, 2)
-    ]
-    lines = [one.text for one in grouped([narrate_guard(event) for event in events])]
+    events = [event for one in (1, 2) for event in narrate_guard(f"kvm-{one}", "close-gate", 25.0)]
+    lines = [one.text for one in grouped(events)]
     told_of = "the guards of 2 hosts let nothing start and kill their VMs: no renewal was acknowledged for 25 s"
     assert lines == [f"{told_of} [kvm-1, kvm-2]"]
-    assert narrate_guard(events[0]).text.startswith("the guard of kvm-1 lets nothing start and kills its VMs")
-    machine = HistoryEvent(at_s=1.0, kind="machine", subject="kvm-1", text="was reset by its watchdog")
-    assert narrate_machine(machine).loud
-    assert not narrate_machine(msgspec.structs.replace(machine, text="booted (1. boot)")).loud
+    assert events[0].text.startswith("the guard of kvm-1 lets nothing start and kills its VMs")
+    assert narrate_guard("kvm-1", "feed", 25.0) == []
+    assert narrate_end("kvm-1", "was reset by its watchdog").loud
+    assert not narrate_end("kvm-1", "lost power").loud
 
 
 def complaints(cluster: str, timeline: str = "[]", expect: str = "") -> list[str]:
@@ -222,9 +237,9 @@ def test_nobody_is_fenced_who_is_named_as_the_fencer_of_a_host_that_lives() -> N
 def test_a_membership_that_is_made_for_a_lost_one_is_no_host_that_joins() -> None:
     meta = ObjectMeta(name="kvm-4")
     joined = Membership(metadata=meta, record=MemberRecord(machine_id="m", boot_id="b"))
-    (told,) = narrate(None, joined)
+    (told,) = narrate(None, joined, OUTSIDE)
     assert told.text == "kvm-4 joins"
-    (told,) = narrate(None, Membership(metadata=meta, record=MemberRecord(machine_id=NOBODYS, boot_id="")))
+    (told,) = narrate(None, Membership(metadata=meta, record=MemberRecord(machine_id=NOBODYS, boot_id="")), OUTSIDE)
     assert told.text == "kvm-4 gets a membership again, which is dead until the host takes it"
 
 

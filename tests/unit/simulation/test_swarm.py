@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.base.random import Random
-from outlive.simulation.drawing import UNTIL_S
-from outlive.simulation.faulting import KINDS, kinds, schedule
+from outlive.simulation.faults import KINDS, UNTIL_S, kinds, schedule
 from outlive.simulation.spec import HostSpec
 from outlive.simulation.swarm import run_seed, world_of
 from outlive.simulation.verbs import VERBS

@@ -1,10 +1,16 @@
-"""How verbs read their arguments, which were checked when the timeline was read."""
+"""The table of verbs, which each verb enters itself into, and how verbs read their arguments.
+
+A verb says its word, what a story tells of it, and which arguments a timeline may give it; they are checked when the
+timeline is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outlive.base.errors import BadInput
 from outlive.runtime.virtual import outside_parts
@@ -14,6 +20,75 @@ if TYPE_CHECKING:
     from outlive.simulation.world import World
 
 Arguments = Mapping[str, Any]
+Act = Callable[[Any, Arguments], Awaitable[None]]
+
+
+class Kind(enum.StrEnum):
+    """What an argument is."""
+
+    HOST = "the name of a host"
+    HOSTS = "a list of hosts"
+    VM = "the name of a VM"
+    VMS = "a list of VMs"
+    NAMES = "a list of names"
+    TEXT = "text"
+    FLAG = "true or false"
+    NUMBER = "a number"
+    DURATION = 'a duration, such as "30s"'
+    JUMP = 'a duration forward or back, such as "1h" or "-1h"'
+    DOMAIN = 'a failure domain, such as "rack=r3"'
+    CHOICE = "one of its words"
+    MAPPING = "keys and values"
+
+
+class Argument(NamedTuple):
+    """One argument of a verb."""
+
+    kind: Kind
+    required: bool = False
+    words: tuple[str, ...] = ()
+    least: float = -inf
+    most: float = inf
+    """Limits of a number."""
+
+
+class Verb(NamedTuple):
+    """Something that can happen to a virtual cluster."""
+
+    act: Act
+    sentence: str
+    """What a story tells of it (``outlive.simulation.narration.sentence``)."""
+    arguments: Mapping[str, Argument]
+    one_of: tuple[str, ...] = ()
+    """Exactly one of these arguments must be there."""
+
+
+HOSTS: Final = Argument(Kind.HOSTS, True)
+SOME_HOSTS: Final = Argument(Kind.HOSTS)
+HOST: Final = Argument(Kind.HOST, True)
+VM: Final = Argument(Kind.VM, True)
+VMS: Final = Argument(Kind.VMS, True)
+FOR: Final = Argument(Kind.DURATION)
+JUMP: Final = Argument(Kind.JUMP)
+DOMAIN: Final = Argument(Kind.DOMAIN)
+TEXT: Final = Argument(Kind.TEXT)
+NETWORK: Final = Argument(Kind.CHOICE, True, ("store", "storage", "bmc", "vm"))
+WHERE: Final = ("hosts", "domain")
+
+VERBS: Final[dict[str, Verb]] = {}
+"""All verbs by their words."""
+
+
+def verb(
+    word: str, sentence: str, arguments: Mapping[str, Argument] | None = None, *, one_of: tuple[str, ...] = ()
+) -> Callable[[Act], Act]:
+    """Enter a verb into the table."""
+
+    def enter(act: Act) -> Act:
+        VERBS[word] = Verb(act, sentence, arguments or {}, one_of)
+        return act
+
+    return enter
 
 
 def hosts_in(world: World, given: Arguments) -> list[SimHost]:

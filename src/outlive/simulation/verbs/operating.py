@@ -14,9 +14,23 @@ from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.operator import confirm_off as asserted_off
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import Request
-from outlive.simulation.building import vm_of
+from outlive.simulation.setup import vm_of
 from outlive.simulation.spec import VmSpec
-from outlive.simulation.verbs.arguments import Arguments, hosts_in, text, texts
+from outlive.simulation.verbs.arguments import (
+    FOR,
+    HOST,
+    HOSTS,
+    SOME_HOSTS,
+    TEXT,
+    VM,
+    Argument,
+    Arguments,
+    Kind,
+    hosts_in,
+    text,
+    texts,
+    verb,
+)
 
 if TYPE_CHECKING:
     from outlive.simulation.hosts import SimHost
@@ -39,6 +53,21 @@ async def change_spec(world: World, kind: type[R], name: str, change: Callable[[
     raise Conflict(f"{kind.kind()}/{name} changes all the time", remedy="try again")
 
 
+@verb(
+    "request",
+    "a user asks: {details}",
+    {
+        "vm": VM,
+        "verb": Argument(
+            Kind.CHOICE,
+            True,
+            ("start", "stop", "shutdown", "restart", "disable", "migrate", "unmigrate", "move"),
+        ),
+        "target": Argument(Kind.HOST),
+        "force": Argument(Kind.FLAG),
+        "forceLive": Argument(Kind.FLAG),
+    },
+)
 async def request(world: World, given: Arguments) -> None:
     """A user asks for something."""
     made = Request(
@@ -56,6 +85,7 @@ async def request(world: World, given: Arguments) -> None:
     await change_spec(world, VirtualMachine, text(given, "vm"), asked)
 
 
+@verb("move", "somebody moves {vms} to {to}", {"vm": VM, "to": Argument(Kind.HOST), "live": Argument(Kind.FLAG)})
 async def move(world: World, given: Arguments) -> None:
     """A user moves a VM, live if asked to."""
     live = bool(given.get("live", True))
@@ -64,18 +94,25 @@ async def move(world: World, given: Arguments) -> None:
     )
 
 
+@verb("drain", "somebody empties {who}", {"host": HOST})
 async def drain(world: World, given: Arguments) -> None:
     """A host is to be emptied."""
     for host in hosts_in(world, given):
         await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=True))
 
 
+@verb("ready", "{who} may take VMs again", {"host": HOST})
 async def ready(world: World, given: Arguments) -> None:
     """A host may take VMs again."""
     for host in hosts_in(world, given):
         await change_spec(world, Hypervisor, host.name, lambda spec: _replace(spec, drain=False))
 
 
+@verb(
+    "maintenance",
+    "somebody announces work, or its end: {details}",
+    {"on": Argument(Kind.FLAG, True), "for": FOR, "hosts": SOME_HOSTS, "power": Argument(Kind.FLAG)},
+)
 async def maintenance(world: World, given: Arguments) -> None:
     """Work is announced for hosts or for everything, or it is over."""
     on = bool(given["on"])
@@ -93,16 +130,30 @@ async def maintenance(world: World, given: Arguments) -> None:
     await _fencing(world, given, lambda one: _replace(one, maintenance=on, maintenance_until=until))
 
 
+@verb("arm", "the guard of {who} is to be armed", {"hosts": HOSTS})
 async def arm(world: World, given: Arguments) -> None:
     """Guards are to be armed."""
     await _fencing(world, given, lambda one: _replace(one, armed=True))
 
 
+@verb("disarm", "the guard of {who} is to be disarmed", {"hosts": HOSTS})
 async def disarm(world: World, given: Arguments) -> None:
     """Guards are to be disarmed."""
     await _fencing(world, given, lambda one: _replace(one, armed=False))
 
 
+@verb(
+    "confirm-off",
+    "{name} says that {who} is off: {reason}",
+    {
+        "host": HOST,
+        "name": TEXT,
+        "reason": TEXT,
+        "fence": TEXT,
+        "looks": Argument(Kind.FLAG),
+        "lost": Argument(Kind.FLAG),
+    },
+)
 async def confirm_off(world: World, given: Arguments) -> None:
     """Somebody asserts that a host is off: whether it is or not, or (``looks``) only if it is, or was replaced."""
     for host in hosts_in(world, given):
@@ -147,6 +198,7 @@ def _operator(spec: Any, proof: str) -> Any:
     return _replace(spec, fencing=_replace(spec.fencing, operator_proof=proof))
 
 
+@verb("fence", "an operator condemns {who}", {"host": HOST})
 async def fence(world: World, given: Arguments) -> None:
     """Somebody condemns a host, silent or not."""
     for host in hosts_in(world, given):
@@ -156,16 +208,21 @@ async def fence(world: World, given: Arguments) -> None:
         await _fencing(world, {"hosts": (host.name,)}, lambda one, a=asked: _replace(one, requested=a))  # type: ignore[misc]
 
 
+@verb("call-off-fence", "an operator calls off that {who} is fenced", {"host": HOST})
 async def call_off_fence(world: World, given: Arguments) -> None:
     """The order to fence a host is taken back."""
     await _fencing(world, {"hosts": (text(given, "host"),)}, lambda one: _replace(one, requested=""))
 
 
+@verb("set-policy", "the policy of fencing changes: {details}", {"policy": Argument(Kind.MAPPING, True)})
 async def set_policy(world: World, given: Arguments) -> None:
     """The policy of fencing changes."""
     await _change_policy(world, given, "fencing")
 
 
+@verb(
+    "set-degrading", "what is made of hosts that get slow changes: {details}", {"policy": Argument(Kind.MAPPING, True)}
+)
 async def set_degrading(world: World, given: Arguments) -> None:
     """What is made of hosts that get slow changes."""
     await _change_policy(world, given, "degrading")
@@ -183,6 +240,7 @@ async def _change_policy(world: World, given: Arguments, name: str) -> None:
     await change_spec(world, Cluster, "default", changed)
 
 
+@verb("release", "somebody lets fencing go on")
 async def release(world: World, given: Arguments) -> None:
     """Somebody lets fencing go on."""
     word = f"released-{len(world.history.events)}"
@@ -191,12 +249,25 @@ async def release(world: World, given: Arguments) -> None:
     )
 
 
+@verb("confirm-incarnation", "somebody vouches for the restored store")
 async def confirm_incarnation(world: World, given: Arguments) -> None:
     """Somebody vouches for the restored store."""
     incarnation = world.store.incarnation
     await change_spec(world, Cluster, "default", lambda spec: _replace(spec, confirmed_incarnation=incarnation))
 
 
+@verb(
+    "create-vm",
+    "somebody creates {vms}",
+    {
+        "vm": Argument(Kind.TEXT, True),
+        "host": Argument(Kind.HOST),
+        "cpu": TEXT,
+        "memory": TEXT,
+        "priority": Argument(Kind.NUMBER),
+        "autostart": Argument(Kind.FLAG),
+    },
+)
 async def create_vm(world: World, given: Arguments) -> None:
     """A new VM, on the host that is named or the one with the fewest."""
     taken = [name for host in world.hosts.values() for name in [host.name] * len(host.hypervisor.domains)]
@@ -214,12 +285,14 @@ async def create_vm(world: World, given: Arguments) -> None:
     await world.store.replace_status(_replace(made, status=wanted.status))
 
 
+@verb("delete-vm", "somebody deletes {vms}", {"vm": VM})
 async def delete_vm(world: World, given: Arguments) -> None:
     """A VM goes for good."""
     found = await world.store.get(VirtualMachine, text(given, "vm"))
     await world.store.delete(found.ref)
 
 
+@verb("delete-membership", "somebody deletes the membership of {who}", {"host": HOST})
 async def delete_membership(world: World, given: Arguments) -> None:
     """Somebody deletes what says whether a host lives."""
     for name in texts(given, "hosts", "host"):
@@ -227,6 +300,7 @@ async def delete_membership(world: World, given: Arguments) -> None:
         await world.store.delete(found.ref)
 
 
+@verb("delete-host", "somebody deletes {who} from the store", {"host": HOST})
 async def delete_host(world: World, given: Arguments) -> None:
     """Somebody deletes all that says that there is such a host."""
     for host in hosts_in(world, given):
@@ -236,6 +310,7 @@ async def delete_host(world: World, given: Arguments) -> None:
             await delete_membership(world, {"host": host.name})
 
 
+@verb("apply-host", "somebody applies the document of {who} again", {"host": HOST})
 async def apply_host(world: World, given: Arguments) -> None:
     """Somebody applies the document of the host again."""
     for host in hosts_in(world, given):
@@ -247,6 +322,7 @@ async def apply_host(world: World, given: Arguments) -> None:
             await world.store.create(Hypervisor(metadata=meta, spec=kept.spec))
 
 
+@verb("accept-machine", "somebody accepts the machine that is now {who}", {"host": HOST})
 async def accept_machine(world: World, given: Arguments) -> None:
     """The machine that is there now is the host from now on: its controller's identity is entered, the old one goes."""
     for host in hosts_in(world, given):

@@ -9,7 +9,20 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.simulation.hosts import Service
 from outlive.simulation.process import Process
-from outlive.simulation.verbs.arguments import Arguments, after, hosts_in, number, texts
+from outlive.simulation.verbs.arguments import (
+    FOR,
+    HOST,
+    HOSTS,
+    SOME_HOSTS,
+    Argument,
+    Arguments,
+    Kind,
+    after,
+    hosts_in,
+    number,
+    texts,
+    verb,
+)
 from outlive.store.faults import FaultRates
 
 if TYPE_CHECKING:
@@ -20,6 +33,7 @@ SECOND_S = 5.0
 """After so long whoever started the second daemon tries it again."""
 
 
+@verb("kill-daemon", "the daemon of {who} dies", {"hosts": HOSTS})
 async def kill_daemon(world: World, given: Arguments) -> None:
     """The daemon dies; its service manager starts it again."""
     for host in hosts_in(world, given):
@@ -27,12 +41,18 @@ async def kill_daemon(world: World, given: Arguments) -> None:
             host.daemon.kill()
 
 
+@verb(
+    "stop-daemon",
+    "the daemon of {who} is stopped",
+    {"hosts": HOSTS, "leaveVms": Argument(Kind.FLAG), "goingDown": Argument(Kind.FLAG)},
+)
 async def stop_daemon(world: World, given: Arguments) -> None:
     """The daemon is stopped, cleanly, and stays so."""
     for host in hosts_in(world, given):
         host.daemon.stop(leave_vms=bool(given.get("leaveVms", False)), going_down=bool(given.get("goingDown", False)))
 
 
+@verb("start-daemon", "the daemon of {who} is started", {"hosts": HOSTS})
 async def start_daemon(world: World, given: Arguments) -> None:
     """It is started again."""
     for host in hosts_in(world, given):
@@ -40,6 +60,8 @@ async def start_daemon(world: World, given: Arguments) -> None:
             host.daemon.start()
 
 
+@verb("pause-daemon", "the daemon of {who} stands still{for}", {"hosts": HOSTS, "for": FOR})
+@verb("hog-daemon", "the daemon of {who} computes{for} and answers nobody", {"hosts": HOSTS, "for": FOR})
 async def pause_daemon(world: World, given: Arguments) -> None:
     """It stands still, by a signal or because it computes."""
     for host in hosts_in(world, given):
@@ -51,6 +73,7 @@ async def pause_daemon(world: World, given: Arguments) -> None:
         after(given, lambda process=process: process.go_on())  # type: ignore[misc]
 
 
+@verb("resume-daemon", "the daemon of {who} goes on", {"hosts": HOSTS})
 async def resume_daemon(world: World, given: Arguments) -> None:
     """It goes on."""
     for host in hosts_in(world, given):
@@ -58,6 +81,7 @@ async def resume_daemon(world: World, given: Arguments) -> None:
             host.daemon.process.go_on()
 
 
+@verb("second-daemon", "somebody starts a second daemon on {who}", {"host": HOST, "for": FOR})
 async def second_daemon(world: World, given: Arguments) -> None:
     """Another daemon is started on a host, beside the one that runs, again and again."""
     for host in hosts_in(world, given):
@@ -72,6 +96,7 @@ async def second_daemon(world: World, given: Arguments) -> None:
         after(given, host.end_second)
 
 
+@verb("kill-guard", "the guard of {who} dies", {"hosts": HOSTS})
 async def kill_guard(world: World, given: Arguments) -> None:
     """The guard dies; its service manager starts it again."""
     for host in hosts_in(world, given):
@@ -79,12 +104,14 @@ async def kill_guard(world: World, given: Arguments) -> None:
             host.guard.kill()
 
 
+@verb("kill-controller", "a controller dies: {details}", {"names": Argument(Kind.NAMES, True)})
 async def kill_controller(world: World, given: Arguments) -> None:
     """Controllers die and stay so."""
     for service in _controllers(world, given):
         service.kill(again=False)
 
 
+@verb("start-controller", "a controller is started: {details}", {"names": Argument(Kind.NAMES, True)})
 async def start_controller(world: World, given: Arguments) -> None:
     """They are started again; those beside a host's daemon only where the host runs, and does not stand still."""
     for service in _controllers(world, given):
@@ -93,6 +120,9 @@ async def start_controller(world: World, given: Arguments) -> None:
             service.start()
 
 
+@verb(
+    "pause-controller", "a controller stands still{for}: {details}", {"names": Argument(Kind.NAMES, True), "for": FOR}
+)
 async def pause_controller(world: World, given: Arguments) -> None:
     """Controllers stand still."""
     for service in _controllers(world, given):
@@ -104,6 +134,7 @@ async def pause_controller(world: World, given: Arguments) -> None:
         after(given, process.go_on)
 
 
+@verb("resume-controller", "a controller goes on: {details}", {"names": Argument(Kind.NAMES, True)})
 async def resume_controller(world: World, given: Arguments) -> None:
     """They go on."""
     for service in _controllers(world, given):
@@ -111,6 +142,7 @@ async def resume_controller(world: World, given: Arguments) -> None:
             service.process.go_on()
 
 
+@verb("store-outage", "nobody reaches the store{for}", {"for": FOR})
 async def store_outage(world: World, given: Arguments) -> None:
     """Nobody reaches the store."""
     world.set_store(down=True)
@@ -120,14 +152,16 @@ async def store_outage(world: World, given: Arguments) -> None:
 def _store_is_back(world: World) -> None:
     if world.store_down:
         world.set_store(down=False)
-        world.history.add("store", "store", "everybody reaches the store again")
+        world.history.add("store", "store", "everybody reaches the store again", loud=True)
 
 
+@verb("store-heal", "everybody reaches the store again")
 async def store_heal(world: World, given: Arguments) -> None:
     """Everybody does."""
     world.set_store(down=False)
 
 
+@verb("store-faults", "the store loses some answers: {details}", {"rates": Argument(Kind.MAPPING, True)})
 async def store_faults(world: World, given: Arguments) -> None:
     """Calls and observers suffer at these rates."""
     try:
@@ -137,17 +171,24 @@ async def store_faults(world: World, given: Arguments) -> None:
     world.set_rates(rates)
 
 
+@verb(
+    "slow-store",
+    "calls to the store take longer: {details}",
+    {"hosts": SOME_HOSTS, "by": Argument(Kind.DURATION, True)},
+)
 async def slow_store(world: World, given: Arguments) -> None:
     """Calls to the store take so much longer, one way: those of some hosts, or everybody's."""
     hosts = [host.name for host in hosts_in(world, given)] if given.get("hosts") else []
     world.slow_store(hosts, number(given, "by"))
 
 
+@verb("store-snapshot", "somebody makes a backup of the store")
 async def store_snapshot(world: World, given: Arguments) -> None:
     """A backup is made."""
     world.store.snapshot()
 
 
+@verb("store-restore", "somebody restores the backup of the store")
 async def store_restore(world: World, given: Arguments) -> None:
     """The last backup is put back."""
     world.store.restore()

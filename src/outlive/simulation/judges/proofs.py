@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from outlive.node.ports.hypervisor import DomainState
 from outlive.resources import Holder, MemberRecord, VirtualMachine
-from outlive.simulation.invariants.truth import Truth
+from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.resources import FAILOVER, Amounts, Coverage, Fault, Hypervisor, Reservation, VirtualMachine, condition
 from outlive.resources.reasons import VmReason
-from outlive.simulation.invariants.truth import Truth
+from outlive.simulation.judges.truth import Truth
 
 STOPPED_PHASES: Final = ("stop", "shutdown", "disable")
 ORDER_SLACK_S: Final = 5.0

@@ -16,6 +16,7 @@ import msgspec
 from outlive.base.errors import Forbidden, NotFound
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import to_builtins
+from outlive.simulation.judges.writes import everybody, owners_of
 from outlive.store.contract import Change, Page, Store
 from outlive.store.selectors import Selector
 
@@ -113,7 +114,7 @@ class WriterStore:
         """Whoever owns any field of a kind may delete objects of it."""
         kind = self._kinds.get(ref.kind)
         if kind is not None:
-            owners = _everybody(kind)
+            owners = everybody(kind)
             if self._writer not in owners:
                 self._violated(Violation(ref, self._writer, "(the object)", owners))
         await self._inner.delete(ref, uid=uid, version=version)
@@ -159,21 +160,6 @@ class WriterStore:
         self._report(violation)
 
 
-def owners_of(kind: type[Resource], path: str) -> tuple[str, ...]:
-    """Who may write a field.
-
-    Where a kind declares nothing for metadata, labels and annotations belong to the owners of the spec (of
-    the whole document, for kinds without halves), and finalizers to everybody who owns anything.
-    """
-    fields = kind.info.writers.fields
-    declared = [prefix for prefix in fields if prefix == "" or path == prefix or path.startswith(f"{prefix}.")]
-    if declared:
-        return fields[max(declared, key=len)]
-    if path.startswith("metadata.") and not path.startswith("metadata.finalizers"):
-        return fields.get("spec", ()) if "spec" in kind.__struct_fields__ else _everybody(kind)
-    return _everybody(kind) if path.startswith("metadata.") else ()
-
-
 def changed_paths(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """The fields that differ between two documents in wire form; a list counts as one field."""
     for key in sorted(before.keys() | after.keys()):
@@ -201,10 +187,6 @@ def writers_table() -> str:
 
 def _part(path: str) -> str:
     return f"`{path}`" if path else "all"
-
-
-def _everybody(kind: type[Resource]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(owner for owners in kind.info.writers.fields.values() for owner in owners))
 
 
 def _document(obj: Resource) -> dict[str, Any]:

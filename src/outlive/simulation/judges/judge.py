@@ -11,31 +11,31 @@ from collections.abc import Collection
 from typing import Final
 
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
-from outlive.simulation import telling
-from outlive.simulation.invariants import (
-    Slow,
-    Truth,
-    Violation,
-    acknowledged_is_kept,
-    coverage_is_true,
+from outlive.simulation.judges.proofs import (
     dead_with_proof,
     entries_go_with_proof,
-    held_where_it_runs,
-    instances_are_counted_once,
-    leaves_alive_and_for_better,
-    never_from_the_past,
-    no_room_is_counted_twice,
-    one_presence,
-    one_writer,
     proof_is_true,
     recovered_only_when_mute,
-    runs_or_says_why,
-    within_limits,
-    written_by_its_owner,
 )
-from outlive.simulation.invariants.landing import lands_in_its_own_slot
-from outlive.simulation.invariants.ordering import Starts
-from outlive.simulation.invariants.truth import VIOLATIONS_LIMIT
+from outlive.simulation.judges.rest import (
+    coverage_is_true,
+    instances_are_counted_once,
+    no_room_is_counted_twice,
+    runs_or_says_why,
+)
+from outlive.simulation.judges.truth import VIOLATIONS_LIMIT, Truth, Violation
+from outlive.simulation.judges.vms import (
+    Slow,
+    Starts,
+    held_where_it_runs,
+    lands_in_its_own_slot,
+    leaves_alive_and_for_better,
+    never_from_the_past,
+    one_presence,
+    one_writer,
+)
+from outlive.simulation.judges.writes import acknowledged_is_kept, within_limits, written_by_its_owner
+from outlive.simulation.narration import narrate
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
 
@@ -84,7 +84,8 @@ class Judge:
         truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
         self._found("one-writer", write.key, written_by_its_owner(write, author))
         self._found("limits", write.key, self._spins(write, author))
-        telling.tell(truth.history, before, after, author)
+        for event in narrate(before, after, author):
+            truth.history.record(event)
         if write.kind in COVERS:
             self.changed_s = asyncio.get_running_loop().time()
         if after is None:

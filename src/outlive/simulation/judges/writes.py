@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
 from outlive.resources import Membership, Resource, VirtualMachine
 from outlive.resources.vms import RECOVERY_STEPS
-from outlive.simulation.field_writers import owners_of
-from outlive.simulation.invariants.truth import Truth
+from outlive.simulation.judges.truth import Truth
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
 
@@ -32,12 +32,11 @@ def written_by_its_owner(write: Write, author: Author) -> str:
     if before is None or after is None:
         return ""
     paths: list[str] = []
-    for field, wire in _fields(kind):
-        old, new = getattr(before, field), getattr(after, field)
-        if field == "metadata":
-            for name in OWNED_METADATA:
-                _differ(getattr(old, name), getattr(new, name), f"metadata.{name}", paths)
-        else:
+    for name in OWNED_METADATA:
+        _differ(getattr(before.metadata, name), getattr(after.metadata, name), f"metadata.{name}", paths)
+    wires, values = _fields(kind)
+    for wire, old, new in zip(wires, values(before), values(after), strict=True):
+        if old is not new and wire != "metadata":
             _differ(old, new, wire, paths)
     for path in paths:
         if not _may_write(kind, path, author.writers):
@@ -51,8 +50,10 @@ def _differ(before: Any, after: Any, path: str, paths: list[str]) -> None:
     if before is after or before == after:
         return
     if isinstance(before, msgspec.Struct) and type(before) is type(after):
-        for name, wire in _fields(type(before)):
-            _differ(getattr(before, name), getattr(after, name), f"{path}.{wire}", paths)
+        wires, values = _fields(type(before))
+        for wire, old, new in zip(wires, values(before), values(after), strict=True):
+            if old is not new:
+                _differ(old, new, f"{path}.{wire}", paths)
     elif type(before) not in PLAIN and isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted({*before, *after}):
             if before.get(key) != after.get(key):
@@ -62,8 +63,11 @@ def _differ(before: Any, after: Any, path: str, paths: list[str]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of a struct's fields in wire form, and what reads all their values at once."""
+    fields = msgspec.structs.fields(kind)
+    read = attrgetter(*(field.name for field in fields))
+    return tuple(field.encode_name for field in fields), read if len(fields) > 1 else lambda one: (read(one),)
 
 
 @lru_cache(maxsize=16_384)
@@ -95,3 +99,23 @@ def within_limits(after: Resource) -> str:
     if isinstance(after, Membership) and len(after.record.fence.findings) > FINDINGS_LIMIT:
         return f"{len(after.record.fence.findings)} findings of one fence"
     return ""
+
+
+def owners_of(kind: type[Resource], path: str) -> tuple[str, ...]:
+    """Who may write a field.
+
+    Where a kind declares nothing for metadata, labels and annotations belong to the owners of the spec (of
+    the whole document, for kinds without halves), and finalizers to everybody who owns anything.
+    """
+    fields = kind.info.writers.fields
+    declared = [prefix for prefix in fields if prefix == "" or path == prefix or path.startswith(f"{prefix}.")]
+    if declared:
+        return fields[max(declared, key=len)]
+    if path.startswith("metadata.") and not path.startswith("metadata.finalizers"):
+        return fields.get("spec", ()) if "spec" in kind.__struct_fields__ else everybody(kind)
+    return everybody(kind) if path.startswith("metadata.") else ()
+
+
+def everybody(kind: type[Resource]) -> tuple[str, ...]:
+    """Who may write any field of the kind."""
+    return tuple(dict.fromkeys(owner for owners in kind.info.writers.fields.values() for owner in owners))
