@@ -26,71 +26,73 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     """As it is written in a file."""
 
 
-class HostSpec(_Spec, frozen=True, kw_only=True):
-    """One host."""
+class _Host(_Spec, frozen=True, kw_only=True):
+    """What one host and many alike have in common."""
 
-    name: str
     zone: str = "a"
-    rack: str = ""
-    domains: dict[str, str] = {}
-    """Further failure domains, such as ``power: feed-1``."""
     cpu: str = "32"
     memory: str = "128Gi"
     armed: bool = False
     profile: Literal["", "fast", "steady"] = ""
     bmc: BmcMode = "ok"
-    rehearsed: bool = True
-    """Whether the power controller was rehearsed when the story begins."""
     proofs: Proofs = 0
-    mode: Mode = "hypervisor"
     boot_s: Seconds = 30.0
     """From power to the start of its services."""
+
+
+class HostSpec(_Host, frozen=True, kw_only=True):
+    """One host."""
+
+    name: str
+    rack: str = ""
+    domains: dict[str, str] = {}
+    """Further failure domains, such as ``power: feed-1``."""
+    rehearsed: bool = True
+    """Whether the power controller was rehearsed when the story begins."""
+    mode: Mode = "hypervisor"
     autostart: bool = True
     """Whether it boots when power comes back."""
 
 
-class HostsSpec(_Spec, frozen=True, kw_only=True):
+class HostsSpec(_Host, frozen=True, kw_only=True):
     """So many hosts that are alike."""
 
     count: Some
     prefix: str = "kvm-"
-    zone: str = "a"
     per_rack: Number = 0
     """Hosts in a rack ``r<n>``; 0: no racks."""
     switches: Number = 0
     """Network switches ``s<n>``, to which hosts are connected in turn; 0: nobody knows."""
-    cpu: str = "32"
-    memory: str = "128Gi"
-    armed: bool = False
-    profile: Literal["", "fast", "steady"] = ""
-    bmc: BmcMode = "ok"
     coordinators: Number = 3
     """So many of the first hosts are coordinators."""
-    proofs: Proofs = 0
-    boot_s: Seconds = 30.0
 
 
-class VmSpec(_Spec, frozen=True, kw_only=True):
-    """One VM."""
+class _Vm(_Spec, frozen=True, kw_only=True):
+    """What one VM and many alike have in common."""
 
-    name: str
-    host: str
     cpu: str = "2"
     memory: str = "4Gi"
     project: str = ""
     flavor: str = "std"
     zone: str = "a"
     protection: str = ""
-    priority: int | None = None
     recovery_time_objective_s: Seconds | None = None
     """How soon it is to run again after its host dies."""
+    migration_method: Literal["", "live", "shutdown"] = ""
+
+
+class VmSpec(_Vm, frozen=True, kw_only=True):
+    """One VM."""
+
+    name: str
+    host: str
+    priority: int | None = None
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
     ports: tuple[str, ...] | None = None
     network_policy: Literal["", "accept-duplicate"] = ""
     power_state: Literal["running", "stopped"] = "running"
     autostart: bool = False
-    migration_method: Literal["", "live", "shutdown"] = ""
     migration_downtime_ms: int | None = None
     server_group: str = ""
     server_group_policy: Literal["", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity"] = ""
@@ -98,18 +100,10 @@ class VmSpec(_Spec, frozen=True, kw_only=True):
     """VMs that are to be seen running before it starts."""
 
 
-class VmsSpec(_Spec, frozen=True, kw_only=True):
+class VmsSpec(_Vm, frozen=True, kw_only=True):
     """So many VMs on each host."""
 
     per_host: Number
-    cpu: str = "2"
-    memory: str = "4Gi"
-    project: str = ""
-    flavor: str = "std"
-    zone: str = "a"
-    protection: str = ""
-    recovery_time_objective_s: Seconds | None = None
-    migration_method: Literal["", "live", "shutdown"] = ""
 
 
 class WorldSpec(_Spec, frozen=True, kw_only=True):
@@ -136,20 +130,14 @@ def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:
     given = spec.hosts
     if not isinstance(given, HostsSpec):
         return given
+    alike = {name: getattr(given, name) for name in _Host.__struct_fields__}
     return tuple(
         HostSpec(
             name=f"{given.prefix}{number}",
-            zone=given.zone,
             rack=f"r{(number - 1) // given.per_rack + 1}" if given.per_rack else "",
             domains={"switch": f"s{(number - 1) % given.switches + 1}"} if given.switches else {},
-            cpu=given.cpu,
-            memory=given.memory,
-            armed=given.armed,
-            profile=given.profile,
-            bmc=given.bmc,
-            proofs=given.proofs,
             mode="coordinator" if number <= given.coordinators else "hypervisor",
-            boot_s=given.boot_s,
+            **alike,
         )
         for number in range(1, given.count + 1)
     )
@@ -161,19 +149,9 @@ def vms_of(spec: WorldSpec) -> tuple[VmSpec, ...]:
     if not isinstance(given, VmsSpec):
         return given
     short = spec.hosts.prefix if isinstance(spec.hosts, HostsSpec) else ""
+    alike = {name: getattr(given, name) for name in _Vm.__struct_fields__}
     return tuple(
-        VmSpec(
-            name=f"vm-{host.name.removeprefix(short)}-{number}",
-            host=host.name,
-            cpu=given.cpu,
-            memory=given.memory,
-            project=given.project,
-            flavor=given.flavor,
-            zone=given.zone,
-            protection=given.protection,
-            recovery_time_objective_s=given.recovery_time_objective_s,
-            migration_method=given.migration_method,
-        )
+        VmSpec(name=f"vm-{host.name.removeprefix(short)}-{number}", host=host.name, **alike)
         for host in hosts_of(spec)
         for number in range(1, given.per_host + 1)
     )

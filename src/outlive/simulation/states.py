@@ -209,7 +209,7 @@ def differences(world: World, states: States) -> list[str]:
 
 def matches(wanted: Any, found: Any) -> bool:
     """Whether what was found is what was wanted (see the module)."""
-    if wanted is None:
+    if wanted is None or wanted == "":
         return found in (None, "", (), 0, False)
     if isinstance(wanted, str):
         compared = _COMPARED.match(wanted)

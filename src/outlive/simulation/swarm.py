@@ -6,7 +6,6 @@ healed, and every VM that should run has so long to run again, or to be held wit
 
 from __future__ import annotations
 
-import gc
 import traceback
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from outlive.simulation.judges.rest import runs_or_says_why
 from outlive.simulation.judges.truth import Violation
 from outlive.simulation.operator import Operator, heal
 from outlive.simulation.spec import BmcMode, HostSpec, VmSpec, WorldSpec
+from outlive.simulation.story import rarely_collecting
 from outlive.simulation.world import REPORTED_S, World
 
 QUIET_UNTIL_S: Final = 180.0
@@ -208,17 +208,12 @@ def _in_order(random: Random, vms: tuple[VmSpec, ...]) -> tuple[VmSpec, ...]:
 
 def run_seed(seed: int, *, tell: Any = None) -> Result:
     """Run one seed; ``tell`` hears every event as it happens."""
-    collecting = gc.isenabled()
-    gc.disable()  # finalizers must not run at moments that depend on how much garbage there is
     try:
-        with silenced(), gathered_defects() as defects:
+        with rarely_collecting(), silenced(), gathered_defects() as defects:
             result = run_virtual(_run(seed, tell), limit_s=LIMIT_S)
         return _with_defects(result, defects)
     except Exception as error:  # noqa: BLE001 - whatever breaks a run is its result, with the seed that repeats it
         return Result(seed=seed, error="".join(traceback.format_exception(error)[-TRACE_LINES:]))
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _with_defects(result: Result, defects: list[Defect]) -> Result:

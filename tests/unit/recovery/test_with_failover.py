@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.field_writers import WriterStore
 from tests.support.loops import run
 from tests.support.recovery import GIB, RecoveryCloud
 
