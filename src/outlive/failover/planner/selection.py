@@ -190,17 +190,18 @@ def serve_all(turns: Sequence[Turn], begin: Callable[[], S]) -> tuple[S, list[Ac
     ``begin`` makes the state to serve from, anew for each attempt.
     """
     groups = [list(group) for _, group in groupby(turns, key=lambda turn: turn.priority)]
-    worded = all(len(group) == 1 for group in groups)
-    server, actions = _attempt(groups, begin(), {}, worded=worded)
     few = sum(turn.needed for turn in turns) <= MANY_SLOTS
+    other_ways = [_other_ways(group, few=few, alone=len(groups) == 1) for group in groups]
+    worded = not any(other_ways)
+    server, actions = _attempt(groups, begin(), {}, worded=worded)
     ways: dict[int, Way] = {}
     for _ in range(min(len(groups), GROUPS_TRIED if few else 1)):
-        number = _first_failing(groups, actions, ways)
+        number = _first_failing(groups, other_ways, actions, ways)
         if number is None:
             break
         ways[number] = Way.AT_ONCE
         best = (*shortfall(groups[number], actions), Way.AT_ONCE)
-        for way in (Way.ROUNDS, Way.LARGEST) if few else (Way.ROUNDS,):
+        for way in other_ways[number]:
             told = way is Way.ROUNDS  # kept wherever no other way is better
             other, others = _attempt(groups, begin(), {**ways, number: way}, worded=told)
             found = (*shortfall(groups[number], others), way)
@@ -209,6 +210,16 @@ def serve_all(turns: Sequence[Turn], begin: Callable[[], S]) -> tuple[S, list[Ac
     if not worded and any(map(_for_room, actions)):
         server, actions = _attempt(groups, begin(), ways)
     return server, _asked_again(turns, server, actions)
+
+
+def _other_ways(group: Sequence[Turn], *, few: bool, alone: bool) -> list[Way]:
+    """Ways that may give the VMs of one priority anything else than each all that it misses at its turn."""
+    ways = []
+    if len(group) > 1 and not (alone and all(turn.needed == 1 for turn in group)):
+        ways.append(Way.ROUNDS)
+    if few and sorted(group, key=_size) != list(group):
+        ways.append(Way.LARGEST)
+    return ways
 
 
 def _asked_again(turns: Sequence[Turn], server: Server, actions: Sequence[Action]) -> list[Action]:
@@ -245,11 +256,13 @@ def shortfalls(turns: Sequence[Turn], actions: Sequence[Action]) -> tuple[tuple[
     return tuple(shortfall(by_priority[priority], actions) for priority in sorted(by_priority, reverse=True))
 
 
-def _first_failing(groups: Sequence[Sequence[Turn]], actions: Sequence[Action], tried: Collection[int]) -> int | None:
-    """The first group of several VMs, not tried yet, in which somebody failed for want of room or hosts."""
+def _first_failing(
+    groups: Sequence[Sequence[Turn]], ways: Sequence[Sequence[Way]], actions: Sequence[Action], tried: Collection[int]
+) -> int | None:
+    """The first group that has other ways, not tried yet, in which somebody failed for want of room or hosts."""
     failed = {action.vm for action in actions if _for_room(action)}
     for number, group in enumerate(groups):
-        if number not in tried and len(group) > 1 and any(turn.vm.id in failed for turn in group):
+        if number not in tried and ways[number] and any(turn.vm.id in failed for turn in group):
             return number
     return None
 
