@@ -17,6 +17,7 @@ import msgspec
 from outlive.failover.analysis.coverage import allocation_fault
 from outlive.failover.certificate.document import CERTIFICATE_VERSION, Certificate, SlotLine, VmLine
 from outlive.failover.conflicts import ConflictIndex
+from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation
 from outlive.failover.sizing import amounts
@@ -182,45 +183,42 @@ def without_room(
     hosts: Sequence[Hypervisor], reservations: Iterable[Reservation], vms: Iterable[VmView]
 ) -> dict[str, str]:
     """Host → why what is reserved there is not held; hosts that hold everything are left out."""
-    held: dict[str, list[int]] = {}
-    instances = {host.name: {one.id for one in host.status.instances} for host in hosts}
+    running: dict[str, list[int]] = {}
+    for vm in vms:
+        there = running.setdefault(vm.host, [0, 0])
+        there[0] += vm.cpu_milli
+        there[1] += vm.memory_bytes
+    known = {host.name: figures for host in hosts if (figures := _free(host, running.get(host.name, [0, 0])))}
+    fleet, instances = Fleet(), {host.name: {one.id for one in host.status.instances} for host in hosts}
+    fleet.set_free(FreeAmounts.of(known))
+    reasons: dict[str, str] = {}
     for reservation in reservations:
         if verdict(reservation, _ANYBODY) is not Verdict.BLOCKS:
             continue
         left = unused(reservation)
         for name in blocked_hosts(reservation):
-            if has_landed(reservation, instances.get(name, ())):
-                continue
-            _add(held, name, max(0, left.cpu_milli), max(0, left.memory_bytes))
-    running: dict[str, list[int]] = {}
-    for vm in vms:
-        _add(running, vm.host, vm.cpu_milli, vm.memory_bytes)
-    reasons: dict[str, str] = {}
+            if name not in instances:
+                reasons[name] = "is not known"
+            elif not has_landed(reservation, instances[name]):
+                fleet.take(name, {CPU: max(0, left.cpu_milli), MEMORY: max(0, left.memory_bytes)})
     for host in hosts:
-        why = _why(host, running.get(host.name, [0, 0]), held.get(host.name, [0, 0]))
-        if why:
-            reasons[host.name] = why
-    for name in sorted(held.keys() - {host.name for host in hosts}):
-        reasons[name] = "is not known"
+        lacking = [max(0, -free) for free in fleet.free_on(host.name).values()] if host.name in known else []
+        if host.status.lost:
+            reasons[host.name] = f"is lost by fence {host.status.lost}"
+        elif not lacking:
+            reasons[host.name] = "does not tell its capacity"
+        elif any(lacking):
+            reasons[host.name] = f"lacks {amounts(*lacking)} for its VMs and all that is reserved there"
     return reasons
 
 
-def _add(sums: dict[str, list[int]], host: str, cpu: int, memory: int) -> None:
-    there = sums.setdefault(host, [0, 0])
-    there[0] += cpu
-    there[1] += memory
-
-
-def _why(host: Hypervisor, running: list[int], held: list[int]) -> str:
-    if host.status.lost:
-        return f"is lost by fence {host.status.lost}"
+def _free(host: Hypervisor, running: Sequence[int]) -> tuple[int, int] | None:
+    """What the host has beside its VMs, before reservations; ``None`` where it does not tell its capacity."""
     capacity, allocation = host.effective_capacity(), host.status.allocation
     if capacity is None or CPU not in capacity or MEMORY not in capacity:
-        return "does not tell its capacity"
-    if allocation is not None:
-        running = [allocation.cpu_milli, allocation.memory_bytes]
-    lacking = [max(0, running[at] + held[at] - capacity[name]) for at, name in enumerate((CPU, MEMORY))]
-    return f"lacks {amounts(*lacking)} for its VMs and all that is reserved there" if any(lacking) else ""
+        return None
+    cpu, memory = running if allocation is None else (allocation.cpu_milli, allocation.memory_bytes)
+    return capacity[CPU] - cpu, capacity[MEMORY] - memory
 
 
 def certify_input(gathered: Snapshot, objects: Sequence[Resource], *, partial: bool = False) -> CertifyInput:

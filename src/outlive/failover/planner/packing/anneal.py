@@ -18,10 +18,8 @@ from outlive.base.random import Random
 from outlive.failover.planner.packing.board import COST_LIMIT, Board, Table
 
 HOT: Final = 0.95
-COOL: Final = 0.5
 COLD: Final = 0.3
-"""Temperatures at the beginning, at that of a repair that is to upset little, and at the end, times the logarithm of
-the number of slots."""
+"""Temperatures at the beginning and at the end, times the logarithm of the number of slots."""
 LOOKED_AT: Final = 2_000
 """Changes that are judged for the price of one step, besides the step itself."""
 FOLLOWED: Final = 4_000
@@ -71,17 +69,17 @@ class Annealer:
         self._own = np.nonzero(given.own)[0].tolist()
         self._differences = np.arange(-BEST, COST_LIMIT + 2, dtype=np.float64)
 
-    def run(self, steps: float, *, hot: float = HOT) -> bool:
-        """Anneal for so many steps, from this temperature; whether nothing clashes in the end."""
+    def run(self, steps: float) -> bool:
+        """Anneal for so many steps; whether nothing clashes in the end."""
         board, random, spent = self._board, self._random, 0.0
         scale = math.log(max(3, board.problem.slots))
-        chances = self._chances(hot / scale)
+        chances = self._chances(HOT / scale)
         turn = 0
         while board.clashes and spent < steps:
             if turn % CHECKED_STEPS == 0:
                 if not self._budget.goes_on():
                     return False
-                chances = self._chances(hot * (COLD / hot) ** (spent / steps) / scale)
+                chances = self._chances(HOT * (COLD / HOT) ** (spent / steps) / scale)
             turn += 1
             if turn % HOST_STEPS == 0 and self._own:
                 price = self._change_host(self._own[random.randrange(len(self._own))], chances)

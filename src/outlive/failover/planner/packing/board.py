@@ -217,18 +217,16 @@ class Board:
         self._leave(int(given.host_point[old]), slot)
         self._touch(int(given.host_point[host]), slot)
         if given.keeps_apart:
-            self._keep_apart(slot, old, host)
+            now = given.too_near(host, self.slot_host).astype(self.meet.dtype)
+            change = BLOCKED * (now - given.too_near(old, self.slot_host))
+            self.meet[slot, : given.slots] += change
+            self.meet[: given.slots, slot] += change
+            self.meet[slot, slot] = BLOCKED
         self.slot_host[slot] = host
         self.free[old] += self.slot_size[slot]
         self.free[host] -= self.slot_size[slot]
         self._bar(slot)
         self.clashes += cost
-
-    def resize(self, slot: int, size: Ints) -> None:
-        """Make a slot smaller."""
-        self.free[self.slot_host[slot]] += self.slot_size[slot] - size
-        self.slot_size[slot] = size
-        self._bar(slot)
 
     def close(self, slot: int) -> None:
         """Take away a slot without members."""
@@ -238,34 +236,9 @@ class Board:
         self.closed[slot] = True
         self._bar(slot)
 
-    def reopen(self, slot: int, size: Ints) -> None:
-        """Open a slot again that was taken away, where it was or else where there is room."""
-        given = self.problem
-        room = np.all(self.free >= size, axis=1) & given.kind_new.any(axis=0)
-        if not room.any():
-            return
-        here = int(self.slot_host[slot])
-        host = here if room[here] else int(room.argmax())
-        if given.keeps_apart:
-            self._keep_apart(slot, here, host)
-        self.slot_host[slot] = host
-        self.closed[slot] = False
-        self.slot_size[slot] = size
-        self.free[host] -= size
-        self._touch(int(given.host_point[host]), slot)
-        self._bar(slot)
-
     def bar(self, slot: int) -> None:
         """Nobody may join the slot from now on."""
         self.barred[:, slot] = BLOCKED
-
-    def _keep_apart(self, slot: int, old: int, new: int) -> None:
-        given = self.problem
-        now = given.too_near(new, self.slot_host).astype(self.meet.dtype)
-        change = BLOCKED * (now - given.too_near(old, self.slot_host))
-        self.meet[slot, : given.slots] += change
-        self.meet[: given.slots, slot] += change
-        self.meet[slot, slot] = BLOCKED
 
     def _partners(self, vm: int, place: int) -> list[int]:
         none = self.problem.slots

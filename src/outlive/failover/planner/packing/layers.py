@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from outlive.failover.fleet import NO_LIMIT
+from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.planner.packing.outcome import NewSlot, Outcome, outcome
 from outlive.failover.planner.packing.problem import Ground, slot_size_for
 from outlive.failover.rules import may_run_on
-from outlive.failover.topology import Topology
+from outlive.resources import CPU, MEMORY
 
 Size = tuple[int, int]
 
@@ -45,11 +45,6 @@ def _smaller(vms: Sequence[VmView], sized: Mapping[str, Size], ground: Ground) -
     return later
 
 
-def _near(topology: Topology, one: str, other: str) -> bool:
-    """Whether these hosts are in one of the domains that are kept apart."""
-    return any(one in values and values[one] == values.get(other) for values in topology.apart.values())
-
-
 class _Layer:
     """A slot while it is filled."""
 
@@ -65,8 +60,8 @@ class _Layers:
         self._ground = ground
         self._unit = ground.topology.unit
         self._offered: dict[str, frozenset[str]] = {}
-        unknown = NO_LIMIT if not ground.free else 0
-        self._free = {host: ground.free.get(host, (unknown, unknown)) for host in ground.hosts}
+        self._fleet = Fleet(ground.topology)
+        self._fleet.set_free(FreeAmounts.of(ground.free))
         self._left: dict[str, list[int]] = {}
         for vm in sorted(vms, key=lambda one: one.memory_bytes):
             self._left.setdefault(self._unit(vm.host), []).append(vm.memory_bytes)
@@ -87,7 +82,7 @@ class _Layers:
         host = self._best_host(vm, size)
         if host is None:
             return False
-        self._take(host, size)
+        self._fleet.take(host, {CPU: size[0], MEMORY: size[1]})
         self._held[self._unit(host)] += 1
         self._left[unit].pop()
         layer = _Layer(host, size, {self._unit(host), unit})
@@ -125,19 +120,18 @@ class _Layers:
         """Whether the slot is where the VM may be, and large enough, or can be made so."""
         if not may_run_on(vm, layer.host):
             return False
-        if self._ground.topology.apart and _near(self._ground.topology, vm.host, layer.host):
+        if self._fleet.separation.in_one_domain(vm.host, layer.host):
             return False
         if layer.before is not None:
             ready = layer.before.ready is not False
             return ready and vm.cpu_milli <= layer.size[0] and vm.memory_bytes <= layer.size[1]
         if size[0] <= layer.size[0] and size[1] <= layer.size[1]:
             return True
-        more = (max(0, size[0] - layer.size[0]), max(0, size[1] - layer.size[1]))
-        free = self._free[layer.host]
-        if more[0] > free[0] or more[1] > free[1]:
+        more = {CPU: max(0, size[0] - layer.size[0]), MEMORY: max(0, size[1] - layer.size[1])}
+        if not self._fleet.fits(layer.host, more):
             return False
-        self._take(layer.host, more)
-        layer.size = (layer.size[0] + more[0], layer.size[1] + more[1])
+        self._fleet.take(layer.host, more)
+        layer.size = (layer.size[0] + more[CPU], layer.size[1] + more[MEMORY])
         return True
 
     def _best_host(self, vm: VmView, size: Size) -> str | None:
@@ -149,12 +143,9 @@ class _Layers:
         if offer is None or offer.error or len(offer.scores) not in (0, len(offer.hosts)):
             return None
         best, least = None, (0, 0)
-        own, apart = self._unit(vm.host), bool(self._ground.topology.apart)
-        for host in offer.hosts:
-            cpu, memory = self._free.get(host, (0, 0))
-            if cpu < size[0] or memory < size[1] or not may_run_on(vm, host):
-                continue
-            if apart and _near(self._ground.topology, vm.host, host):
+        own, apart = self._unit(vm.host), self._fleet.separation.in_one_domain
+        for host in self._fleet.roomy(offer.hosts, {CPU: size[0], MEMORY: size[1]}):
+            if not may_run_on(vm, host) or apart(vm.host, host):
                 continue
             unit = self._unit(host)
             left = self._left.get(unit, ())
@@ -162,7 +153,3 @@ class _Layers:
             if unit != own and (best is None or matters < least):
                 best, least = host, matters
         return best
-
-    def _take(self, host: str, size: Size) -> None:
-        cpu, memory = self._free[host]
-        self._free[host] = (cpu - size[0], memory - size[1])

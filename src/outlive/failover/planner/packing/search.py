@@ -1,21 +1,21 @@
-"""Less and less reserved: take a slot away or make one smaller, settle everybody again, and go on from there.
+"""Less and less reserved: take slots away, settle everybody again, and go on from there.
 
-Each stage begins with a plan that holds, evicts the members of one slot (all of them, or those for which the slot is
-as large as it is), puts them where they clash least and anneals until nothing clashes. What succeeds is the next
-plan; what fails is undone, and stages get longer as they fail (docs/reference/failover.md#packing).
+Each stage begins with a plan that holds, evicts the members of some slots, puts them where they clash least and anneals
+until nothing clashes. What succeeds is the next plan; what fails is undone, and stages get longer and take less as they
+fail (docs/reference/failover.md#packing).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from outlive.base.random import Random
 from outlive.failover.model import SlotView
-from outlive.failover.planner.packing.anneal import COOL, Annealer, Budget
+from outlive.failover.planner.packing.anneal import Annealer, Budget
 from outlive.failover.planner.packing.board import COST_LIMIT, Board, Ints, Saved
 from outlive.failover.planner.packing.outcome import NewSlot, Outcome, outcome
 from outlive.failover.planner.packing.problem import Ground, Problem, problem_of
@@ -26,33 +26,10 @@ LONGER: Final = 1.4
 """Each stage gets so many times the steps of the one before."""
 FIRST_TAKEN: Final = 0.1
 """Of what is reserved the first stage tries to save this share."""
-REPAIR_SHARE: Final = 0.15
-"""Of its steps a stage spends so many on settling after it took something back."""
-CLASHES_A_STEP: Final = 6
-"""For so many clashes that remain, one more step is taken back at once."""
 STAGES: Final = 200
 """Stages of one search."""
 TRIED: Final = 200
-"""Steps that one stage tries to take at most."""
-
-
-class _Step(NamedTuple):
-    """Something that would reserve less."""
-
-    slot: int
-    size: Ints
-    """What the slot will be; nothing: it goes."""
-    evicted: tuple[Ints, Ints]
-    """Who has to leave first."""
-    saved: int
-    """Bytes."""
-    before: Ints
-    """What the slot was."""
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether something of the slot is left."""
-        return bool(self.size.any())
+"""Slots that one stage tries to take away at most."""
 
 
 class Search:
@@ -73,10 +50,9 @@ class Search:
         steps, share = max(1.0, budget.left * FIRST_SHARE), FIRST_TAKEN
         while self.stages < STAGES and budget.goes_on():
             self.stages += 1
-            taken = self._take_many(share)
-            if not taken:
+            if not self._take_many(share):
                 break
-            clean = self._settle(taken, min(steps, budget.left))
+            clean = self._annealer.run(min(steps, budget.left))
             if clean and self._reserved() < self.reserved and self._has_openers():
                 gained = 1 - self._reserved()[0] / max(1, self.reserved[0])
                 self.best, self.reserved = self._board.save(), self._reserved()
@@ -94,93 +70,55 @@ class Search:
         cpu, memory = board.slot_size.sum(axis=0).tolist()
         return memory, int((~board.closed).sum()), cpu
 
-    def _take_many(self, share: float) -> list[_Step]:
-        """Take steps that save this share of the memory, one at least; those that were taken."""
-        board, taken = self._board, list[_Step]()
+    def _take_many(self, share: float) -> bool:
+        """Take slots away that hold this share of the memory, one at least; whether any could be."""
+        board, taken, tried = self._board, False, 0
         wanted = share * self._reserved()[0]
-        tried = 0
-        for slot, shrinks in self._by_worth():
+        for slot in self._by_worth():
             if wanted <= 0 or tried >= TRIED:
                 break
-            step = next((one for one in self._steps(slot) if one.shrinks == shrinks), None)
-            if step is None or board.closed[slot] or not self._is_possible(step):
+            if not self._is_possible(slot):
                 continue
             tried += 1
-            before = board.save()
-            if self._take(step):
-                taken.append(step)
-                wanted -= step.saved
+            before, held = board.save(), max(1, int(board.slot_size[slot, 1]))
+            if self._take(slot):
+                taken = True
+                wanted -= held
             else:
                 board.restore(before)
         return taken
 
-    def _by_worth(self) -> list[tuple[int, bool]]:
-        """Slots to take away or to shrink: first what saves most for what it upsets, with some luck."""
-        board, worth = self._board, dict[tuple[int, bool], float]()
-        for slot in np.nonzero(board.problem.own & ~board.closed)[0].tolist():
-            for step in self._steps(slot):
+    def _by_worth(self) -> list[int]:
+        """Slots to take away: first what saves most for what it upsets, with some luck."""
+        board, given = self._board, self._board.problem
+        worth: dict[int, float] = {}
+        for slot in np.nonzero(given.own & ~board.closed)[0].tolist():
+            vms, places = board.members(slot)
+            if given.movable[vms, places].all():
                 luck = 0.7 + 0.6 * self._random.random()
-                worth[slot, step.shrinks] = luck * step.saved / (len(step.evicted[0]) + 1)
+                worth[slot] = luck * max(1, int(board.slot_size[slot, 1])) / (len(vms) + 1)
         return sorted(worth, key=lambda one: -worth[one])
 
-    def _is_possible(self, step: _Step) -> bool:
+    def _is_possible(self, slot: int) -> bool:
         """Whether each of those who have to leave may join some other slot that does not touch its point yet."""
         board, given = self._board, self._board.problem
-        vms = step.evicted[0]
+        vms = board.members(slot)[0]
         blocked = (board.barred[given.vm_kind[vms]] > 0) | (board.touches[given.vm_point[vms]] > 0)
         return bool((~blocked).any(axis=1).all())
 
-    def _settle(self, taken: list[_Step], steps: float) -> bool:
-        """Anneal; take steps back, the last first, until nothing clashes."""
-        if self._annealer.run(steps):
-            return True
-        while len(taken) > 1 and self._budget.goes_on():
-            for _ in range(min(len(taken) - 1, 1 + self._board.clashes // CLASHES_A_STEP)):
-                self._take_back(taken.pop())
-            if self._annealer.run(min(steps * REPAIR_SHARE, self._budget.left), hot=COOL):
-                return True
-        return False
-
-    def _steps(self, slot: int) -> list[_Step]:
-        board, given = self._board, self._board.problem
-        vms, places = board.members(slot)
-        if not given.movable[vms, places].all():
-            return []
-        was = board.slot_size[slot].copy()
-        held = max(1, int(board.slot_size[slot, 1]))
-        steps = [_Step(slot, np.zeros(2, dtype=np.int64), (vms, places), held, was)]
-        sizes = given.vm_size[vms]
-        kept = sizes[:, 1] < sizes[:, 1].max() if len(vms) else np.zeros(0, dtype=bool)
-        if kept.any():
-            smaller = np.minimum(sizes[kept].max(axis=0), board.slot_size[slot])
-            saved = held - int(smaller[1])
-            if saved > 0:
-                steps.append(_Step(slot, smaller, (vms[~kept], places[~kept]), saved, was))
-        return steps
-
-    def _take(self, step: _Step) -> bool:
-        """Evict and take away; whether everybody found another slot."""
+    def _take(self, slot: int) -> bool:
+        """Evict everybody and take the slot away; whether all found another one."""
         board = self._board
-        board.bar(step.slot)
-        for vm, place in sorted(zip(*(each.tolist() for each in step.evicted), strict=True)):
+        board.bar(slot)
+        for vm, place in sorted(zip(*(each.tolist() for each in board.members(slot)), strict=True)):
             point = int(board.problem.vm_point[vm])
             costs = board.judge_moves(point, np.array([vm]))[place]
-            slot = int(costs.argmin())
-            if costs[slot] >= COST_LIMIT:
+            to = int(costs.argmin())
+            if costs[to] >= COST_LIMIT:
                 return False
-            board.move(vm, place, slot, int(costs[slot]))
-        if step.shrinks:
-            board.resize(step.slot, step.size)
-        else:
-            board.close(step.slot)
+            board.move(vm, place, to, int(costs[to]))
+        board.close(slot)
         return True
-
-    def _take_back(self, step: _Step) -> None:
-        board = self._board
-        if board.closed[step.slot]:
-            board.reopen(step.slot, step.before)
-        elif (board.free[board.slot_host[step.slot]] >= step.before - board.slot_size[step.slot]).all():
-            board.resize(step.slot, step.before)
 
     def _has_openers(self) -> bool:
         """Whether every slot that is left has a member for which placement would open it where it is."""
