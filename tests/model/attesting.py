@@ -35,7 +35,7 @@ def vouches(
         named=(*(one.member_uid for one in entries), *CROWD[: world.crowd]),
         missed=world.missed,
         running=running if world.figures else (),
-        told=world.figures,
+        has_figures=world.figures,
         incarnation=str(outside.incarnation),
         token="word",
         name=world.operator_name,

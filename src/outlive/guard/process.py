@@ -270,7 +270,7 @@ class Guard:
             case Action.RELEASE:
                 self._release()
             case _:
-                self._tell(state, action)
+                self._log_action(state, action)
         return None
 
     def _feed(self, state: State) -> None:
@@ -297,7 +297,7 @@ class Guard:
         except OSError as error:
             self._note("guard.watchdog-not-stopped", why=error.strerror, remedy="the host will be reset: empty it now")
 
-    def _tell(self, state: State, action: Action) -> None:
+    def _log_action(self, state: State, action: Action) -> None:
         """Words for what only the log needs to know."""
         now = boot_time()
         age_s = now - state.beat_s if state.beat_s is not None else -1.0

@@ -16,7 +16,7 @@ KILL_INTERVAL_S: Final = 0.1
 LOST_KILL_INTERVAL_S: Final = 1.0
 """Between two attempts once all is given up and the watchdog is awaited."""
 CREATE_LIMIT_S: Final = 600.0
-"""After this long a create whose end nobody told counts as ended, while the gate is open."""
+"""After this long a create whose end nobody reported counts as ended, while the gate is open."""
 CREATES: Final = 256
 """Creates under way at once."""
 CLOSURES: Final = 64

@@ -179,7 +179,7 @@ class Daemon:
             _log.warning("daemon.former_creates_not_ended", host=self.shared.host, error=str(error))
 
     async def _sweep(self) -> None:
-        """Look for entries of this host, on virtual machines that it is not told of, whose domain is not here."""
+        """Look for entries of this host, on virtual machines that it does not observe, whose domain is not here."""
         self.sweep_due_s = None
         host, uid = self.shared.keeper.me.host, self.shared.keeper.me.uid
         try:

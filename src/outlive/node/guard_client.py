@@ -114,7 +114,7 @@ class GuardClient:
         return True
 
     async def end_create(self, run_id: str) -> None:
-        """That start is over. A guard that is not there has nothing to be told, unless it was armed."""
+        """That start is over. A guard that is not there need not hear of it, unless it was armed."""
         try:
             await self._call("create-end", runId=run_id)
         except Unavailable:

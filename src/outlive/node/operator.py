@@ -66,8 +66,8 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
             remedy=f"set spec.mode of another host to coordinator and restart its daemon; or empty {host} "
             f"(outlive drain {host}) and switch it off",
         )
-    wish = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
-    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, requested=wish))
+    order = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
+    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, requested=order))
     return f"{host} will be fenced in epoch {record.epoch}; outlive why {host} shows how far it is"
 
 
@@ -122,8 +122,8 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
         )
     if record.dead_through >= record.fence.epoch:
         return f"{host} is proven dead already: {record.proof.evidence if record.proof else ''}"
-    wish = f"{record.fence.id}|{name}|{reason}"
-    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, operator_proof=wish))
+    order = f"{record.fence.id}|{name}|{reason}"
+    await _change_fencing(store, clock, host, lambda fencing: _replace(fencing, operator_proof=order))
     return f"recorded for fence {record.fence.id}: {name} says that {host} is off"
 
 
@@ -316,7 +316,7 @@ async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
 
 
 async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
-    """The host as requests see it; a wish that it has not followed yet counts as its state."""
+    """The host as requests see it; what is wanted and not done yet counts as its state."""
     state = host.status.domain_state or "ready"
     if host.spec.drain and state in ("ready", "unflush"):
         state = "flush"

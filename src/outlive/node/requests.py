@@ -1,6 +1,6 @@
 """What a client's request to a host writes, or why it is refused: the role of primary, emptying, taking back.
 
-A request only writes a wish; the host acts on it (docs/reference/node-decisions.md#noderequest).
+A request only writes what is wanted; the host acts on it (docs/reference/node-decisions.md#noderequest).
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ async def _shut_guests(daemon: Daemon) -> None:
 
 
 async def _still_said_to_run(daemon: Daemon, running: list[str]) -> list[str]:
-    """Those that are here, and those of which their document could not be told yet that they have ended."""
+    """Those that are here, and those whose document does not say yet that they have ended."""
     here, me = {domain.vm for domain in daemon.shared.here.present()}, daemon.shared.keeper.me
 
     def change(now: VirtualMachine) -> VirtualMachineStatus | None:

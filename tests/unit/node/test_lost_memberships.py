@@ -72,7 +72,7 @@ def test_entries_are_mute_by_it_with_name_and_reason() -> None:
 def test_a_word_is_about_that_membership_through_that_epoch_and_nothing_else(
     through: int, epoch: int, uid: str, host: str, held: bool
 ) -> None:
-    view = _replace(WORD, lost={"u": through}, record=HELD if held else None, uid="v" if held else "", told=held)
+    view = _replace(WORD, lost={"u": through}, record=HELD if held else None, uid="v" if held else "", has_figures=held)
     members = (member(record_of(view)),)
     entry = Holder(hypervisor=host, member_uid=uid, epoch=epoch, run_id="r")
     said = host == "a" and uid == "u" and epoch <= through
@@ -81,25 +81,25 @@ def test_a_word_is_about_that_membership_through_that_epoch_and_nothing_else(
 
 
 def test_a_word_does_not_touch_a_membership_that_is_held() -> None:
-    held = record_of(_replace(WORD, record=HELD, uid="v", told=True))
+    held = record_of(_replace(WORD, record=HELD, uid="v", has_figures=True))
     assert _replace(held, former=()) == HELD
 
 
 def test_a_word_about_the_present_membership_is_refused() -> None:
-    assert refusal(_replace(WORD, record=HELD, uid="u", told=True)) == "lost"
+    assert refusal(_replace(WORD, record=HELD, uid="u", has_figures=True)) == "lost"
 
 
 def test_a_word_about_what_the_host_says_that_it_runs_is_refused() -> None:
-    back = _replace(WORD, record=HELD, uid="v", told=True, running=("x",))
+    back = _replace(WORD, record=HELD, uid="v", has_figures=True, running=("x",))
     assert refusal(back) == "not-seen-there"
-    assert refusal(_replace(back, told=False, running=())) == "figures-there"
+    assert refusal(_replace(back, has_figures=False, running=())) == "figures-there"
     assert refusal(_replace(back, record=_replace(HELD, state="Revoked"))) == ""
 
 
 def test_a_word_that_nobody_waits_for_is_refused() -> None:
     assert refusal(_replace(WORD, lost={})) == "waited-for"
     assert refusal(_replace(WORD, lost={}, missed=True)) == ""
-    assert refusal(_replace(WORD, lost={}, missed=True, record=HELD, uid="v", told=True)) == "waited-for"
+    assert refusal(_replace(WORD, lost={}, missed=True, record=HELD, uid="v", has_figures=True)) == "waited-for"
 
 
 @pytest.mark.parametrize("words", [{"name": " "}, {"reason": ""}])
@@ -124,7 +124,7 @@ def test_a_word_about_one_membership_says_nothing_of_the_rest_of_what_a_restored
     assert [each.uid for each in kept.former] == ["u", "w"]
     assert kept.incarnation == "h"
     assert refusal(_replace(one, record=old, uid="v", lost={}, only="w")) == "waited-for"
-    back = _replace(one, record=HELD, uid="v", told=True)
+    back = _replace(one, record=HELD, uid="v", has_figures=True)
     assert refusal(back) == ""
     assert refusal(_replace(back, incarnation="j")) == "figures-there", "of now, and not of the backup"
 
@@ -132,7 +132,7 @@ def test_a_word_about_one_membership_says_nothing_of_the_rest_of_what_a_restored
 def test_lost_memberships_that_no_entry_names_any_more_make_room() -> None:
     proof = Proof(kind="operator", evidence="eve: off", epoch=1)
     many = tuple(FormerMembership(uid=f"u{n}", dead_through=1, proof=proof) for n in range(FORMER_LIMIT))
-    full = _replace(WORD, record=_replace(HELD, former=many), uid="v", told=True)
+    full = _replace(WORD, record=_replace(HELD, former=many), uid="v", has_figures=True)
     assert [one.uid for one in record_of(full).former] == ["u"]
     still = tuple(one.uid for one in many)
     assert refusal(_replace(full, named=(*still, "u"))) == "room"

@@ -44,7 +44,7 @@ def _cut(scope: tuple[str, ...], written: tuple[str, ...], read_back: tuple[str,
     )
     outcome = PROVE_CUT.attempt(view)
     if outcome.refused is not None:
-        assert "was not read back" in outcome.refused.why or "nobody was told" in outcome.refused.why
+        assert "was not read back" in outcome.refused.why or "nobody was ordered" in outcome.refused.why
         return outcome.refused.precondition
     assert outcome.record is not None
     (proof,) = outcome.record.fence.findings

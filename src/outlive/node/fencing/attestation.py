@@ -64,7 +64,7 @@ class AttestView(Part, frozen=True, kw_only=True):
     """Whether the host said that a restored store does not know it (``Cluster.status.pause.waitsFor``)."""
     running: tuple[str, ...] = ()
     """VMs with such an entry that are on the host, by its latest figures, and not held under the present Membership."""
-    told: bool = False
+    has_figures: bool = False
     """Whether there are such figures."""
     incarnation: str = ""
     """The store's, read fresh; empty: nobody says."""
@@ -168,7 +168,7 @@ ATTEST: Final = ProtocolStep(
         ),
         Precondition[AttestView](
             "figures-there",
-            lambda view: not _holds_it(view) or (view.told and _registered(view)),
+            lambda view: not _holds_it(view) or (view.has_figures and _registered(view)),
             lambda view: f"{view.host} is a member again, and has not said yet what is on it",
         ),
         Precondition[AttestView](
@@ -259,7 +259,7 @@ async def _view(
         only=membership,
         missed=await is_missing(store, host),
         running=running,
-        told=figures is not None,
+        has_figures=figures is not None,
         incarnation=incarnation,
         token=f"{stable_hash(name, reason, *sorted(lost)):016x}"[:6],
         name=name,

@@ -124,14 +124,14 @@ class Opening:
             on, since, self._view(on, since, hold=hold, asked_by=name, reason=f"{name}: {reason}" if name else "")
         )
 
-    def _view(self, on: Membership, since: float, **told: str) -> CondemnView:
+    def _view(self, on: Membership, since: float, **reasons: str) -> CondemnView:
         return CondemnView(
             host=on.name,
             record=on.record,
             unchanged_s=self._clock.monotonic() - since,
             silence_s=self._rules.policies.profile(on.name, on.record).silence_s,
             observer=self._me,
-            **told,
+            **reasons,
         )
 
     async def _swap(self, on: Membership, since: float, view: CondemnView) -> Opened | None:

@@ -233,7 +233,7 @@ class Fencer:
             self._judge(now, takeable)
 
     def _look_at_requests(self, now: float) -> None:
-        """Try until the host is condemned, whoever did it, or somebody changes the wish: answers may be lost.
+        """Try until the host is condemned, whoever did it, or somebody changes the order: answers may be lost.
 
         What is asked of my own host is left to another: whoever switches itself off does not live to prove it.
         """

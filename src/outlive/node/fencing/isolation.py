@@ -194,7 +194,7 @@ def not_renewed(wanted: tuple[str, ...], result: CutResult) -> str:
 
 
 class FenceIsolation:
-    """The isolation of one open fence: one task keeps it, another one writes it down and tells."""
+    """The isolation of one open fence: one task maintains it, another one writes down what came of it."""
 
     def __init__(self, context: FencerContext, cutting: Isolation, fence: Fence) -> None:
         self._context = context
@@ -208,7 +208,7 @@ class FenceIsolation:
     async def run(self) -> None:
         """Until cancelled."""
         async with OrderedTaskGroup() as group:
-            for part in (self._keep, self._tell):
+            for part in (self._maintain, self._report):
                 group.create_task(self._persist(part), name=f"isolate {self._fence.host} {part.__name__}")
 
     async def _persist(self, part: Callable[[], Awaitable[None]]) -> None:
@@ -219,7 +219,7 @@ class FenceIsolation:
                 _log.warning("fence.store_failed", host=self._fence.host, error=str(error))
             await self._context.clock.sleep(RETRY_S)
 
-    async def _keep(self) -> None:
+    async def _maintain(self) -> None:
         fence = self._fence
         while True:
             kept = recorded(fence.record)
@@ -260,7 +260,7 @@ class FenceIsolation:
         self._latest, self._until = result, until
         self._news.set()
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         fence = self._fence
         while True:
             await self._news.wait()

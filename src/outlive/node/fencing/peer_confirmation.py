@@ -50,17 +50,17 @@ class PeerConfirmation:
         self._decisions = context.decisions
         self._known: dict[tuple[str, str, int, int], float] = {}
         """Silences for which a renewal was brought forward, and when they were last published."""
-        self._says = False
+        self._publishes = False
         """Whether anything is published."""
         self._early_at = float("-inf")
         """When the last renewal was brought forward."""
 
     def publish(self, suspected: Iterable[str]) -> None:
         """Say who of those that are suspected is silent; to be called at every round."""
-        silent = self._silent(suspected) if self._rules.sighted and self._needed() else ()
-        if not silent and not self._says:
+        silent = self._silent(suspected) if self._rules.has_sight and self._needed() else ()
+        if not silent and not self._publishes:
             return
-        self._says = bool(silent)
+        self._publishes = bool(silent)
         now = self._clock.monotonic()
         found = [(one.host, one.uid, one.epoch, one.seq) for one in silent]
         news = any(one not in self._known for one in found)
@@ -74,7 +74,7 @@ class PeerConfirmation:
 
     def end(self) -> None:
         """Publish nothing any more."""
-        self._says = False
+        self._publishes = False
         self._publisher.publish_silent((), soon=False)
 
     def ask(self, host: str, seen: Seen, waited_s: float) -> AgreeResult:

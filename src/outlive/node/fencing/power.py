@@ -1,10 +1,10 @@
 """Power controllers: switching a host off and seeing that it is off, and switching it on; decision ``fence.power``.
 
-A controller is first asked who it is: one that is wired to another machine is never told to switch that off. Then
-``off``; a controller that does not answer it ends the attempt at once. Then readings: the first that says off, and
-another one two seconds later, both sent after the command was acknowledged. Only a reading counts, never the code of a
-command: a tool may fail and have switched, or succeed and not. What the readings are worth is decided by the proof
-(``proofs``); a controller that lies cannot be seen here. Every part is bounded.
+A controller is first asked who it is: one that is wired to another machine gets no command. Then ``off``; a controller
+that does not answer it ends the attempt at once. Then readings: the first that says off, and another one two seconds
+later, both sent after the command was acknowledged. Only a reading counts, never the code of a command: a tool may fail
+and have switched, or succeed and not. What the readings are worth is decided by the proof (``proofs``); a controller
+that lies cannot be seen here. Every part is bounded.
 """
 
 from __future__ import annotations

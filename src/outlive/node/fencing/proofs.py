@@ -267,7 +267,7 @@ PROVE_CUT: Final = ProtocolStep(
         Precondition[CutView](
             "written",
             lambda view: len(view.scope) > 0 and set(view.scope) <= set(view.written),
-            lambda view: f"nobody was told to shut {view.host} out of {_missing(view, view.written)}",
+            lambda view: f"nobody was ordered to shut {view.host} out of {_missing(view, view.written)}",
         ),
         Precondition[CutView](
             "read-back",

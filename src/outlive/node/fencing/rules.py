@@ -1,8 +1,8 @@
 """When a silent host may be condemned: rules that keep healthy hosts running when it is the fencer that errs.
 
-Here is gathered what ``fence.evaluate`` and ``fence.looks`` look at: how fresh the observer itself is, how long it has
-followed the store without a gap, maintenance, hosts that start or stop, how much is silent at once, and since when a
-host's guard and power controller are known to be good. Nothing of this is needed for safety, and nothing of it proves
+This module collects the input of ``fence.evaluate`` and ``fence.looks``: how fresh the observer itself is, how long it
+has followed the store without a gap, maintenance, hosts that start or stop, how much is silent at once, and since when
+a host's guard and power controller are known to be good. Nothing of this is needed for safety, and nothing of it proves
 anything (docs/concepts/safety.md#condemning).
 """
 
@@ -150,7 +150,7 @@ class Rules:
     # The observer itself
 
     @property
-    def sighted(self) -> bool:
+    def has_sight(self) -> bool:
         """Whether the observer sees, as far as it knows."""
         return self._sight_since is not None
 

@@ -189,7 +189,7 @@ class Ripe:
     waited_s: float
     """Since it had had them."""
     looks: str
-    """Why there were fewer of them than usual, or not, where that is to be told."""
+    """Why there were fewer of them than usual, or not, where that has to be explained."""
 
 
 class Suspicions:

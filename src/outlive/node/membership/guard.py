@@ -40,13 +40,13 @@ class GuardArming:
     async def publish(self, acknowledged: GuardRecord, *, beaten: bool) -> GuardRecord:
         """What the next renewal is to say, after moving the guard towards what is wanted.
 
-        ``acknowledged`` is what the store last acknowledged; ``beaten``: whether the guard was told of a renewal yet.
+        ``acknowledged`` is what the store last acknowledged; ``beaten``: whether the guard has heard of a renewal yet.
         """
         report = await self._report()
         wanted = self._wanted()
         has = (report.timeout_s, report.watchdog_s) if report.armed else None
         if has == wanted:
-            self._say("" if wanted is None or report.hardware else REHEARSAL)
+            self._report_trouble("" if wanted is None or report.hardware else REHEARSAL)
             return record_of(report)
         if has is not None and acknowledged.armed:
             return UNARMED
@@ -58,12 +58,12 @@ class GuardArming:
         return record_of(report) if agrees else UNARMED
 
     def pace_s(self, write_limit_s: float) -> float:
-        """Between two renewals: as is wished, and often enough for the guard while it still has a shorter time."""
-        wished_s = float(self._desired.profile.renew_s)
+        """Between two renewals: as is wanted, and often enough for the guard while it still has a shorter time."""
+        wanted_s = float(self._desired.profile.renew_s)
         if not self.enforced_s:
-            return wished_s
+            return wanted_s
         bearable_s = (self.enforced_s - write_limit_s) / RENEWALS_BEFORE_STOP
-        return min(wished_s, max(bearable_s, self.enforced_s * SHORTEST_PACE))
+        return min(wanted_s, max(bearable_s, self.enforced_s * SHORTEST_PACE))
 
     async def _report(self) -> GuardReport:
         report = await self._guard.report()
@@ -88,14 +88,14 @@ class GuardArming:
             self.trouble = str(error) or "the guard did not answer in time"
             _log.warning("guard.not_changed", armed=wanted is not None, error=self.trouble)
 
-    def _say(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
             _log.warning("guard.not_published", why=trouble)
         self.trouble = trouble
 
 
 def _longer(wanted: tuple[float, float], has: tuple[float, float]) -> bool:
-    """Whether the guard is to act later than now: it does not let itself be told so while it is armed."""
+    """Whether the guard is to act later than now: it refuses that while it is armed."""
     return wanted[0] > has[0] or wanted[1] > has[1]
 
 

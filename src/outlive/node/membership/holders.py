@@ -82,8 +82,8 @@ def _not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...], re
 def _why_not_fenced(holders: tuple[Holder, ...], members: tuple[MemberView, ...], reach: Reach) -> str:
     first = _not_fenced(holders, members, reach)[0]
     known = of_holder(first, members)
-    told = "whose Membership is not there" if known is None else f"proven dead through {known.record.dead_through}"
-    return f"{first.hypervisor} may still run it in epoch {first.epoch}, {told}"
+    found = "whose Membership is not there" if known is None else f"proven dead through {known.record.dead_through}"
+    return f"{first.hypervisor} may still run it in epoch {first.epoch}, {found}"
 
 
 def _hold(view: HoldView) -> HoldersOutcome:

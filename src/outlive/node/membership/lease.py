@@ -1,7 +1,7 @@
 """Holds the host's membership: joins, renews it, and joins again where it was lost.
 
 The only writer of ``Membership`` on the daemon's side; one write at a time. Each renewal has a number that no other
-write of this process has, so that after a lost answer it is known which of them arrived, and the guard is told of the
+write of this process has, so that after a lost answer it is known which of them arrived, and the guard learns the
 moment at which exactly that one was sent. What this does not promise: that the host is still held *now*; whatever needs
 it is decided by compare-and-swap, here or on the virtual machine.
 """
@@ -384,7 +384,7 @@ class LeaseRenewer:
         seq = written.record.seq
         self._acknowledged_seq = seq
         self._acknowledged_guard = written.record.guard
-        if written.record.state != "Held":  # it left: nobody is to be told that it lives
+        if written.record.state != "Held":  # it left: the guard is not notified any more
             self._held = False
             return
         sent_at_s, ours_s = self._sends[seq]
