@@ -23,7 +23,6 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import Intent, PlacementRequest
-from outlive.placement.settings import PlacementSettings
 from outlive.resources import Amounts, Hypervisor, Pipeline, Reservation, VirtualMachine
 from outlive.store import Store, list_all
 
@@ -46,17 +45,19 @@ async def place_vms(
     plan: ImportPlan,
     existing: Existing,
     *,
-    settings: PlacementSettings | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Landing:
     """Find hosts for the VMs that would run nowhere after the plan."""
     hosts, vms = after(plan, existing)
-    fleet = Fleet(settings)
+    fleet = Fleet()
     for known in hosts.values():
         fleet.upsert_host(known)
     async for reservation in list_all(store, Reservation):
         fleet.upsert_reservation(reservation)
-    engine = Engine(fleet, pipelines_in_use([item async for item in list_all(store, Pipeline)], settings))
+    pipelines = PipelineTable.shipped()
+    async for pipeline in list_all(store, Pipeline):
+        pipelines.put(pipeline)
+    engine = Engine(fleet, pipelines)
     waiting = in_order(vms.values())
     landing = Landing()
     hopeless: dict[str, str] = {}
@@ -77,14 +78,6 @@ def in_order(vms: Iterable[VirtualMachine]) -> list[VirtualMachine]:
     """The VMs that run and have no host, in the order in which they are placed."""
     waiting = [vm for vm in vms if vm.status.assigned is None and vm.spec.power_state == "running"]
     return sorted(waiting, key=lambda vm: (-vm.spec.resources.memory_bytes, -vm.spec.resources.cpu_milli, vm.name))
-
-
-def pipelines_in_use(pipelines: Iterable[Pipeline], settings: PlacementSettings | None = None) -> PipelineTable:
-    """The shipped pipelines, and over them those of the store."""
-    table = PipelineTable.shipped()
-    for pipeline in pipelines:
-        table.put(pipeline)
-    return table
 
 
 def creation_request(vm: VirtualMachine) -> PlacementRequest:

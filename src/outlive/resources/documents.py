@@ -49,15 +49,14 @@ class BadInputs(BadInput):
 class Problems:
     """Collects problems up to a limit and counts the rest."""
 
-    def __init__(self, limit: int = PROBLEMS_SHOWN) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self.shown: list[Problem] = []
         self.total = 0
 
     def add(self, place: str, message: str, remedy: str = "") -> None:
         """Note a problem."""
         self.total += 1
-        if len(self.shown) < self._limit:
+        if len(self.shown) < PROBLEMS_SHOWN:
             self.shown.append(Problem(place, message, remedy))
 
     def take(self, place: str, error: BadInput, remedy: str = "") -> None:

@@ -88,10 +88,9 @@ class NodeRole:
         clock: Clock,
         random: Random,
         ids: Ids,
-        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
-        self.metrics = metrics or Metrics()
+        self.metrics = Metrics()
         self.decisions = DecisionLog(clock)
         self.host = host
         self._stores = stores

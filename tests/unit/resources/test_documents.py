@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.base.errors import BadInput
-from outlive.resources.documents import BadInputs, Problem, Problems, parse_documents, parse_json
+from outlive.resources.documents import PROBLEMS_SHOWN, BadInputs, Problem, Problems, parse_documents, parse_json
 
 
 def test_every_document_of_a_yaml_file_has_its_line() -> None:
@@ -52,13 +52,13 @@ def test_broken_json_names_its_line() -> None:
 
 
 def test_problems_beyond_the_limit_are_counted() -> None:
-    problems = Problems(limit=2)
-    for number in range(5):
+    problems = Problems()
+    for number in range(PROBLEMS_SHOWN + 3):
         problems.add(f"f:{number}", "wrong", "repair it")
     with pytest.raises(BadInputs) as caught:
         problems.check()
-    assert len(caught.value.problems) == 2
-    assert caught.value.total == 5
+    assert len(caught.value.problems) == PROBLEMS_SHOWN
+    assert caught.value.total == PROBLEMS_SHOWN + 3
     assert str(caught.value) == "f:0: wrong (repair it)"
 
 
