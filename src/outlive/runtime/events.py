@@ -18,23 +18,21 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from outlive.base import limits
 from outlive.base.clock import Clock, Instant, as_datetime, as_instant
-from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError, Unknown
+from outlive.base.errors import OutliveError
 from outlive.base.hashing import stable_hash
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, global_request_id
 from outlive.resources import Event, ObjectMeta, ObjectRef, check_name
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.retention import Sweeper
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 
 QUEUE_LIMIT: Final = limits.EVENTS_KEPT
 """Events that wait to be written."""
-KNOWN_LIMIT: Final = 2_000
-"""Written events that are remembered, to count on without reading."""
-ATTEMPTS: Final = 5
-"""Writes of one event before it is dropped."""
+ATTEMPTS: Final = 4
+"""Changes of one event that may fail before it is dropped."""
 RETRY_S: Final = 0.5
-"""The wait before the third attempt; it doubles. The second follows at once, because mostly only a swap was lost."""
+"""The wait before the second attempt; it doubles."""
 FLUSH_S: Final = 10.0
 """How long the end of a process waits for its last events."""
 NOTE_CHARACTERS: Final = 1024
@@ -72,7 +70,6 @@ class EventRecorder:
         self._source = source
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._some = asyncio.Event()
-        self._known: OrderedDict[str, Event] = OrderedDict()
 
     def emit(
         self, regarding: ObjectRef, reason: str, note: str, *, type: EventType = "Normal", action: str = ""
@@ -141,41 +138,21 @@ class EventRecorder:
         ]
 
     async def _write(self, waiting: _Waiting) -> None:
-        """Create the event or count on, at most ``ATTEMPTS`` times."""
-        name = waiting.event.metadata.name
-        nonce = self._ids.uuid()
-        known = self._known.pop(name, None)
+        """Create the event or count on; what cannot be written in ``ATTEMPTS`` is dropped."""
+        name, nonce = waiting.event.name, self._ids.uuid()
         for attempt in range(ATTEMPTS):
-            if attempt > 1:
-                await self._clock.sleep(RETRY_S * 2.0 ** (attempt - 2))
             try:
-                written = await self._attempt(waiting, known, nonce)
-            except (AlreadyExists, Conflict, NotFound, Unknown):
-                known = None
+                await compare_and_swap(
+                    self._store, Event, name, lambda kept: _counted(kept, waiting, nonce), clock=self._clock
+                )
             except OutliveError as error:
                 _log.info("events.not_written", name=name, error=str(error))
+                await self._clock.sleep(RETRY_S * 2.0**attempt)
             else:
                 self.written += 1
-                self._known[name] = written
-                if len(self._known) > KNOWN_LIMIT:
-                    self._known.popitem(last=False)
                 return
         self.dropped += waiting.count
         _log.warning("events.dropped", name=name, attempts=ATTEMPTS, count=waiting.count)
-
-    async def _attempt(self, waiting: _Waiting, known: Event | None, nonce: str) -> Event:
-        event = waiting.event
-        marked = msgspec.structs.replace(event.metadata, annotations={NONCE_ANNOTATION: nonce})
-        if known is None:
-            try:
-                known = await self._store.get(Event, event.metadata.name, fresh=True)
-            except NotFound:
-                last = as_datetime(waiting.last)
-                fresh = msgspec.structs.replace(event, metadata=marked, count=waiting.count, last_seen=last)
-                return await self._store.create(fresh)
-        if known.metadata.annotations.get(NONCE_ANNOTATION) == nonce:
-            return known
-        return await self._store.replace(_counted_on(known, waiting, nonce))
 
 
 def event_sweeper(store: Store, clock: Clock) -> Sweeper[Event]:
@@ -202,15 +179,21 @@ def event_name(regarding: ObjectRef, type: EventType, reason: str, note: str, ac
     return f"{stem}.{digest}"
 
 
-def _counted_on(known: Event, waiting: _Waiting, nonce: str) -> Event:
-    """The kept event with these repeats added; begun anew when its first is more than an hour ago."""
-    meta = msgspec.structs.replace(known.metadata, annotations={**known.metadata.annotations, NONCE_ANNOTATION: nonce})
+def _counted(kept: Event | None, waiting: _Waiting, nonce: str) -> Event | None:
+    """The kept event with these repeats added, or begun anew when its first is more than an hour ago.
+
+    ``None`` once that is written, which the nonce tells.
+    """
     event = waiting.event
-    begun_anew = waiting.last - as_instant(known.first_seen) >= limits.EVENT_SECONDS
+    meta = event.metadata if kept is None else kept.metadata
+    if meta.annotations.get(NONCE_ANNOTATION) == nonce:
+        return None
+    if kept is None or waiting.last - as_instant(kept.first_seen) >= limits.EVENT_SECONDS:
+        count, first_seen = waiting.count, event.first_seen
+    else:
+        count, first_seen = kept.count + waiting.count, kept.first_seen
+    last = waiting.last if kept is None else max(waiting.last, as_instant(kept.last_seen))
+    marked = msgspec.structs.replace(meta, annotations={**meta.annotations, NONCE_ANNOTATION: nonce})
     return msgspec.structs.replace(
-        event,
-        metadata=meta,
-        count=waiting.count if begun_anew else known.count + waiting.count,
-        first_seen=event.first_seen if begun_anew else known.first_seen,
-        last_seen=as_datetime(max(waiting.last, as_instant(known.last_seen))),
+        event, metadata=marked, count=count, first_seen=first_seen, last_seen=as_datetime(last)
     )
