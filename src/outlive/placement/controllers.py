@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import AlreadyExists, Conflict, NotFound
+from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.logging import get_logger
 from outlive.placement.groups import flavor_groups, object_name
 from outlive.placement.pipelines import DOMAIN, PipelineTable, with_outcome
 from outlive.placement.settings import PlacementSettings
 from outlive.placement.shipped import shipped_pipelines
 from outlive.resources import CREATOR_LABEL, Condition, Flavor, FlavorGroup, ObjectMeta, Pipeline
-from outlive.runtime.controller import Requeue
 from outlive.runtime.informer import Informer
 from outlive.store import Store
 
 CREATOR: Final = "placement"
 ALL_GROUPS: Final = "all"
 """The one key of the flavor group controller."""
-_AGAIN_S: Final = 1.0
 _log = get_logger("placement")
 
 
@@ -49,33 +48,27 @@ class PipelineController:
         table: PipelineTable,
         *,
         clock: Clock,
-        settings: PlacementSettings,
     ) -> None:
         self._store = store
         self._pipelines = pipelines
         self._table = table
         self._clock = clock
-        self._settings = settings
 
-    async def reconcile(self, key: str) -> Requeue | None:
+    async def reconcile(self, key: str) -> None:
         """One pipeline, by name."""
         pipeline = self._pipelines.get(key)
         if pipeline is None or pipeline.spec.scheduling_domain != DOMAIN:
             self._table.remove(key)
-            return None
+            return
         result = self._table.put(pipeline)
         now = as_datetime(self._clock.now())
         conditions = _timed(pipeline.status.conditions, with_outcome(pipeline.status.conditions, result), now)
         if conditions == pipeline.status.conditions:
-            return None
+            return
         status = msgspec.structs.replace(pipeline.status, conditions=conditions)
-        try:
-            written = await self._store.replace_status(msgspec.structs.replace(pipeline, status=status))
-        except (Conflict, NotFound):
-            return Requeue(_AGAIN_S)
+        written = await self._store.replace_status(msgspec.structs.replace(pipeline, status=status))
         self._pipelines.note(written, replaced=pipeline.metadata.resource_version)
         _log.info("placement.pipeline_built", pipeline=key, unknown=result.unknown, failed=result.failed)
-        return None
 
 
 def _timed(old: tuple[Condition, ...], new: tuple[Condition, ...], now: object) -> tuple[Condition, ...]:
@@ -115,49 +108,25 @@ class FlavorGroupController:
         """Every change of a flavor or group asks for the same look."""
         return (ALL_GROUPS,)
 
-    async def reconcile(self, key: str) -> Requeue | None:
+    async def reconcile(self, key: str) -> None:
         """All groups."""
         wanted = {
             object_name(spec.group_name): spec
             for spec in flavor_groups(self._flavors.items(), keys=self._settings.flavor_group_keys)
         }
-        again = False
         for name, spec in wanted.items():
             known = self._groups.get(name)
             if known is None:
                 meta = ObjectMeta(name=name, labels={CREATOR_LABEL: CREATOR})
-                again |= not await self._create(FlavorGroup(metadata=meta, spec=spec))
+                self._groups.note(await self._store.create(FlavorGroup(metadata=meta, spec=spec)), replaced="")
             elif known.spec != spec and _is_ours(known):
-                again |= not await self._replace(known, msgspec.structs.replace(known, spec=spec))
+                written = await self._store.replace(msgspec.structs.replace(known, spec=spec))
+                self._groups.note(written, replaced=known.metadata.resource_version)
         for group in self._groups.items():
             if group.name not in wanted and _is_ours(group):
-                again |= not await self._delete(group)
-        return Requeue(_AGAIN_S) if again else None
-
-    async def _create(self, group: FlavorGroup) -> bool:
-        try:
-            self._groups.note(await self._store.create(group), replaced="")
-        except AlreadyExists:
-            return False
-        return True
-
-    async def _replace(self, old: FlavorGroup, new: FlavorGroup) -> bool:
-        try:
-            self._groups.note(await self._store.replace(new), replaced=old.metadata.resource_version)
-        except (Conflict, NotFound):
-            return False
-        return True
-
-    async def _delete(self, group: FlavorGroup) -> bool:
-        ref, version = group.ref, group.metadata.resource_version
-        try:
-            await self._store.delete(ref, uid=ref.uid, version=version)
-        except Conflict:
-            return False
-        except NotFound:
-            return True
-        self._groups.note_gone(ref)
-        return True
+                with contextlib.suppress(NotFound):
+                    await self._store.delete(group.ref, uid=group.metadata.uid, version=group.metadata.resource_version)
+                    self._groups.note_gone(group.ref)
 
 
 def _is_ours(group: FlavorGroup) -> bool:

@@ -237,7 +237,7 @@ class UpRole:
             hypervisors=self.informers.hypervisors, reservations=self.informers.reservations, pipelines=pipelines
         )
         manager.add_controller(
-            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock, settings=settings),
+            PipelineController(self._store, pipelines, service.pipelines, clock=self._clock),
             [Watch(pipelines)],
         )
         groups = FlavorGroupController(self._store, flavors, self.informers.groups, settings=settings)

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
-from outlive.base.errors import Conflict, LimitExceeded, OutliveError
+from outlive.base.errors import InUse, LimitExceeded, OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.base.random import Random
@@ -414,19 +414,18 @@ class ControllerRun:
     async def _reconcile(self, key: str) -> tuple[str, Requeue | None]:
         """One reconcile, and its result: ok, conflict, refused (an error of ours), deadline or crash."""
         limit = deadline(self._options.deadline_s)
-        log: Callable[..., Any] = _log.warning
         try:
             with limit:
                 return "ok", await self._controller.reconcile(key)
-        except Conflict as error:
+        except InUse as error:  # somebody else wrote it meanwhile
             _log.info("reconcile.conflict", controller=self.name, key=key, error=str(error))
             return "conflict", None
         except OutliveError as error:
-            log("reconcile.refused", controller=self.name, key=key, error=str(error), code=error.code)
+            _log.warning("reconcile.refused", controller=self.name, key=key, error=str(error), code=error.code)
             return "refused", None
         except TimeoutError:
             if limit.expired:
-                log("reconcile.deadline", controller=self.name, key=key, deadline_s=self._options.deadline_s)
+                _log.warning("reconcile.deadline", controller=self.name, key=key, deadline_s=self._options.deadline_s)
                 return "deadline", None
             _log.exception("reconcile.crashed", controller=self.name, key=key)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, counted and the key tried again

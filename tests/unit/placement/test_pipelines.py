@@ -217,9 +217,7 @@ def test_the_controller_writes_what_became_of_a_pipeline(
 ) -> None:
     async def story(world: World) -> None:
         table = PipelineTable()
-        controller = PipelineController(
-            world.store, world.pipelines, table, clock=world.clock, settings=PlacementSettings()
-        )
+        controller = PipelineController(world.store, world.pipelines, table, clock=world.clock)
         await world.store.create(pipeline(**spec))
         await world.clock.sleep(1)
         assert await controller.reconcile("p") is None
