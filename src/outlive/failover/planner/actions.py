@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from outlive.failover.sizing import ResolvedSize
+from outlive.failover.model import SlotView, VmView
+from outlive.failover.sizing import ResolvedSize, resource_group
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -86,3 +87,31 @@ class Fail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag="fail"
 
 
 Action = Join | Open | Leave | Fail
+
+
+def new_slot(key: str, host: str, vm: VmView, size: ResolvedSize) -> SlotView:
+    """The slot that the VM opens on the host, without its member."""
+    return SlotView(
+        name=key,
+        host=host,
+        target_host=host,
+        zone=vm.zone,
+        group=resource_group(vm, size),
+        cpu_milli=size.cpu_milli,
+        memory_bytes=size.memory_bytes,
+        ready=True,
+    )
+
+
+def opening(slot: SlotView, vm: str, vm_host: str) -> Open:
+    """The action that opens the slot for this VM."""
+    return Open(
+        slot_key=slot.name,
+        vm=vm,
+        vm_host=vm_host,
+        host=slot.host,
+        cpu_milli=slot.cpu_milli,
+        memory_bytes=slot.memory_bytes,
+        group=slot.group,
+        zone=slot.zone,
+    )

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open
+from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open, new_slot, opening
 from outlive.failover.planner.offers import HostHashes, Ints, NewHosts, ReuseHosts
-from outlive.failover.sizing import amounts, resource_group
+from outlive.failover.sizing import amounts
 from outlive.resources.reasons import CoverageReason, Reason, render
 
 _AFTER_ALL_NAMES = "\U0010ffff"
@@ -202,33 +202,13 @@ class Greedy:
         return offer
 
     def _opened(self, vm: VmView, need: Need, host: str) -> Open:
-        key = self._new_key()
-        group = resource_group(vm, need.size)
-        slot = SlotView(
-            name=key,
-            host=host,
-            target_host=host,
-            zone=vm.zone,
-            group=group,
-            cpu_milli=need.size.cpu_milli,
-            memory_bytes=need.size.memory_bytes,
-            ready=True,
-        )
+        slot = new_slot(self._new_key(), host, vm, need.size)
         rank = f"{_AFTER_ALL_NAMES}{self._serial:012d}"
-        self.opened[key] = slot
+        self.opened[slot.name] = slot
         number = self.fleet.open(slot, rank=rank)
         self.fleet.join_slot(self.fleet.vm(vm.id), number, proven=True)
         self._new_on.add(self.fleet.slot_host(number))
-        return Open(
-            slot_key=key,
-            vm=vm.id,
-            vm_host=vm.host,
-            host=host,
-            cpu_milli=slot.cpu_milli,
-            memory_bytes=slot.memory_bytes,
-            group=group,
-            zone=vm.zone,
-        )
+        return opening(slot, vm.id, vm.host)
 
     def _new_key(self) -> str:
         """The next key that no slot has as its name."""

@@ -25,7 +25,7 @@ import msgspec
 from outlive.failover.check import CheckInput, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open
+from outlive.failover.planner.actions import Action, Fail, Join, Leave, Open, opening
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of
 from outlive.failover.rules import may_run_on
 from outlive.failover.separation import groups_of
@@ -282,18 +282,7 @@ class _Switching:
         self._members[name] = {vm: host}
         cpu, memory = self._free[slot.host]
         self._free[slot.host] = (cpu - slot.cpu_milli, memory - slot.memory_bytes)
-        self._actions.append(
-            Open(
-                slot_key=name,
-                vm=vm,
-                vm_host=host,
-                host=slot.host,
-                cpu_milli=slot.cpu_milli,
-                memory_bytes=slot.memory_bytes,
-                group=slot.group,
-                zone=slot.zone,
-            )
-        )
+        self._actions.append(opening(slot, vm, host))
 
     def _leave(self, vm: str) -> None:
         self._switched.add(vm)

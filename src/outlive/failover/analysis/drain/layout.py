@@ -13,10 +13,10 @@ from outlive.failover.analysis.drain.steps import Close, DrainInput, Move, Step
 from outlive.failover.analysis.tolerance import ToleranceInput, tolerance
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView, VmView
-from outlive.failover.planner.actions import Join, Leave, Offer, Open
+from outlive.failover.planner.actions import Join, Leave, Offer, new_slot, opening
 from outlive.failover.rules import serves
 from outlive.failover.separation import ANTI_AFFINITY, groups_of
-from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size, resource_group
+from outlive.failover.sizing import ResolvedSize, enough_for, resolve_size
 from outlive.resources import MEMORY
 
 NEW_SLOT = "new-{}"
@@ -202,35 +202,13 @@ class Layout:
 
     def open(self, vm: str, host: str, size: ResolvedSize | None = None) -> None:
         """A new slot on the host, with the VM in it. As large as such a slot is, unless ``size`` is given."""
-        size = size or self.size(vm)
-        view = self.vms[vm]
         key = self._new_key()
-        slot = SlotView(
-            name=key,
-            host=host,
-            target_host=host,
-            zone=view.zone,
-            group=resource_group(view, size),
-            cpu_milli=size.cpu_milli,
-            memory_bytes=size.memory_bytes,
-            ready=True,
-        )
+        slot = new_slot(key, host, self.vms[vm], size or self.size(vm))
         self.slots[key] = slot
         self.fleet.on_undo(lambda: self.slots.pop(key))
         self.fleet.open(slot)
         self.fleet.join(vm, key)
-        self._step(
-            Open(
-                slot_key=key,
-                vm=vm,
-                vm_host=self.host(vm),
-                host=host,
-                cpu_milli=slot.cpu_milli,
-                memory_bytes=slot.memory_bytes,
-                group=slot.group,
-                zone=slot.zone,
-            )
-        )
+        self._step(opening(slot, vm, self.host(vm)))
 
     def close(self, slot: str) -> None:
         """Give an empty slot up."""

@@ -13,10 +13,10 @@ import msgspec
 
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Join, Offer, Open
+from outlive.failover.planner.actions import Action, Join, Offer, new_slot, opening
 from outlive.failover.planner.packing.problem import Ground
 from outlive.failover.rules import serves
-from outlive.failover.sizing import resolve_size, resource_group
+from outlive.failover.sizing import resolve_size
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,34 +91,16 @@ class _Carrying:
         if opener is None or not self.fleet.fits(new.host, {"cpu": new.cpu_milli, "memory": new.memory_bytes}):
             return False
         view, fleet = self._ground.vms[opener], self.fleet
-        slot = SlotView(
-            name=key,
-            host=new.host,
-            target_host=new.host,
-            zone=view.zone,
-            group=resource_group(view, self._ground.sizes.get(opener) or resolve_size(view)),
-            cpu_milli=new.cpu_milli,
-            memory_bytes=new.memory_bytes,
-            ready=True,
-        )
+        size = self._ground.sizes.get(opener) or resolve_size(view)
+        size = msgspec.structs.replace(size, cpu_milli=new.cpu_milli, memory_bytes=new.memory_bytes)
+        slot = new_slot(key, new.host, view, size)
         allowed = fleet.may_open(opener, new.host) and fleet.separation.allows(opener, new.host)
         if not allowed or not serves(view, slot):
             return False
         fleet.open(slot)
         fleet.join(opener, key)
         self._slots[key], self.members[key] = slot, {opener: view.host}
-        self.actions.append(
-            Open(
-                slot_key=key,
-                vm=opener,
-                vm_host=view.host,
-                host=new.host,
-                cpu_milli=new.cpu_milli,
-                memory_bytes=new.memory_bytes,
-                group=slot.group,
-                zone=slot.zone,
-            )
-        )
+        self.actions.append(opening(slot, opener, view.host))
         return all(self.join(vm, slot) for vm in new.vms if vm != opener)
 
     def _is_offered(self, offers: Mapping[str, frozenset[str]], vm: str, host: str) -> bool:
