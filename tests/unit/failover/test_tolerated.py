@@ -9,7 +9,7 @@ from tests.unit.failover.test_tolerance import broken_fleet
 
 from outlive.base.random import Random
 from outlive.failover.analysis.coverage import CoverageInput, assess_state
-from outlive.failover.analysis.tolerance import ToleranceInput, Tolerating, judge_broken, tolerance
+from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceSums, judge_broken, tolerance
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.topology import topology_of
 
@@ -24,7 +24,7 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
             index = ConflictIndex.build(slots, topology=topology, locations={vm.id: vm.host for vm in vms})
             broken = frozenset(index.faulty())
             views, named = {vm.id: vm for vm in vms}, {slot.name: slot for slot in slots}
-            telling = Tolerating(unit, broken, judge_broken(broken, required, views, named, index, topology))
+            telling = ToleranceSums(unit, broken, judge_broken(broken, required, views, named, index, topology))
             given = CoverageInput(vms=tuple(vms), required=required, slots=tuple(slots), topology=topology)
             telling.add(vms, assess_state(given))
             told = telling.done()
@@ -37,7 +37,7 @@ def test_what_a_cycle_tells_is_exact_by_hosts_and_by_racks() -> None:
 
 
 def test_a_fleet_without_protected_vms_has_no_tolerance_rather_than_none() -> None:
-    told = Tolerating("host", frozenset(), {}).done()
+    told = ToleranceSums("host", frozenset(), {}).done()
     assert (told.fleet, told.zones, told.counts) == (None, {}, {})
 
 

@@ -1,4 +1,4 @@
-"""Every set of K failed units, looked at one by one: who is affected, the slot that each takes, who has none.
+"""Every set of K failed units, looked at one by one: who is affected, who has none.
 
 The plain answer to the question that tolerance answers by a theorem, for whoever wants to see every case. A VM is
 affected by the cases that have its own unit; for each of these all its slots are judged, on bit arrays that hold a row
@@ -31,8 +31,6 @@ class Tally(NamedTuple):
     """Pairs of a case and an affected VM that has none."""
     lost_vms: Ints
     """How often each VM is lost."""
-    taken: Ints
-    """How many cases each claim is taken in: a VM takes its first slot by name that is its own."""
     pairs: list[tuple[int, tuple[int, ...]]]
     """Of the lost, (VM, case), as many as were asked for; every VM that is lost comes before any second case."""
     worst: list[tuple[tuple[int, ...], int]]
@@ -43,8 +41,6 @@ class Row(NamedTuple):
     """Cases that differ in their last unit only, for the VMs of one run."""
 
     vms: Ints
-    claims: Ints
-    """Their claims, a line each."""
     prefix: tuple[int, ...]
     """Units that fail besides a VM's own and the last one."""
     offset: int
@@ -63,7 +59,7 @@ def effort(matrix: SurvivalMatrix, failures: int) -> int:
 
 def enumerated(matrix: SurvivalMatrix, failures: int, *, listed: int, worst: int) -> Tally:
     """Look at every set of ``failures`` units (one at least); at most ``listed`` lost pairs and ``worst`` cases."""
-    tally = _Tallying(matrix, listed, failures)
+    tally = _Sums(matrix, listed, failures)
     for row in _rows(matrix, failures):
         tally.add(row)
     return tally.done(worst)
@@ -77,25 +73,24 @@ def _rows(matrix: SurvivalMatrix, failures: int) -> Iterator[Row]:
     step = max(1, BITS_TOGETHER // max(1, units if failures > 1 else 1))
     for begin in range(0, len(bare), step):
         vms = bare[begin : begin + step]
-        claims: Ints = np.zeros((len(vms), 0), dtype=np.int64)
         free: Truths = np.zeros((len(vms), 0, units if failures > 1 else 1), dtype=bool)
         if failures == 1:
-            yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), free)
+            yield Row(vms, (), 0, np.ones((len(vms), 1), dtype=bool), free)
         else:
-            yield from _rows_of(matrix, vms, claims, free, failures)
+            yield from _rows_of(matrix, vms, free, failures)
     for vms, claims in matrix.by_degree(step):
         alone = matrix.alone[claims]
         if failures == 1:
-            yield Row(vms, claims, (), 0, np.ones((len(vms), 1), dtype=bool), alone[:, :, None])
+            yield Row(vms, (), 0, np.ones((len(vms), 1), dtype=bool), alone[:, :, None])
             continue
         row = bits[matrix.claim_slot[claims]]
         touched = np.unpackbits(row.astype("<u8").view(np.uint8), axis=2, bitorder="little", count=units)
         free = (touched == 0) & alone[:, :, None]
         free[np.arange(len(vms)), :, matrix.own[vms]] = alone
-        yield from _rows_of(matrix, vms, claims, free, failures)
+        yield from _rows_of(matrix, vms, free, failures)
 
 
-def _rows_of(matrix: SurvivalMatrix, vms: Ints, claims: Ints, free: Truths, failures: int) -> Iterator[Row]:
+def _rows_of(matrix: SurvivalMatrix, vms: Ints, free: Truths, failures: int) -> Iterator[Row]:
     """Two failures or more.
 
     ``free``: VM, slot, unit → whether the failure of the VM's own unit and this one leaves the slot to it.
@@ -110,10 +105,10 @@ def _rows_of(matrix: SurvivalMatrix, vms: Ints, claims: Ints, free: Truths, fail
         inside = own >= offset
         valid[here[inside], own[inside] - offset] = False
         valid[np.isin(own, prefix)] = False
-        yield Row(vms, claims, prefix, offset, valid, left)
+        yield Row(vms, prefix, offset, valid, left)
 
 
-class _Tallying:
+class _Sums:
     """Adds rows up."""
 
     def __init__(self, matrix: SurvivalMatrix, listed: int, failures: int) -> None:
@@ -121,7 +116,6 @@ class _Tallying:
         self._failures = failures
         self._landed = self._lost = 0
         self._lost_vms: Ints = np.zeros(len(matrix.vms), dtype=np.int64)
-        self._taken: Ints = np.zeros(len(matrix.claim_vm), dtype=np.int64)
         self._listed = listed
         self._first: list[tuple[int, tuple[int, ...]]] = []
         self._more: list[tuple[int, tuple[int, ...]]] = []
@@ -131,11 +125,7 @@ class _Tallying:
 
     def add(self, row: Row) -> None:
         """Judge all its cases."""
-        served = np.zeros_like(row.valid)
-        for place in range(row.open.shape[1]):
-            now = row.open[:, place] & row.valid & ~served
-            self._taken[row.claims[:, place]] += now.sum(axis=1)
-            served |= now
+        served = row.open.any(axis=1) & row.valid
         self._landed += int(served.sum())
         lost = row.valid & ~served
         count = int(lost.sum())
@@ -200,7 +190,6 @@ class _Tallying:
             landed=self._landed,
             lost=self._lost,
             lost_vms=self._lost_vms,
-            taken=self._taken,
             pairs=sorted([*self._first, *self._more[: self._listed - len(self._first)]]),
             worst=most,
         )

@@ -326,7 +326,7 @@ class Tolerated(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Failures that are survived → VMs."""
 
 
-class Tolerating:
+class ToleranceSums:
     """Adds up what is told of every VM."""
 
     def __init__(self, unit: str, broken: Collection[str], judged: Mapping[str, int]) -> None:

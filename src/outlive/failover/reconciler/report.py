@@ -16,7 +16,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.failover.analysis.costs import CostInput, CostSums
 from outlive.failover.analysis.coverage import left_of, status_of
-from outlive.failover.analysis.tolerance import Tolerating, judge_broken
+from outlive.failover.analysis.tolerance import ToleranceSums, judge_broken
 from outlive.failover.planner.actions import Fail
 from outlive.failover.protection import LevelSettings
 from outlive.failover.reconciler.cache import FleetCache
@@ -148,7 +148,7 @@ class CoverageReport:
         broken = frozenset(vm for vm in cache.index.faulty() if vm in cache.vms)
         required = {vm: cache.required(cache.vms[vm]) for vm in broken}
         exact = judge_broken(broken, required, cache.vms, cache.slots, cache.index, cache.topology())
-        tolerance = Tolerating(unit, broken, exact)
+        tolerance = ToleranceSums(unit, broken, exact)
         reasons = Counter[str]()
         covered: list[str] = []
         known = protected = 0
