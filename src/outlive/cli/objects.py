@@ -20,7 +20,7 @@ from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.cli.access import Access, all_objects
 from outlive.cli.commands import single
-from outlive.cli.output import Output, progress, table, write, yaml_text
+from outlive.cli.output import Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all
@@ -105,14 +105,10 @@ async def describe(
 def _sections(
     item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], *, wide: bool
 ) -> list[Any]:
-    from outlive.resources.columns import cells
-
     lines: list[Any] = yaml_text(item).splitlines()
     for title, items in related:
         lines.append(f"\n{title}: {len(items) or 'none'}")
-        if items:
-            columns = [name for name, _, priority in items[0].info.columns if wide or priority == 0]
-            lines.append(table(["Name", *columns], [[one.name, *cells(one, wide=wide)] for one in items]))
+        lines += object_tables(items, wide=wide)
     lines.append(f"\nEvents: {len(events) or 'none'}")
     if events:
         rows = [(event.last_seen.isoformat(), event.type, event.reason, event.count, event.note) for event in events]

@@ -64,7 +64,7 @@ class Output:
         from outlive.resources.codec import to_builtins
 
         if self.form in (Form.TABLE, Form.WIDE):
-            self.render(_object_tables(objects, wide=self.wide))
+            self.render(object_tables(objects, wide=self.wide))
             return
         items = [to_builtins(item) for item in objects]
         self.show(items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}, tuple)
@@ -182,7 +182,7 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
-def _object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[RenderableType]:
+def object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[RenderableType]:
     """One table a kind, with the kind's own columns."""
     from outlive.resources.columns import cells
 
