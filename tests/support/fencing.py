@@ -111,11 +111,6 @@ class Eyes:
 
 
 @dataclass
-class Stores:
-    fencer: object
-
-
-@dataclass
 class Watch:
     """One fencer, and what it runs on."""
 
@@ -266,7 +261,7 @@ class Site:
         store = WriterStore(store or self.store, writer="fencer")
         eyes, decisions = Eyes(), DecisionLog(clock)
         fencer = Fencer(
-            Stores(store),
+            store,
             host=name,
             observer=eyes,
             power=self.power,

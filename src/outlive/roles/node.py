@@ -155,7 +155,7 @@ class NodeRole:
 
     def _fencer(self) -> Fencer:
         return Fencer(
-            self._stores,
+            self._stores.fencer,
             host=self.host,
             observer=self.lease,
             power=self._ports.power,

@@ -66,21 +66,12 @@ class Post(Observer, Publisher, Protocol):
     """The daemon that this fencer belongs to: how it stands with it, and whom it tells of silent hosts."""
 
 
-class FencerStores(Protocol):
-    """The store as the fencer may use it."""
-
-    @property
-    def fencer(self) -> Store:
-        """Under the fencer's own name."""
-        ...
-
-
 class Fencer:
-    """See the module. ``run`` may be called once."""
+    """See the module. ``store`` is under the fencer's own name; ``run`` may be called once."""
 
     def __init__(
         self,
-        stores: FencerStores,
+        store: Store,
         *,
         host: str,
         observer: Post,
@@ -93,7 +84,6 @@ class Fencer:
         faults: FaultRecorder,
         metrics: Metrics,
     ) -> None:
-        store = stores.fencer
         random = random.fork("fencer")
         self.me = host
         self._clock = clock
