@@ -235,11 +235,6 @@ class Policies:
         cluster = self._clusters.get(CLUSTER)
         return ClusterSpec() if cluster is None else cluster.spec
 
-    def incarnation(self) -> str:
-        """The store's, as far as it was seen; empty: nobody says."""
-        cluster = self._clusters.get(CLUSTER)
-        return "" if cluster is None else cluster.status.store_incarnation
-
     def settings(self, host: str) -> HostSettings:
         """Of one host."""
         return HostSettings(self.cluster(), self._hypervisors.get(host))
