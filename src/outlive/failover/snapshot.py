@@ -6,7 +6,7 @@ the same as in a cycle (docs/reference/failover.md#cycle), only without the limi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,8 +15,9 @@ from outlive.failover.calls import Caller, pins_projects
 from outlive.failover.config import FailoverSettings
 from outlive.failover.model import SlotView, VmView
 from outlive.failover.observation import Observation, flavor_groups, observe
-from outlive.failover.offers import InProcessPlacement, Offers, Wanted, free_capacity, gather_offers, wanted
+from outlive.failover.offers import InProcessPlacement, Offers, free_capacity, gather_offers, wanted
 from outlive.failover.planner.actions import Fail
+from outlive.failover.planner.greedy import failure
 from outlive.failover.planner.plan import PlanInput, plan
 from outlive.failover.planner.repack import RepackInput
 from outlive.failover.planner.selection import SelectInput, select
@@ -30,9 +31,9 @@ from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.ranking import Ranking
-from outlive.placement.request import PlacementRequest
+from outlive.placement.request import Options, PlacementRequest
 from outlive.resources import Hypervisor, Pipeline, Reservation, VirtualMachine
-from outlive.resources.reasons import Reason, reason, render
+from outlive.resources.reasons import Reason, reason
 from outlive.store import Store, list_all
 
 
@@ -78,12 +79,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Local:
-    """The engine as a ranker: nobody else places here, so there is nothing to lock."""
+    """The engine as a ranker, perhaps with other options: nobody else places here, so there is nothing to lock."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, options: Options | None) -> None:
+        self._engine, self._options = engine, options
 
     async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
+        if self._options is not None:
+            request = msgspec.structs.replace(request, options=self._options)
         return self._engine.rank(request, why=why)
 
 
@@ -168,24 +171,17 @@ async def plan_input(gathered: Snapshot, placement: PlacementPort | None = None,
     Without ``placement`` the engine over what was gathered is asked. ``anew``: where anybody misses slots, all VMs that
     need slots, and what placement would offer them if there were no slots, as ``replan`` needs it.
     """
-    observation, settings = gathered.observation, gathered.settings
-    wishes = _wishes(gathered, everybody=anew)
-    offers = Offers(reuse={}, new={})
-    if wishes:
-        offers = await gather_offers(
-            placement or InProcessPlacement(_Local(gathered.engine), gathered.fleet),
-            Caller(profile=settings.upkeep.profile, beside_slots=not anew),
-            wishes,
-            requests={},
-            request_id="",
-        )
+    observation = gathered.observation
+    classes, offers = await placement_offers(
+        gathered, _needed(gathered, everybody=anew), placement=placement, beside_slots=not anew
+    )
     return PlanInput(
         vms=observation.vms,
         required=gathered.required,
         priorities=gathered.priorities,
         slots=observation.slots,
         sizes=gathered.sizes,
-        classes={wish.vm.id: wish.offer_class for wish in wishes},
+        classes=classes,
         reuse=offers.reuse,
         new=offers.new,
         free=free_capacity(gathered.fleet),
@@ -202,26 +198,15 @@ async def refusals(gathered: Snapshot) -> tuple[Fail, ...]:
 
 async def repack_input(gathered: Snapshot, *, limit: int, effort_s: float, seed: int) -> RepackInput:
     """The input of repacking: every member of a slot with its class, and which hosts' slots each class may join."""
-    observation, settings = gathered.observation, gathered.settings
-    views = {vm.id: vm for vm in observation.vms}
-    members = sorted({vm for slot in observation.slots for vm in slot.members if vm in views})
-    with_project = pins_projects(observation.hypervisors)
-    wishes = [wanted(views[vm], 1, gathered.sizes[vm], with_project=with_project) for vm in members]
-    offers = Offers(reuse={}, new={})
-    if wishes:
-        offers = await gather_offers(
-            InProcessPlacement(_Local(gathered.engine), gathered.fleet),
-            Caller(profile=settings.upkeep.profile),
-            wishes,
-            requests={},
-            request_id="",
-            with_new=False,
-        )
+    observation = gathered.observation
+    known = {vm.id for vm in observation.vms}
+    members = sorted({vm for slot in observation.slots for vm in slot.members} & known)
+    classes, offers = await placement_offers(gathered, dict.fromkeys(members, 1), with_new=False)
     return RepackInput(
         slots=observation.slots,
         vms=observation.vms,
         required=gathered.required,
-        classes={wish.vm.id: wish.offer_class for wish in wishes},
+        classes=classes,
         reuse=offers.reuse,
         limit=limit,
         effort_s=effort_s,
@@ -230,7 +215,32 @@ async def repack_input(gathered: Snapshot, *, limit: int, effort_s: float, seed:
     )
 
 
-def _wishes(gathered: Snapshot, *, everybody: bool = False) -> list[Wanted]:
+async def placement_offers(
+    gathered: Snapshot,
+    needed: Mapping[str, int],
+    *,
+    placement: PlacementPort | None = None,
+    options: Options | None = None,
+    beside_slots: bool = True,
+    with_new: bool = True,
+) -> tuple[dict[str, str], Offers]:
+    """VM → class, and what placement offers each class; ``needed``: VM → slots. Without ``placement`` the engine over
+    what was gathered is asked, with these ``options`` if any."""
+    with_project = pins_projects(gathered.observation.hypervisors)
+    views = {vm.id: vm for vm in gathered.vms}
+    wishes = [wanted(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
+    offers = await gather_offers(
+        placement or InProcessPlacement(_Local(gathered.engine, options), gathered.fleet),
+        Caller(profile=gathered.settings.upkeep.profile, beside_slots=beside_slots),
+        wishes,
+        requests={},
+        request_id="",
+        with_new=with_new,
+    )
+    return {wish.vm.id: wish.offer_class for wish in wishes}, offers
+
+
+def _needed(gathered: Snapshot, *, everybody: bool) -> dict[str, int]:
     """Who misses slots, counted as the plan counts it; with ``everybody`` all who need slots, if anybody misses any."""
     observation = gathered.observation
     missing = select(
@@ -241,12 +251,10 @@ def _wishes(gathered: Snapshot, *, everybody: bool = False) -> list[Wanted]:
             priorities=gathered.priorities,
         )
     ).missing
-    views = {vm.id: vm for vm in observation.vms}
-    with_project = pins_projects(observation.hypervisors)
     needed = {one.vm: one.needed for one in missing}
     if everybody and missing:
-        needed = {vm.id: needed.get(vm.id, 0) for vm in observation.vms if gathered.required.get(vm.id, 0) > 0}
-    return [wanted(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
+        return {vm.id: needed.get(vm.id, 0) for vm in observation.vms if gathered.required.get(vm.id, 0) > 0}
+    return needed
 
 
 def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[Fail] = ()) -> CoverageResult:
@@ -256,14 +264,13 @@ def coverage_of(gathered: Snapshot, slots: Iterable[SlotView], fails: Iterable[F
         required=gathered.required,
         slots=tuple(slots),
         hosts=gathered.observation.hosts,
-        fails=(*fails, *(_unplaced_fail(gathered, vm) for vm in gathered.unplaced)),
+        fails=(
+            *fails,
+            *(
+                failure(vm.id, gathered.unplaced_reason(vm.id), gathered.required.get(vm.id, 0))
+                for vm in gathered.unplaced
+            ),
+        ),
         topology=gathered.topology,
     )
     return coverage(given)
-
-
-def _unplaced_fail(gathered: Snapshot, vm: VmView) -> Fail:
-    why = gathered.unplaced_reason(vm.id)
-    said = render(why)
-    missing = gathered.required.get(vm.id, 0)
-    return Fail(vm=vm.id, reason=why.code, detail=said.text, remedy=said.remedy, missing=missing)

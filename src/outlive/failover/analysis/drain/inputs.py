@@ -14,16 +14,15 @@ import numpy as np
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.drain.steps import DrainInput
 from outlive.failover.analysis.whatif.altered import running
-from outlive.failover.calls import Caller, forced_hosts, pins_projects, pipeline_for, placement_class
+from outlive.failover.calls import Caller, forced_hosts, pipeline_for, placement_class
 from outlive.failover.model import VmView, amounts_of
-from outlive.failover.offers import InProcessPlacement, Ranker, gather_offers, wanted
 from outlive.failover.planner.actions import Offer
 from outlive.failover.protection import restart_order
 from outlive.failover.sizing import ResolvedSize
-from outlive.failover.snapshot import Snapshot
+from outlive.failover.snapshot import Snapshot, placement_offers
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import NEVER, Fleet
-from outlive.placement.ranking import Ranking, why_nowhere
+from outlive.placement.ranking import why_nowhere
 from outlive.placement.request import SILENT, SOURCE_HOST_HINT, Intent, Options, PlacementRequest
 from outlive.placement.reservations import CapacityQuery
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT
@@ -34,36 +33,16 @@ EMPTY = msgspec.structs.replace(
 """Every host counts as empty: whoever is refused now is refused however much room there is."""
 
 
-class _Asked:
-    """The engine as a ranker, with other options."""
-
-    def __init__(self, engine: Engine, *, empty: bool) -> None:
-        self._engine = engine
-        self._empty = empty
-
-    async def rank(self, request: PlacementRequest, *, why: bool = False) -> Ranking:
-        return self._engine.rank(_with_options(request, EMPTY) if self._empty else request, why=why)
-
-
 def _with_options(request: PlacementRequest, options: Options) -> PlacementRequest:
     return msgspec.structs.replace(request, options=options)
 
 
 async def drain_input(gathered: Snapshot, drained: Sequence[str], *, keep: int | None = None) -> DrainInput:
     """The question for ``failover.drain``."""
-    observation, settings = gathered.observation, gathered.settings
-    with_project = pins_projects(observation.hypervisors)
-    wishes = [
-        wanted(vm, gathered.required[vm.id], gathered.sizes[vm.id], with_project=with_project)
-        for vm in observation.vms
-        if vm.id in gathered.required
-    ]
-    caller = Caller(profile=settings.upkeep.profile)
-    offers = []
-    for empty in (False, True):
-        ranker: Ranker = _Asked(gathered.engine, empty=empty)
-        port = InProcessPlacement(ranker, gathered.fleet)
-        offers.append(await gather_offers(port, caller, wishes, requests={}, request_id=""))
+    observation = gathered.observation
+    needed = {vm.id: gathered.required[vm.id] for vm in observation.vms if vm.id in gathered.required}
+    classes, now = await placement_offers(gathered, needed)
+    _, ever = await placement_offers(gathered, needed, options=EMPTY)
     return DrainInput(
         drained=tuple(drained),
         vms=observation.vms,
@@ -72,9 +51,9 @@ async def drain_input(gathered: Snapshot, drained: Sequence[str], *, keep: int |
         sizes=gathered.sizes,
         priorities=gathered.priorities,
         destinations=landing_places(gathered, drained),
-        classes={wish.vm.id: wish.offer_class for wish in wishes},
-        reuse=_joined(offers[0].reuse, offers[1].reuse),
-        new=_joined(offers[0].new, offers[1].new),
+        classes=classes,
+        reuse=_joined(now.reuse, ever.reuse),
+        new=_joined(now.new, ever.new),
         free=free_table(gathered.fleet),
         keep=keep,
         topology=gathered.topology,
