@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,7 +178,6 @@ class _Said:
             if not isinstance(value, dict):
                 self._note(BadInput(f"section {section} is {_shown(value)}", place=place, remedy="write keys below it"))
                 continue
-            self._check_keys(struct, value, (section,))
             self._values[section] = value
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
@@ -235,10 +234,14 @@ class _Said:
         return {key: v for key, v in said.items() if v is not None or _allows_null(kinds.get(key, Any))}
 
     def _wrong(self, section: str, given: Any, mistake: Mistake) -> BadInput:
+        place = self._place_of(section, tuple(word for word in mistake.at if isinstance(word, str)))
+        if mistake.known:
+            around = (section, *mistake.at[:-1])
+            known = [at_text((*around, name)) for name in mistake.known]
+            return _unknown("key", at_text((section, *mistake.at)), known, place)
         value = given
         for word in mistake.at:
             value = value.get(word) if isinstance(value, dict) else value[word]
-        place = self._place_of(section, tuple(word for word in mistake.at if isinstance(word, str)))
         shown = "(hidden)" if any(_SECRET.search(str(word)) for word in mistake.at) else _shown(value)
         what = f"{at_text((section, *mistake.at))} is {shown}" if mistake.at else f"section {section}"
         return BadInput(f"{what}: {mistake.text}", place=place, remedy="see docs/reference/configuration.md")
@@ -251,21 +254,6 @@ class _Said:
                 return of_keys.pop()
         path = (section, *keys)
         return next((self._places[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._places), "")
-
-    def _check_keys(self, struct: type[msgspec.Struct], value: dict[Any, Any], path: Path_) -> None:
-        fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
-        for key, inner in tuple(value.items()):
-            here = (*path, str(key))
-            if key not in fields:
-                known = [".".join((*path, name)) for name in fields]
-                self._note(_unknown("key", ".".join(here), known, self._place(here)))
-                del value[key]  # it is told once
-                continue
-            for nested, member in _structs_within(fields[key], inner):
-                self._check_keys(nested, member, here)
-
-    def _place(self, path: Path_) -> str:
-        return self._places.get(path, "")
 
     def _resolve(self, words: list[str], place: str) -> tuple[Path_, Any]:
         """The path of wire names that these words mean, ignoring case and underscores, and the type there."""
@@ -299,20 +287,6 @@ class _Said:
         for known in [each for each in self._places if each[: len(path)] == path]:
             del self._places[known]
         self._places[path] = place
-
-
-def _structs_within(kind: Any, value: Any) -> Iterator[tuple[type[msgspec.Struct], dict[Any, Any]]]:
-    """Maps inside a value that its type says are structs: itself, or members of a list or of a map."""
-    struct = struct_in(kind)
-    if struct is not None:
-        if isinstance(value, dict):
-            yield struct, value
-        return
-    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for argument in typing.get_args(kind):
-        struct = struct_in(argument)
-        if struct is not None:
-            yield from ((struct, member) for member in members if isinstance(member, dict))
 
 
 def _allows_null(kind: Any) -> bool:

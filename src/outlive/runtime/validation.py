@@ -56,6 +56,8 @@ class Mistake(NamedTuple):
 
     at: At
     text: str
+    known: tuple[str, ...] = ()
+    """Of a key that is not known: those that are."""
 
 
 def mistakes(value: Any, kind: Any, *, dec_hook: DecHook | None = None) -> tuple[Mistake, ...]:
@@ -112,7 +114,7 @@ def _of_keys(value: Any, kind: Any, at: At) -> Iterator[Mistake]:
     if struct.__struct_config__.forbid_unknown_fields:
         for key in value:
             if key not in fields:
-                yield Mistake((*at, str(key)), f"Object contains unknown field `{key}`")
+                yield Mistake((*at, str(key)), f"Object contains unknown field `{key}`", tuple(fields))
     for name, field in fields.items():
         if field.required and name not in value:
             yield Mistake(at, f"Object missing required field `{name}`")

@@ -15,13 +15,13 @@ from outlive.failover.config import SECTIONS as FAILOVER_SECTIONS
 from outlive.runtime.config import Duration, Size, environment_name, load_settings, parse_settings, reference_page
 
 
-class Limits(msgspec.Struct, frozen=True, rename="camel"):
+class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename="camel"):
     """Limits inside a section."""
 
     max_things: Annotated[int, msgspec.Meta(description="How many things.")] = 5
 
 
-class Thing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Thing(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, rename="camel"):
     """Section ``thing``: an example."""
 
     interval: Annotated[Duration, msgspec.Meta(description="Pause between looks")] = Duration(30)
@@ -47,7 +47,7 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise BadInput("name is refused", place="thing.name", remedy="choose another")
 
 
-class Other(msgspec.Struct, frozen=True):
+class Other(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Section ``other``."""
 
     level: int = 1
@@ -131,7 +131,7 @@ def _complaint(*args, **options) -> BadInput:
         ("thingg: {}\n", ["outlive.yaml:1", "section 'thingg'", "did you mean thing?"]),
         ("thing:\n  name: x\n  intervall: 3s\n", ["outlive.yaml:3", "thing.intervall", "thing.interval?"]),
         ("thing:\n  limits:\n    maxThing: 3\n", ["outlive.yaml:3", "thing.limits.maxThing", "limits.maxThings?"]),
-        ("thing:\n  many:\n    - maxThing: 3\n", ["thing.many.maxThing", "maxThings"]),
+        ("thing:\n  many:\n    - maxThing: 3\n", ["thing.many[0].maxThing", "maxThings"]),
         ("thing:\n  interval: 30\n", ["outlive.yaml:2", "thing.interval is 30", "write a unit"]),
         ("thing:\n  interval: -30s\n", ["outlive.yaml:2", "negative"]),
         ("thing:\n  memory: lots\n", ["outlive.yaml:2", "'lots'", "not a quantity"]),
