@@ -20,7 +20,7 @@ from outlive.recovery import states as records
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release
 from outlive.recovery.plan import claim_is_over
 from outlive.recovery.report import RecoveryReporter
-from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, DoneView, done
+from outlive.recovery.states import ASSIGN, CLAIM, DROP, AssignView, ClaimView, is_recovered
 from outlive.recovery.view import RecoveryInformers, RecoveryObserver
 from outlive.resources import HOST_LABEL, Consumer, R, Reservation, VirtualMachine
 from outlive.resources.vms import VirtualMachineStatus
@@ -38,7 +38,7 @@ _replace = msgspec.structs.replace
 _log = get_logger("recovery")
 
 
-class Refused(Exception):
+class StepRefused(Exception):
     """A step was refused on what a fresh read shows: the plan was old."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 
 class RecoveryActions:
-    """Carries out actions; errors are the store's, and ``Refused``."""
+    """Carries out actions; errors are the store's, and ``StepRefused``."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RecoveryActions:
         vm = await self._label(vm, action.host)
         outcome = self._decisions.use(_ASSIGN, await self._assign_view(vm, action, slot), subject=vm.name)
         if outcome.refused is not None:
-            raise Refused(outcome.refused)
+            raise StepRefused(outcome.refused)
         record = records.assigned(
             vm, action, outcome.proofs, as_datetime(self._clock.now()), forgiven=self._observer.forgiven(vm)
         )
@@ -131,7 +131,7 @@ class RecoveryActions:
         """The slot with the VM as its consumer, as the store acknowledged it."""
         refusal = ASSIGN.attempt(await self._assign_view(vm, action, None)).refused  # as yet of no slot
         if refusal is not None:
-            raise Refused(refusal)
+            raise StepRefused(refusal)
         return await self._take(action.slot, action.vm, action.fence)
 
     async def _take(self, name: str, vm: str, fence: str) -> Reservation:
@@ -147,7 +147,7 @@ class RecoveryActions:
         )
         outcome = self._decisions.use(_CLAIM, view, subject=vm)
         if outcome.refused is not None:
-            raise Refused(outcome.refused)
+            raise StepRefused(outcome.refused)
         if slot.status.consumer == outcome.consumer:
             return slot
         return await self._consume(slot, outcome.consumer)
@@ -190,7 +190,7 @@ class RecoveryActions:
         vm = await self._fresh(VirtualMachine, action.vm)
         outcome = self._decisions.use(_DROP, await self._assign_view(vm, action, None), subject=vm.name)
         if outcome.refused is not None:
-            raise Refused(outcome.refused)
+            raise StepRefused(outcome.refused)
         status = vm.status
         record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
         if status.phase in SHUT_DOWN:
@@ -201,9 +201,7 @@ class RecoveryActions:
 
     async def _close(self, action: Action) -> None:
         vm = await self._fresh(VirtualMachine, action.vm)
-        members = self._observer.members(vm.status.holders)
-        seen = done(DoneView(vm=vm.name, assigned=vm.status.assigned, holders=vm.status.holders, members=members))
-        if not seen.recovered or not records.unfinished(vm):
+        if not records.unfinished(vm) or not is_recovered(vm, self._observer.members(vm.status.holders)):
             return
         vm = await self._label(vm, action.host)
         record = records.recovered(vm, action, as_datetime(self._clock.now()))

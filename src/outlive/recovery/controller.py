@@ -26,7 +26,7 @@ from outlive.failover.report.reporter import Events
 from outlive.failover.vms import view_of_resource
 from outlive.node.membership.pause import PauseGate
 from outlive.placement.fleet import Fleet
-from outlive.recovery.act import RecoveryActions, Refused
+from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import FaultPort, RecoveryFaults
 from outlive.recovery.hosts import LostHosts, StorePause, incarnation_of
 from outlive.recovery.in_flight import InFlightRoom
@@ -243,7 +243,7 @@ class RecoveryController:
             async with limit:
                 try:
                     await act()
-                except Refused as error:
+                except StepRefused as error:
                     failed = True
                     _log.info("recovery.step_refused", what=name, step=error.refusal.step, why=error.refusal.why)
                 except OutliveError as error:

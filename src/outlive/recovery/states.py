@@ -211,6 +211,13 @@ def done(view: DoneView) -> DoneResult:
     return DoneResult(recovered=here and present)
 
 
+def is_recovered(vm: VirtualMachine, members: tuple[MemberView, ...]) -> bool:
+    """The same of a document; ``members``: the Memberships of its holders."""
+    status = vm.status
+    view = DoneView(vm=vm.name, assigned=status.assigned, holders=status.holders, members=members)
+    return done(view).recovered
+
+
 STEPS: Final[tuple[ProtocolStep[Any, Any], ...]] = (CLAIM, ASSIGN, DROP)
 DONE: Final = Decision("recovery.done", done, DoneView, DoneResult, "Whether a VM is recovered")
 PROTOCOL_DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (*(step.decision for step in STEPS), DONE)

@@ -29,7 +29,7 @@ from outlive.recovery.model import (
     SlotState,
     VmState,
 )
-from outlive.recovery.states import DoneView, done, refusal_of, unfinished
+from outlive.recovery.states import is_recovered, refusal_of, unfinished
 from outlive.resources import (
     Amounts,
     Cluster,
@@ -409,8 +409,7 @@ class RecoveryObserver:
             arriving=where is not None and move is not None and move.target == where.hypervisor,
             unfinished=begun is not None,
             waits_for_host=begun is not None and _held_for(begun, HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED),
-            running=done(DoneView(vm=vm.name, assigned=where, holders=status.holders, members=members)).recovered
-            and not any(dead(one, members) for one in status.holders),
+            running=is_recovered(vm, members) and not any(dead(one, members) for one in status.holders),
             refusal=refusal,
             blocked=_blocked(vm) if begun is not None else "",
             avoid=tuple(dict.fromkeys(avoid)),
