@@ -22,9 +22,7 @@ from outlive.resources import CPU, MEMORY
 Size = tuple[int, int]
 
 
-def layers(
-    before: Sequence[SlotView], vms: Sequence[VmView], ground: Ground, *, prefix: str = "new-"
-) -> Outcome | None:
+def layers(before: Sequence[SlotView], vms: Sequence[VmView], ground: Ground) -> Outcome | None:
     """One slot for each of these VMs, which have none; ``None`` where somebody finds no place this way."""
     work = _Layers(before, vms, ground)
     sized = {vm.id: slot_size_for(vm.id, ground) for vm in vms}
@@ -32,7 +30,7 @@ def layers(
     for vm in sorted(vms, key=lambda one: (-sized[one.id][1], -sized[one.id][0], -later[one.id], one.id)):
         if not work.place(vm, sized[vm.id]):
             return None
-    return outcome(before, work.joined, work.new(), ground, prefix)
+    return outcome(before, work.joined, work.new(), ground)
 
 
 def _smaller(vms: Sequence[VmView], sized: Mapping[str, Size], ground: Ground) -> dict[str, int]:

@@ -36,7 +36,7 @@ class NewSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome(
-    before: Sequence[SlotView], more: Mapping[str, Iterable[str]], new: Iterable[NewSlot], ground: Ground, prefix: str
+    before: Sequence[SlotView], more: Mapping[str, Iterable[str]], new: Iterable[NewSlot], ground: Ground
 ) -> Outcome | None:
     """The plan that gives present slots ``more`` members and opens ``new`` ones; ``None`` where it is none."""
     work = _Carrying(before, ground)
@@ -46,9 +46,9 @@ def outcome(
     serial = 0
     for one in new:
         serial += 1
-        while f"{prefix}{serial}" in work.members:
+        while f"new-{serial}" in work.members:
             serial += 1
-        if not work.open(f"{prefix}{serial}", one):
+        if not work.open(f"new-{serial}", one):
             return None
     if work.fleet.faulty():
         return None

@@ -156,7 +156,6 @@ def pack(
     effort_s: float,
     seed: int,
     keep_going: Callable[[], bool],
-    prefix: str = "new-",
 ) -> Packed:
     """Improve the plan that leads from ``before`` to ``found``, with so many nominal seconds of search.
 
@@ -185,7 +184,7 @@ def pack(
         for number, slot in enumerate(found)
         if slot.name not in were and members[slot.name]
     ]
-    return Packed(outcome=outcome(before, members, new, ground, prefix), cut_short=budget.cut_short)
+    return Packed(outcome=outcome(before, members, new, ground), cut_short=budget.cut_short)
 
 
 def _members(problem: Problem, saved: Saved, slot: int) -> list[str]:
