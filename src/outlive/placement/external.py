@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -173,7 +173,12 @@ class HostLists:
         for known, names in self._known:
             if known == raw:
                 return names
-        names = tuple(dict.fromkeys(name or "" for name in map(_host_name, _hosts_decoder.decode(raw) or ())))
+        found: dict[str | None, None] = dict.fromkeys(map(_host_name, _hosts_decoder.decode(raw) or ()))
+        names = (
+            tuple(dict.fromkeys(name or "" for name in found))
+            if None in found
+            else cast("tuple[str, ...]", tuple(found))
+        )
         if len(raw) <= LIST_BYTES:
             self._known.appendleft((raw, names))
         return names

@@ -262,14 +262,6 @@ class Fleet:
             CapacityQuery(intent=_EVERYTHING.intent, ignore_allocations=ignore_allocations, ignored_types=_ALL_TYPES)
         )
 
-    def raw_base(self, *, ignore_allocations: bool) -> tuple[IntVector, BoolVector]:
-        """(resources, rows): free before reservations, negative ones too, and where it is known at all."""
-        known = self.columns.present("capacity")
-        if ignore_allocations:
-            return self.columns.amounts("capacity"), known
-        counted = known & self.columns.flag("counted")
-        return self.columns.amounts("capacity") - self.columns.amounts("allocation"), counted
-
     def available(self, query: CapacityQuery) -> IntVector:
         """(resources, rows): free for a request with this query, before what it may unlock. Shared: copy to change."""
         revision = (self.figures_revision, self.ledger.revision)
@@ -279,7 +271,9 @@ class Fleet:
         key = (query.ignore_allocations, query.ignored_types, query.intent is Intent.REUSE_FAILOVER_RESERVATION)
         found = self._available.get(key)
         if found is None:
-            free, known = self.raw_base(ignore_allocations=query.ignore_allocations)
+            free, known = self.columns.amounts("capacity"), self.columns.present("capacity")
+            if not query.ignore_allocations:
+                free, known = free - self.columns.amounts("allocation"), known & self.columns.flag("counted")
             free = np.where(known & (free >= 0), free, NEVER)
             if query.ignored_types != _ALL_TYPES:
                 held = self.ledger.held(query)[: free.shape[0], : self.size]
