@@ -22,12 +22,12 @@ class deadline:  # noqa: N801 - used like the function asyncio.timeout
         self._seconds = seconds
 
     def __enter__(self) -> deadline:
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a deadline needs a task that it can cancel")
         self._task = task
         self._cancelling = task.cancelling()
-        loop = asyncio.get_running_loop()
         now = loop.time()
         when = now + self._seconds
         self._timer: asyncio.Handle = loop.call_soon(self._expire) if when <= now else loop.call_at(when, self._expire)

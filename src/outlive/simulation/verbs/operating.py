@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outlive.base.clock import as_datetime
-from outlive.base.errors import AlreadyExists, BadInput, Conflict, Refused
+from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.operator import confirm_off as asserted_off
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
@@ -31,26 +31,24 @@ from outlive.simulation.verbs.arguments import (
     texts,
     verb,
 )
+from outlive.store.access import compare_and_swap
 
 if TYPE_CHECKING:
     from outlive.simulation.hosts import SimHost
     from outlive.simulation.world import World
 
-TRIES = 20
-"""Swaps that are tried against other writers."""
 _replace = msgspec.structs.replace
 
 
 async def change_spec(world: World, kind: type[R], name: str, change: Callable[[Any], Any]) -> None:
-    """Read, change the spec, swap; again where somebody else was faster."""
-    for _ in range(TRIES):
-        found: Any = await world.store.get(kind, name, fresh=True)
-        try:
-            await world.store.replace(_replace(found, spec=change(found.spec)))
-        except Conflict:
-            continue
-        return
-    raise Conflict(f"{kind.kind()}/{name} changes all the time", remedy="try again")
+    """Change the spec of an object that is there."""
+
+    def changed(found: Any) -> Any:
+        if found is None:
+            raise NotFound(f"there is no {kind.kind()} {name}", remedy="name one that is there")
+        return _replace(found, spec=change(found.spec))
+
+    await compare_and_swap(world.store, kind, name, changed, clock=world.clock, half="spec")
 
 
 @verb(
